@@ -1,7 +1,7 @@
 //! Reads the configuration of other rate limiters and writes Tollgate's limits and rules.
 //!
-//! [`import`] takes the files of one server and returns one YAML file, or what is wrong with them. It knows one format,
-//! that of envoyproxy/ratelimit.
+//! [`import`] takes the files of one server and returns one YAML file, or the errors in them. It knows one
+//! format, the one of envoyproxy/ratelimit.
 //!
 //! ```
 //! # use tollgate_importer::{Source, import};
@@ -10,11 +10,13 @@
 //! assert!(imported.yaml.is_some_and(|yaml| yaml.contains("limit: 5, window: 1s")));
 //! ```
 //!
-//! - `source`: the files, and places in them
-//! - `read`: a file of envoyproxy/ratelimit as a tree of descriptors, and every error in it; `unit`: its units of time
+//! - `source`: the files, and positions in them
+//! - `read`: reads a file of envoyproxy/ratelimit as a tree of descriptors, and reports every error in it;
+//!   `unit`: its units of time
 //! - `domain`: merges the trees of one domain
-//! - `siblings`: which values of an attribute a descriptor leaves to its siblings
-//! - `rules`: makes a rule of each limit in the tree; `names`: names the rules; `replacing`: which rules replace others
+//! - `siblings`: the values of an attribute that a descriptor leaves to its siblings
+//! - `rules`: makes a rule of each limit in the tree; `names`: names the rules; `replacing`: finds the rules
+//!   that replace others
 //! - `write`: writes limits and rules as YAML
 
 mod domain;
@@ -32,10 +34,10 @@ mod write;
 use tollgate::rules::reading::{Position, Report};
 use tollgate::rules::{Config, Problems};
 
-use domain::Domain;
+use domain::ImportedDomain;
 pub use source::Source;
 
-/// What files become.
+/// The result of an import.
 #[derive(Debug)]
 pub struct Import {
     /// The limits and rules as YAML; `None` if there is an error.
@@ -47,14 +49,14 @@ pub struct Import {
 /// Makes limits and rules from all the files of one server.
 pub fn import(sources: &[Source]) -> Import {
     let mut reports: Vec<Report> = sources.iter().map(|source| Report::new(&source.name)).collect();
-    let mut domains: Vec<Domain> = Vec::new();
+    let mut domains: Vec<ImportedDomain> = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         if let Some(root) = read::file(file, source, &mut reports) {
             domain::add(&mut domains, root, sources, &mut reports);
         }
     }
     let rules = rules::make(&domains, &mut reports);
-    // Only what can be used is worth a file.
+    // A file is written only if there are no errors.
     let is_whole = reports.iter().all(|report| report.errors() == 0);
     let yaml = is_whole.then(|| write::yaml(&domains, &rules, sources));
     let yaml = yaml.and_then(|yaml| checked(yaml, &mut reports));

@@ -1,23 +1,23 @@
-//! What rules are called.
+//! The names of rules.
 
 use std::collections::HashMap;
 
-use super::read::{Descriptor, Value};
+use super::read::{Descriptor, DescriptorValue};
 
 const MAX_NAME_CHARS: usize = 64;
 
-/// Leaves room for a number behind it.
+/// Leaves room for a number at the end.
 const MAX_BASE_CHARS: usize = MAX_NAME_CHARS - 8;
 
-/// The names of a domain, each of which one rule has.
+/// The names of a domain, each used by one rule.
 #[derive(Default)]
-pub(super) struct Names {
-    /// Whose they are, and how many were asked for.
+pub(super) struct RuleNames {
+    /// Each name in use, with the last number that was tried after it.
     taken: HashMap<String, u32>,
 }
 
-impl Names {
-    /// The name, or the next that is free: `users`, `users-2`.
+impl RuleNames {
+    /// Returns the name, or the next free one: `users`, `users-2`.
     pub(super) fn unique(&mut self, wanted: &str) -> String {
         let fitting = fitting(wanted);
         let base = if fitting.is_empty() { "rule" } else { &*fitting };
@@ -33,12 +33,14 @@ impl Names {
     }
 }
 
-/// What it is called there in statistics: `message_type_marketing.to_number`.
+/// Returns the name in envoyproxy/ratelimit's statistics: `message_type_marketing.to_number`.
 pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String {
     let steps = path.map(|Descriptor { key, value, .. }| {
         let value = match value {
-            Value::Any => "",
-            Value::Exact(value) | Value::Prefix(value) | Value::Glob(value) => value,
+            DescriptorValue::Any => "",
+            DescriptorValue::Exact(value)
+            | DescriptorValue::Prefix(value)
+            | DescriptorValue::Glob(value) => value,
         };
         let parts = [fitting(key), fitting(value)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_")
@@ -46,7 +48,7 @@ pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String 
     steps.collect::<Vec<_>>().join(".")
 }
 
-/// A name of letters, digits, `-`, `_` and `.`, with a `-` for all between.
+/// Returns a name of letters, digits, `-`, `_` and `.`, with a `-` for every run of other characters.
 fn fitting(text: &str) -> String {
     let is_fit = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let parts = text.split(|letter| !is_fit(letter)).filter(|part| !part.is_empty());

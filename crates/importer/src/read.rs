@@ -1,4 +1,4 @@
-//! A file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it.
+//! Reads a file of envoyproxy/ratelimit as a tree of descriptors, and reports every error in it.
 
 use tollgate::rules::Config;
 use tollgate::rules::reading::{
@@ -6,11 +6,11 @@ use tollgate::rules::reading::{
 };
 use tollgate_core::Excerpt;
 
-use super::source::{Place, Source};
+use super::source::{Source, SourcePosition};
 use super::unit::Unit;
 
-/// Sixteen descriptors in each other, which is what a rule's key can have, and a limit with `replaces` in
-/// the last.
+/// Sixteen nested descriptors, which is as many as a rule's key can have, and a limit with `replaces` in the
+/// innermost.
 const MAX_DEPTH: usize = 36;
 
 const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
@@ -50,46 +50,46 @@ const REPLACES: Mapping = Mapping {
     remedy: "write each after a dash, like `- name: per-user`",
 };
 
-/// What a file says.
-pub(super) struct Root {
+/// The content of a file.
+pub(super) struct ConfigFile {
     pub(super) domain: String,
-    pub(super) place: Place,
+    pub(super) place: SourcePosition,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// A descriptor, and those in it.
+/// A descriptor, and the descriptors nested in it.
 pub(super) struct Descriptor {
-    pub(super) place: Place,
+    pub(super) place: SourcePosition,
     pub(super) key: String,
-    pub(super) value: Value,
-    pub(super) limit: Option<RateLimit>,
-    /// All values that are like it have one counter.
+    pub(super) value: DescriptorValue,
+    pub(super) limit: Option<DescriptorLimit>,
+    /// Whether all values that match share one counter.
     pub(super) is_shared: bool,
     pub(super) below: Vec<Descriptor>,
 }
 
-/// Which values a descriptor is for.
+/// The values that a descriptor applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
-    /// All that no descriptor beside it is for.
+pub(super) enum DescriptorValue {
+    /// All values that no sibling applies to.
     Any,
     Exact(String),
-    /// `foo*`: those that begin with this.
+    /// `foo*`: values that begin with this.
     Prefix(String),
-    /// With a star elsewhere, each of which is any text.
+    /// A value with a star elsewhere; each star matches any text.
     Glob(String),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct RateLimit {
+pub(super) struct DescriptorLimit {
     pub(super) name: Option<String>,
     pub(super) quota: Quota,
     pub(super) is_shadow: bool,
-    /// The names of others, and where they stand.
-    pub(super) replaces: Vec<(String, Place)>,
+    /// The names of other limits, and their positions.
+    pub(super) replaces: Vec<(String, SourcePosition)>,
 }
 
-/// How much may go.
+/// How many requests are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Quota {
     Unlimited,
@@ -97,8 +97,8 @@ pub(super) enum Quota {
     Requests { requests: u32, units: u32, unit: Unit },
 }
 
-/// Reads a file; its report says what is wrong with it.
-pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<Root> {
+/// Reads a file, and adds its errors to its report.
+pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<ConfigFile> {
     let report = reports.get_mut(file)?;
     let bytes = match &source.bytes {
         Ok(bytes) => bytes,
@@ -113,16 +113,18 @@ pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Opti
     let nothing = |at, report: &mut Report| {
         report.error(at, "neither a domain nor descriptors", FILE.remedy);
     };
-    document.read(nothing, report, |node, report| Reader { file, report }.root(node)).flatten()
+    document
+        .read(nothing, report, |node, report| ConfigReader { file, report }.root(node))
+        .flatten()
 }
 
-struct Reader<'r> {
+struct ConfigReader<'r> {
     file: usize,
     report: &'r mut Report,
 }
 
-impl Reader<'_> {
-    fn root(&mut self, node: &Node<'_>) -> Option<Root> {
+impl ConfigReader<'_> {
+    fn root(&mut self, node: &Node<'_>) -> Option<ConfigFile> {
         let fields = Fields::read(node, &FILE, self.report)?;
         let domain = fields.require("domain", "name it, like `domain: api`", self.report);
         let domain = domain.and_then(|node| {
@@ -132,11 +134,11 @@ impl Reader<'_> {
         });
         let descriptors = self.descriptors(&fields);
         let (domain, place) = domain?;
-        Some(Root { domain, place, descriptors })
+        Some(ConfigFile { domain, place, descriptors })
     }
 
-    fn place(&self, at: Position) -> Place {
-        Place { file: self.file, at }
+    fn place(&self, at: Position) -> SourcePosition {
+        SourcePosition { file: self.file, at }
     }
 
     fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<Descriptor> {
@@ -152,16 +154,16 @@ impl Reader<'_> {
         let value = self.value(node, &fields);
         let key = key.and_then(|node| {
             let text = self.report.text(node, "`key`", remedy)?;
-            if value == Some(Value::Any) && text.ends_with('*') {
-                let message = "a key that ends with a star, without a value, which \
-                               envoyproxy/ratelimit takes for all keys that begin so";
+            if value == Some(DescriptorValue::Any) && text.ends_with('*') {
+                let message = "a key that ends with a star, without a value: to \
+                               envoyproxy/ratelimit it matches all keys with that prefix";
                 let remedy = "write a descriptor for each key that is meant, without the star";
                 self.report.error(node.at, message, remedy);
             }
             ATTRIBUTE.check(text, node.at, self.report)
         });
         let is_shared = self.truth(&fields, "share_threshold");
-        if is_shared && matches!(value, Some(Value::Any | Value::Exact(_))) {
+        if is_shared && matches!(value, Some(DescriptorValue::Any | DescriptorValue::Exact(_))) {
             let remedy = "end the value with `*`, or leave `share_threshold` out";
             self.report.error(fields.at, "`share_threshold` without a star in `value`", remedy);
         }
@@ -173,18 +175,19 @@ impl Reader<'_> {
         Some(Descriptor { place, key: key?.to_owned(), value: value?, limit, is_shared, below })
     }
 
-    /// What there is no word for in rules.
+    /// Warns of fields that rules have no equivalent for.
     fn warn_of_the_rest(&mut self, fields: &Fields<'_, '_>) {
         for name in ["detailed_metric", "value_to_metric"] {
             if self.truth(fields, name) {
                 let message = format!("`{name}` has no equivalent: metrics name rules, not values");
-                let remedy = "give values that you watch a descriptor, and so a rule, of their own";
+                let remedy =
+                    "give each value that you monitor its own descriptor, and so its own rule";
                 self.warn(fields, name, message, remedy);
             }
         }
         if set(fields, "metadata").is_some() {
             let message = "`metadata` has no equivalent: the answer names the rules that applied";
-            let remedy = "let Envoy go by the names of the rules in its dynamic metadata";
+            let remedy = "make Envoy use the rule names in its dynamic metadata";
             self.warn(fields, "metadata", message.into(), remedy);
         }
     }
@@ -193,7 +196,7 @@ impl Reader<'_> {
         let is_soft = self.truth(fields, "quota_mode");
         if is_soft {
             let message = "`quota_mode` becomes `shadow`: the dynamic metadata has other names";
-            let remedy = "let Envoy go by the rules that are named there";
+            let remedy = "make Envoy use the rule names there";
             self.warn(fields, "quota_mode", message.into(), remedy);
         }
         is_soft
@@ -204,14 +207,16 @@ impl Reader<'_> {
         self.report.warn(at, message, remedy);
     }
 
-    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Value> {
-        let Some(node) = set(fields, "value") else { return is_whole(of).then_some(Value::Any) };
+    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<DescriptorValue> {
+        let Some(node) = set(fields, "value") else {
+            return is_whole(of).then_some(DescriptorValue::Any);
+        };
         let text =
             self.report.text(node, "`value`", "use a text, or leave it out for any value")?;
         if text.strip_suffix('*').unwrap_or(text).contains('*') {
             let message = format!(
-                "`{}` has a star before its end, which is any text to the newest \
-                 envoyproxy/ratelimit, and itself to older ones; it is taken for any text",
+                "`{}` has a star before its end, which matches any text in the newest \
+                 envoyproxy/ratelimit, and itself in older ones; the rule matches any text",
                 Excerpt::of(text)
             );
             let remedy = "if the star itself is meant, write `{ exact: … }` in the rule";
@@ -219,21 +224,21 @@ impl Reader<'_> {
         }
         let start = text.trim_end_matches('*');
         Some(match start {
-            "" if text.is_empty() => Value::Any,
-            _ if start.contains('*') => Value::Glob(text.to_owned()),
-            _ if start.len() < text.len() => Value::Prefix(start.to_owned()),
-            _ => Value::Exact(text.to_owned()),
+            "" if text.is_empty() => DescriptorValue::Any,
+            _ if start.contains('*') => DescriptorValue::Glob(text.to_owned()),
+            _ if start.len() < text.len() => DescriptorValue::Prefix(start.to_owned()),
+            _ => DescriptorValue::Exact(text.to_owned()),
         })
     }
 
-    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<RateLimit> {
+    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
         let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
         let quota = self.quota(node, &fields);
         let name = set(&fields, "name")
             .and_then(|node| self.report.text(node, "`name`", "use a text").map(str::to_owned));
         let name = name.filter(|name| !name.is_empty());
         let replaces = self.replaces(&fields, name.as_deref());
-        Some(RateLimit { name, quota: quota?, is_shadow, replaces })
+        Some(DescriptorLimit { name, quota: quota?, is_shadow, replaces })
     }
 
     fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
@@ -253,8 +258,9 @@ impl Reader<'_> {
             Some(node) => self.number(node, "`requests_per_unit`"),
             None if !is_whole(of) => None,
             None => {
-                let message = "`requests_per_unit` is missing, which is 0: all is refused";
-                self.report.warn(fields.at, message, "say how many requests may go");
+                let message =
+                    "`requests_per_unit` is missing and counts as 0: everything is refused";
+                self.report.warn(fields.at, message, "set the number of requests");
                 Some(0)
             }
         };
@@ -288,13 +294,17 @@ impl Reader<'_> {
         unit.map(|(_, unit)| *unit)
     }
 
-    fn replaces(&mut self, fields: &Fields<'_, '_>, own: Option<&str>) -> Vec<(String, Place)> {
+    fn replaces(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        own: Option<&str>,
+    ) -> Vec<(String, SourcePosition)> {
         let Some(node) = set(fields, "replaces") else { return Vec::new() };
         let items = self.report.list(node, "`replaces`", REPLACES.remedy).unwrap_or_default();
         items.iter().filter_map(|item| self.replaced(item, own)).collect()
     }
 
-    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, Place)> {
+    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, SourcePosition)> {
         let fields = Fields::read(item, &REPLACES, self.report)?;
         let node = fields.require("name", REPLACES.remedy, self.report)?;
         let name = self.report.text(node, "`name`", REPLACES.remedy)?;
@@ -307,7 +317,8 @@ impl Reader<'_> {
         None
     }
 
-    /// A whole number of 32 bits, in digits alone: they read YAML 1.1, whose `010` is 8.
+    /// Reads a whole number of 32 bits, in digits only: envoyproxy/ratelimit reads YAML 1.1, in which `010`
+    /// is 8.
     fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
         const REMEDY: &str = "use a whole number up to 4294967295, like 10";
         const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
@@ -324,7 +335,7 @@ impl Reader<'_> {
         number
     }
 
-    /// `true`, and YAML 1.1's other words for it; `false` if the field is not there.
+    /// Reads `true` or another word of YAML 1.1 for it; `false` if the field is missing.
     fn truth(&mut self, fields: &Fields<'_, '_>, name: &str) -> bool {
         const REMEDY: &str = "use `true` or `false`";
         let Some(node) = set(fields, name) else { return false };
@@ -341,12 +352,12 @@ impl Reader<'_> {
     }
 }
 
-/// A field that says something: to them, `null` is the same as nothing.
+/// Returns a field that has a value: to envoyproxy/ratelimit, `null` is the same as a missing field.
 fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
     fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
 }
 
-/// Nothing in a mapping was refused: what is not there is missing.
+/// Whether nothing in a mapping was refused: then a field that is not there is missing.
 fn is_whole(mapping: &Node<'_>) -> bool {
     let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
     match &mapping.kind {

@@ -1,68 +1,70 @@
-//! Which rules replace others.
+//! The rules that replace others.
 
 use tollgate::rules::reading::Report;
 
-use super::source::Place;
+use super::source::SourcePosition;
 
-/// The rules of a domain by their numbers, each with those that it replaces.
-pub(super) struct Replacing {
-    of: Vec<Vec<(usize, Place)>>,
+/// The rules of a domain by number, each with the rules that it replaces.
+pub(super) struct ReplacedRules {
+    of: Vec<Vec<(usize, SourcePosition)>>,
 }
 
-/// How far a rule has been followed.
+/// The state of a rule in the search for circles.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Followed {
+enum VisitState {
     Not,
     OnPath,
     Done,
 }
 
-impl Replacing {
-    pub(super) fn new(rules: usize) -> Replacing {
-        Replacing { of: vec![Vec::new(); rules] }
+impl ReplacedRules {
+    pub(super) fn new(rules: usize) -> ReplacedRules {
+        ReplacedRules { of: vec![Vec::new(); rules] }
     }
 
-    pub(super) fn add(&mut self, rule: usize, targets: &[usize], place: Place) {
+    pub(super) fn add(&mut self, rule: usize, targets: &[usize], place: SourcePosition) {
         if let Some(replaced) = self.of.get_mut(rule) {
             replaced.extend(targets.iter().map(|target| (*target, place)));
         }
     }
 
-    /// What each replaces, without what would close a circle: there all of its limits are gone where all of
-    /// them apply, which no rules can say.
+    /// Returns the rules that each rule replaces, without the step that closes a circle. In
+    /// envoyproxy/ratelimit, where all limits of a circle match, none of them applies; rules cannot express
+    /// that.
     pub(super) fn without_circles(mut self, reports: &mut [Report]) -> Vec<Vec<usize>> {
         for replaced in &mut self.of {
             replaced.sort_by_key(|(target, _)| *target);
             replaced.dedup_by_key(|(target, _)| *target);
         }
-        let mut followed = vec![Followed::Not; self.of.len()];
+        let mut followed = vec![VisitState::Not; self.of.len()];
         let mut kept: Vec<Vec<usize>> = vec![Vec::new(); self.of.len()];
         for start in 0..self.of.len() {
-            // Each with the next of its own to follow. Not by recursion: a chain may be long.
+            // Each rule on the path, with the index of the next one to follow. Not recursive, because a chain
+            // may be long.
             let mut path = vec![(start, 0)];
-            // OK because every number on the path, and every one that is replaced, is that of a rule.
+            // OK because every number on the path, and every replaced number, is the number of a rule.
             while let Some((rule, next)) = path.last_mut() {
                 let rule = *rule;
-                if *next == 0 && followed[rule] == Followed::Done {
+                if *next == 0 && followed[rule] == VisitState::Done {
                     path.pop();
                     continue;
                 }
-                followed[rule] = Followed::OnPath;
+                followed[rule] = VisitState::OnPath;
                 let Some(&(target, place)) = self.of[rule].get(*next) else {
-                    followed[rule] = Followed::Done;
+                    followed[rule] = VisitState::Done;
                     path.pop();
                     continue;
                 };
                 *next += 1;
                 match followed[target] {
-                    Followed::OnPath => {
-                        let message = "limits that replace each other: there all of them are gone";
-                        let remedy = "leave out one of them; here this one is not replaced";
+                    VisitState::OnPath => {
+                        let message = "limits that replace each other in a circle: there none of them applies";
+                        let remedy = "remove one of these `replaces`; in the rules this limit is not replaced";
                         place.warn(reports, message.into(), remedy);
                         continue;
                     }
-                    Followed::Not => path.push((target, 0)),
-                    Followed::Done => {}
+                    VisitState::Not => path.push((target, 0)),
+                    VisitState::Done => {}
                 }
                 kept[rule].push(target);
             }

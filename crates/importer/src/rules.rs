@@ -1,4 +1,4 @@
-//! A rule for each limit of a tree.
+//! Makes a rule of each limit in a tree.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,46 +9,48 @@ use tollgate::rules::Config;
 use tollgate::rules::reading::{ATTRIBUTE, Report};
 use tollgate_core::Excerpt;
 
-use super::domain::Domain;
-use super::names::{self, Names};
-use super::read::{Descriptor, RateLimit, Value};
-use super::replacing::Replacing;
-use super::siblings::{Left, Level};
-use super::source::Place;
+use super::domain::ImportedDomain;
+use super::names::{self, RuleNames};
+use super::read::{Descriptor, DescriptorLimit, DescriptorValue};
+use super::replacing::ReplacedRules;
+use super::siblings::{MatchingValues, SiblingLevel};
+use super::source::SourcePosition;
 
-/// What every descriptor has: the keys of its entries, in order.
+/// The attribute that every descriptor has: the keys of its entries, in order.
 pub(super) const KEYS: &str = "descriptor_keys";
 
 /// The most values of an attribute in a rule's `when`.
 const MAX_VALUES: usize = 10_000;
 
-/// All values that are left out, and all rules that are replaced, together: each takes three bytes in a
-/// file at least.
+/// The most excluded values and replaced rules, together: each takes at least three bytes in a file.
 const MAX_LISTED: usize = Config::MAX_BYTES / 3;
 
 /// A rule to be written.
-pub(super) struct Rule<'t> {
-    pub(super) place: Place,
-    /// By its number.
+pub(super) struct ImportedRule<'t> {
+    pub(super) place: SourcePosition,
+    /// The number of the domain.
     pub(super) domain: usize,
     pub(super) name: String,
-    pub(super) steps: Vec<Step<'t>>,
-    pub(super) limit: &'t RateLimit,
-    /// The names of others.
+    pub(super) steps: Vec<RuleStep<'t>>,
+    pub(super) limit: &'t DescriptorLimit,
+    /// The names of the rules that this one replaces.
     pub(super) replaces: Vec<String>,
 }
 
-/// An entry of the descriptor that a rule is for.
+/// One entry of the descriptor that a rule applies to.
 #[derive(Clone)]
-pub(super) struct Step<'t> {
+pub(super) struct RuleStep<'t> {
     pub(super) descriptor: &'t Descriptor,
-    /// `user`, or `user#2` if it is the second of that key.
+    /// `user`, or `user#2` if it is the second entry with that key.
     pub(super) attribute: Rc<str>,
-    pub(super) left: Rc<Left<'t>>,
+    pub(super) left: Rc<MatchingValues<'t>>,
 }
 
-pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rule<'t>> {
-    let mut maker = Maker { rules: Vec::new(), listed: 0, warned: HashSet::new(), reports };
+pub(super) fn make<'t>(
+    domains: &'t [ImportedDomain],
+    reports: &mut [Report],
+) -> Vec<ImportedRule<'t>> {
+    let mut maker = RuleMaker { rules: Vec::new(), listed: 0, warned: HashSet::new(), reports };
     for (number, domain) in domains.iter().enumerate() {
         let first = maker.rules.len();
         maker.level(number, &domain.descriptors, &mut Vec::new());
@@ -58,25 +60,25 @@ pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rul
     maker.rules
 }
 
-struct Maker<'t, 'r> {
-    rules: Vec<Rule<'t>>,
+struct RuleMaker<'t, 'r> {
+    rules: Vec<ImportedRule<'t>>,
     listed: usize,
-    /// The files and keys that were warned of.
+    /// The files and keys for which a warning was given.
     warned: HashSet<(usize, &'t str)>,
     reports: &'r mut [Report],
 }
 
-impl<'t> Maker<'t, '_> {
-    /// As deep as files are read.
-    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<Step<'t>>) {
-        let beside = Level::new(level);
+impl<'t> RuleMaker<'t, '_> {
+    /// Makes the rules of a level and of the levels below it. The recursion is as deep as files may be.
+    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<RuleStep<'t>>) {
+        let beside = SiblingLevel::new(level);
         for descriptor in level.iter().filter(|descriptor| has_limit(descriptor)) {
             let Some(step) = self.step(descriptor, &beside, path) else { continue };
             path.push(step);
             if let Some(limit) = &descriptor.limit {
                 let (place, steps) = (descriptor.place, path.clone());
                 let (name, replaces) = (String::new(), Vec::new());
-                self.rules.push(Rule { place, domain, name, steps, limit, replaces });
+                self.rules.push(ImportedRule { place, domain, name, steps, limit, replaces });
             }
             self.level(domain, &descriptor.below, path);
             path.pop();
@@ -86,31 +88,31 @@ impl<'t> Maker<'t, '_> {
     fn step(
         &mut self,
         descriptor: &'t Descriptor,
-        beside: &Level<'t>,
-        path: &[Step<'t>],
-    ) -> Option<Step<'t>> {
+        beside: &SiblingLevel<'t>,
+        path: &[RuleStep<'t>],
+    ) -> Option<RuleStep<'t>> {
         let place = descriptor.place;
         let attribute = self.attribute(descriptor, path)?;
         let Some(left) = beside.left_for(descriptor, MAX_VALUES) else {
-            let message = "never reached: a value with a star takes all of its values before";
+            let message = "never reached: an earlier value with a star matches all of its values";
             let remedy =
-                "leave it out, as it is here, or move it up; it is not reached there either";
+                "remove it, as the rules do, or move it up; it is not reached there either";
             place.warn(self.reports, message.into(), remedy);
             return None;
         };
         if left.none_of.len() > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values beside it that count before");
+            let message = format!("more than {MAX_VALUES} values on its level take precedence");
             place.error(self.reports, message, "use a star for some of them");
             return None;
         }
         self.list(left.none_of.len(), place)?;
         self.warn_of_key(descriptor);
         self.warn_of_address(descriptor, &attribute);
-        Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
+        Some(RuleStep { descriptor, attribute: attribute.into(), left: Rc::new(left) })
     }
 
-    /// Counts what is listed, and says once that it is too much.
-    fn list(&mut self, more: usize, place: Place) -> Option<()> {
+    /// Counts listed values and names, and reports once that there are too many.
+    fn list(&mut self, more: usize, place: SourcePosition) -> Option<()> {
         let before = self.listed;
         self.listed = before.saturating_add(more);
         if before <= MAX_LISTED && self.listed > MAX_LISTED {
@@ -120,8 +122,8 @@ impl<'t> Maker<'t, '_> {
         (self.listed <= MAX_LISTED).then_some(())
     }
 
-    /// What the entry is called in rules.
-    fn attribute(&mut self, descriptor: &Descriptor, path: &[Step<'t>]) -> Option<String> {
+    /// Returns the attribute of the entry in rules.
+    fn attribute(&mut self, descriptor: &Descriptor, path: &[RuleStep<'t>]) -> Option<String> {
         let Descriptor { key, place, .. } = descriptor;
         let before = path.iter().filter(|step| step.descriptor.key == *key).count();
         let name = match before {
@@ -132,40 +134,40 @@ impl<'t> Maker<'t, '_> {
         let is_taken = name == KEYS || path.iter().any(|step| *step.attribute == name);
         if is_taken {
             let message = format!("`{}` means something else in rules", Excerpt::of(&name));
-            place.error(self.reports, message, "call the entry something else, here and in Envoy");
+            place.error(self.reports, message, "rename the entry, here and in Envoy");
             return None;
         }
         let report = self.reports.get_mut(place.file)?;
         ATTRIBUTE.check(&name, place.at, report).map(str::to_owned)
     }
 
-    /// Keys that rules know as something else, each once in a file.
+    /// Warns of keys that have another meaning in rules, once per file and key.
     fn warn_of_key(&mut self, descriptor: &'t Descriptor) {
         let Descriptor { key, place, .. } = descriptor;
         let (message, remedy) = match &**key {
             "api_key" => (
                 "`api_key` is a claim in rules: unless `api_keys` has the key, no rule limits by it",
-                "call the entry something else in Envoy and here, or list the keys",
+                "rename the entry in Envoy and here, or list the keys",
             ),
             key if key.starts_with("jwt.") => (
-                "`jwt.…` is a claim in rules: no rule limits by one that nobody verified",
-                "call the entry something else in Envoy and here",
+                "`jwt.…` is a claim in rules: no rule limits by a claim that was not verified",
+                "rename the entry in Envoy and here",
             ),
             key if key.starts_with("header.") => (
-                "`header.…` is what a client says: no rule limits by it",
-                "call the entry something else in Envoy and here",
+                "`header.…` is set by the client: no rule limits by it",
+                "rename the entry in Envoy and here",
             ),
             "path" => (
                 "`path` ends before a `?` in rules: queries do not have counters of their own",
-                "call the entry something else in Envoy and here if they should",
+                "rename the entry in Envoy and here if they should",
             ),
             "ip" => (
-                "`ip` is a client in rules: an IPv6 address is its /56, and what is no address `unknown`",
-                "call the entry something else in Envoy and here if each should have a counter",
+                "`ip` is a client in rules: an IPv6 address counts as its /56, other text as `unknown`",
+                "rename the entry in Envoy and here if each should have a counter",
             ),
             "method" => (
-                "`method` in a rule's key is `other` if it is none of the usual nine",
-                "call the entry something else in Envoy and here if each should have a counter",
+                "`method` in a rule's key is `other` unless it is one of the nine standard methods",
+                "rename the entry in Envoy and here if each should have a counter",
             ),
             _ => return,
         };
@@ -174,36 +176,37 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses.
-    /// Other texts, and all texts of a second `ip`, are compared with the text that a client has in keys.
+    /// Warns of a value of `ip` that no client has. An address is compared with the full addresses of
+    /// clients. Other texts, and all texts of a second `ip`, are compared with a client's text in keys.
     fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
         let Descriptor { key, value, place, .. } = descriptor;
-        let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
-        let is_address = || matches!(value, Value::Exact(_)) && text.parse::<IpAddr>().is_ok();
+        let (DescriptorValue::Exact(text) | DescriptorValue::Prefix(text)) = value else { return };
+        let is_address =
+            || matches!(value, DescriptorValue::Exact(_)) && text.parse::<IpAddr>().is_ok();
         if key != "ip" || (attribute == "ip" && is_address()) {
             return;
         }
         let client = client(text);
         let (is, may_be) = match (value, &client) {
-            (Value::Exact(_), Some(client)) => ("is", client.as_str() == text),
-            (Value::Exact(_), None) => ("is", text == NOWHERE),
+            (DescriptorValue::Exact(_), Some(client)) => ("is", client.as_str() == text),
+            (DescriptorValue::Exact(_), None) => ("is", text == NOWHERE),
             (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
-            // A part of an address, as far as can be told.
+            // It may be a part of an address.
             (_, None) => return,
         };
         if !may_be {
             let message = format!("never matches: no client's `ip` {is} `{}`", Excerpt::of(text));
             let remedy = client.map_or_else(
-                || "use an address, or call the entry something else in Envoy and here".into(),
-                |client| format!("use `{client}`, which that address is in rules"),
+                || "use an address, or rename the entry in Envoy and here".into(),
+                |client| format!("use `{client}`, the form of that address in rules"),
             );
             place.warn(self.reports, message, &remedy);
         }
     }
 
-    /// Names the rules of a domain, those first that have a name there.
+    /// RuleNames the rules of a domain; rules with a name in the file come first.
     fn name(&mut self, first: usize) {
-        let mut names = Names::default();
+        let mut names = RuleNames::default();
         let rules = self.rules.get_mut(first..).unwrap_or_default();
         for rule in rules.iter_mut() {
             if let Some(given) = &rule.limit.name {
@@ -216,8 +219,7 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Finds the rules of a domain that others replace, by the names that they have there: several may
-    /// have the same.
+    /// Resolves `replaces` in a domain by the names in the files; several limits may have the same name.
     fn replace(&mut self, first: usize) {
         let rules = self.rules.get(first..).unwrap_or_default();
         let mut given: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -226,8 +228,8 @@ impl<'t> Maker<'t, '_> {
                 given.entry(name).or_default().push(number);
             }
         }
-        let limits: Vec<&RateLimit> = rules.iter().map(|rule| rule.limit).collect();
-        let mut replacing = Replacing::new(limits.len());
+        let limits: Vec<&DescriptorLimit> = rules.iter().map(|rule| rule.limit).collect();
+        let mut replacing = ReplacedRules::new(limits.len());
         for (number, limit) in limits.iter().enumerate() {
             for (name, place) in &limit.replaces {
                 let named = given.get(&**name).map_or(&[][..], Vec::as_slice);
@@ -240,10 +242,10 @@ impl<'t> Maker<'t, '_> {
                 if named.is_empty() {
                     let message =
                         format!("no limit of the domain is called `{}`", Excerpt::of(name));
-                    let remedy = "nothing is replaced, there and here; name one that is, or none";
+                    let remedy = "nothing is replaced, there or here; name an existing limit, or remove this";
                     place.warn(self.reports, message, remedy);
                 } else if targets.len() < named.len() {
-                    let message = "a rule in shadow replaces no rule that is enforced: both limit";
+                    let message = "a shadow rule does not replace an enforced rule: both apply";
                     let remedy = "leave `shadow_mode` out, or leave the other limit out";
                     place.warn(self.reports, message.into(), remedy);
                 }
@@ -258,12 +260,12 @@ impl<'t> Maker<'t, '_> {
     }
 }
 
-/// There is a limit in it somewhere.
+/// Whether the descriptor or one below it has a limit.
 fn has_limit(descriptor: &Descriptor) -> bool {
     descriptor.limit.is_some() || descriptor.below.iter().any(has_limit)
 }
 
-/// Which client rules take an address for, or a group of IPv6: `2001:db8::1` is `2001:db8::/56`.
+/// Returns the client that rules make of an address, or of an IPv6 prefix: `2001:db8::1` is `2001:db8::/56`.
 fn client(text: &str) -> Option<ClientAddress> {
     let ip: IpAddr = match text.split_once('/') {
         None => text.parse().ok()?,

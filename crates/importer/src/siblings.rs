@@ -1,93 +1,102 @@
-//! Which values of an attribute are left for a descriptor, by those beside it.
+//! The values of an attribute that a descriptor applies to, given its siblings.
 //!
-//! To envoyproxy/ratelimit, a value that is given counts before one with a star, the first of those before
-//! the others, and a key without a value for the rest.
+//! In envoyproxy/ratelimit, an exact value comes before values with a star, earlier stars come before later
+//! ones, and a key without a value applies to the rest.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::read::{Descriptor, Value};
+use super::read::{Descriptor, DescriptorValue};
 
-/// The values of an attribute that a descriptor is for: like one, and unlike others.
+/// The values of an attribute that a descriptor applies to: values that match one pattern, and none of some
+/// others.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Left<'t> {
-    /// `None`: whatever they are.
-    pub(super) like: Option<Like<'t>>,
-    pub(super) none_of: Vec<Like<'t>>,
+pub(super) struct MatchingValues<'t> {
+    /// `None` matches any value.
+    pub(super) like: Option<ValuePattern<'t>>,
+    pub(super) none_of: Vec<ValuePattern<'t>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Like<'t> {
+pub(super) enum ValuePattern<'t> {
     Exact(&'t str),
     Prefix(&'t str),
     Glob(&'t str),
 }
 
-impl Left<'_> {
-    /// Every value is left.
+impl MatchingValues<'_> {
+    /// Whether every value matches.
     pub(super) fn is_any(&self) -> bool {
         self.like.is_none() && self.none_of.is_empty()
     }
 }
 
-/// Descriptors beside each other, by their keys.
-pub(super) struct Level<'t> {
-    of: HashMap<&'t str, OfKey<'t>>,
+/// The descriptors of one level, by key.
+pub(super) struct SiblingLevel<'t> {
+    of: HashMap<&'t str, KeySiblings<'t>>,
 }
 
 #[derive(Default)]
-struct OfKey<'t> {
+struct KeySiblings<'t> {
     exact: BTreeSet<&'t str>,
-    /// In the order in which they count.
-    stars: Vec<Like<'t>>,
+    /// In the order of precedence.
+    stars: Vec<ValuePattern<'t>>,
 }
 
-impl<'t> Level<'t> {
-    pub(super) fn new(descriptors: &'t [Descriptor]) -> Level<'t> {
-        let mut of: HashMap<&str, OfKey<'_>> = HashMap::new();
+impl<'t> SiblingLevel<'t> {
+    pub(super) fn new(descriptors: &'t [Descriptor]) -> SiblingLevel<'t> {
+        let mut of: HashMap<&str, KeySiblings<'_>> = HashMap::new();
         for Descriptor { key, value, .. } in descriptors {
             let beside = of.entry(key).or_default();
             match value {
-                Value::Any => {}
-                Value::Exact(text) => {
+                DescriptorValue::Any => {}
+                DescriptorValue::Exact(text) => {
                     beside.exact.insert(text);
                 }
-                Value::Prefix(start) => beside.stars.push(Like::Prefix(start)),
-                Value::Glob(text) => beside.stars.push(Like::Glob(text)),
+                DescriptorValue::Prefix(start) => beside.stars.push(ValuePattern::Prefix(start)),
+                DescriptorValue::Glob(text) => beside.stars.push(ValuePattern::Glob(text)),
             }
         }
-        Level { of }
+        SiblingLevel { of }
     }
 
-    /// What is left for one of them, with at most so many values left out and one more; `None` if
-    /// nothing is.
-    pub(super) fn left_for(&self, one: &'t Descriptor, most: usize) -> Option<Left<'t>> {
+    /// Returns the values that one descriptor applies to; `None` if it applies to no value. Lists at most `most + 1`
+    /// values that are excluded, so that a caller can tell when there are more than `most`.
+    pub(super) fn left_for(&self, one: &'t Descriptor, most: usize) -> Option<MatchingValues<'t>> {
         let beside = self.of.get(&*one.key)?;
         let like = match &one.value {
-            Value::Exact(text) => {
-                return Some(Left { like: Some(Like::Exact(text)), none_of: Vec::new() });
+            DescriptorValue::Exact(text) => {
+                return Some(MatchingValues {
+                    like: Some(ValuePattern::Exact(text)),
+                    none_of: Vec::new(),
+                });
             }
-            Value::Any => None,
-            Value::Prefix(start) => Some(Like::Prefix(start)),
-            Value::Glob(text) => Some(Like::Glob(text)),
+            DescriptorValue::Any => None,
+            DescriptorValue::Prefix(start) => Some(ValuePattern::Prefix(start)),
+            DescriptorValue::Glob(text) => Some(ValuePattern::Glob(text)),
         };
-        let start = like.map_or("", Like::start);
+        let start = like.map_or("", ValuePattern::start);
         let before = beside.stars.iter().copied().take_while(|star| Some(*star) != like);
-        let before: Vec<Like<'_>> = before.filter(|star| star.may_meet(start)).collect();
-        let takes_all =
-            |star: &Like<'_>| matches!(star, Like::Prefix(all) if start.starts_with(all));
+        let before: Vec<ValuePattern<'_>> = before.filter(|star| star.may_meet(start)).collect();
+        let takes_all = |star: &ValuePattern<'_>| matches!(star, ValuePattern::Prefix(all) if start.starts_with(all));
         if before.iter().any(takes_all) {
             return None;
         }
-        let like = like.filter(|like| *like != Like::Prefix(""));
-        Some(Left { like, none_of: beside.left_out(start, before, most) })
+        let like = like.filter(|like| *like != ValuePattern::Prefix(""));
+        Some(MatchingValues { like, none_of: beside.left_out(start, before, most) })
     }
 }
 
-impl<'t> OfKey<'t> {
-    /// Those values and stars that come before, without what others of them include.
-    fn left_out(&self, start: &'t str, stars: Vec<Like<'t>>, most: usize) -> Vec<Like<'t>> {
+impl<'t> KeySiblings<'t> {
+    /// Returns the values and stars that take precedence, without the ones that another star covers.
+    fn left_out(
+        &self,
+        start: &'t str,
+        stars: Vec<ValuePattern<'t>>,
+        most: usize,
+    ) -> Vec<ValuePattern<'t>> {
         let prefixes: BTreeSet<&str> = stars.iter().filter_map(|star| star.prefix()).collect();
-        // The only one that can be a start of a text is the last before it: what it starts with comes later.
+        // Only the last prefix before a text in this order can be a prefix of it, because a prefix sorts
+        // before the texts that begin with it, and no prefix in the set begins with another.
         let is_included = |text: &str, among: &BTreeSet<&str>| {
             among.range(..text).next_back().is_some_and(|prefix| text.starts_with(prefix))
         };
@@ -99,32 +108,32 @@ impl<'t> OfKey<'t> {
         }
         let exact = self.exact.range(start..).copied().take_while(|text| text.starts_with(start));
         let is_named = |text: &&str| !least.contains(text) && !is_included(text, &least);
-        let exact = exact.filter(is_named).map(Like::Exact);
+        let exact = exact.filter(is_named).map(ValuePattern::Exact);
         let stars = stars.iter().copied().filter(|star| match star {
-            Like::Prefix(prefix) => least.contains(prefix),
+            ValuePattern::Prefix(prefix) => least.contains(prefix),
             _ => true,
         });
         exact.chain(stars).take(most.saturating_add(1)).collect()
     }
 }
 
-impl<'t> Like<'t> {
-    /// All before the first star.
+impl<'t> ValuePattern<'t> {
+    /// Returns the text before the first star.
     fn start(self) -> &'t str {
         match self {
-            Like::Exact(text) | Like::Prefix(text) => text,
-            Like::Glob(text) => text.split('*').next().unwrap_or_default(),
+            ValuePattern::Exact(text) | ValuePattern::Prefix(text) => text,
+            ValuePattern::Glob(text) => text.split('*').next().unwrap_or_default(),
         }
     }
 
     fn prefix(self) -> Option<&'t str> {
         match self {
-            Like::Prefix(text) => Some(text),
+            ValuePattern::Prefix(text) => Some(text),
             _ => None,
         }
     }
 
-    /// Whether a value that begins so may be like it.
+    /// Whether a value that begins with `start` can match.
     fn may_meet(self, start: &str) -> bool {
         self.start().starts_with(start) || start.starts_with(self.start())
     }

@@ -1,4 +1,4 @@
-//! The files that are imported, and places in them.
+//! The imported files, and positions in them.
 
 use std::io::{self, Read};
 
@@ -13,7 +13,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads a file. Of a file that is too large to be imported, only the first bytes are read.
+    /// Reads a file. If it is too large to be imported, only its first bytes are read.
     pub fn read(name: impl Into<String>, input: impl Read) -> Source {
         let mut bytes = Vec::new();
         // One byte more shows that the input is too large. OK because the limit is far below 2^64.
@@ -21,20 +21,20 @@ impl Source {
         Source { name: name.into(), bytes: read.map(|_| bytes) }
     }
 
-    /// A file that cannot be opened, which is reported as an error of that file.
+    /// Returns a file that cannot be opened, which is reported as an error of that file.
     pub fn unreadable(name: impl Into<String>, error: io::Error) -> Source {
         Source { name: name.into(), bytes: Err(error) }
     }
 }
 
-/// A place in one of the files.
+/// A position in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SourcePosition {
     pub(crate) file: usize,
     pub(crate) at: Position,
 }
 
-impl Place {
+impl SourcePosition {
     pub(crate) fn error(self, reports: &mut [Report], message: String, remedy: &str) {
         if let Some(report) = reports.get_mut(self.file) {
             report.error(self.at, message, remedy);

@@ -11,7 +11,7 @@ use tollgate::rules::{Attributes, Config, Rules};
 
 use super::{Import, Source, import};
 
-/// The rules of files, and what is said of them.
+/// Returns the rules of files, and the problems reported.
 fn imported(files: &[&str]) -> (Option<String>, String) {
     let source = |(at, text): (usize, &&str)| {
         let name = format!("{}.yaml", char::from(b'a' + u8::try_from(at).unwrap()));
@@ -33,7 +33,7 @@ struct Node {
 }
 
 impl Node {
-    /// How envoyproxy/ratelimit keeps it.
+    /// The key under which envoyproxy/ratelimit stores it.
     fn joined(&self) -> String {
         if self.value.is_empty() { self.key.into() } else { format!("{}_{}", self.key, self.value) }
     }
@@ -62,7 +62,7 @@ fn level(depth: u32) -> BoxedStrategy<Vec<Node>> {
     vec(node, 0..6).prop_map(unique).boxed()
 }
 
-/// Each limit has its own name: the path of its descriptor.
+/// Writes a configuration in which each limit is named after the path of its descriptor.
 fn written(nodes: &[Node], path: &str, indent: usize, into: &mut String) {
     for node in nodes {
         let path = format!("{path}/{}", node.joined());
@@ -86,14 +86,14 @@ fn written(nodes: &[Node], path: &str, indent: usize, into: &mut String) {
     }
 }
 
-/// A name without stars and slashes.
+/// Returns a name without stars and slashes.
 fn number_of(path: &str) -> String {
     path.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 type Entries = Vec<(&'static str, &'static str)>;
 
-/// What envoyproxy/ratelimit does to find a limit: its path, and the counter.
+/// Finds a limit as envoyproxy/ratelimit does: its path, and its counter.
 fn looked_up(nodes: &[Node], entries: &Entries) -> Option<(String, Vec<String>)> {
     let mut level = nodes;
     let mut path = String::new();
@@ -120,7 +120,7 @@ fn looked_up(nodes: &[Node], entries: &Entries) -> Option<(String, Vec<String>)>
     found
 }
 
-/// As the gRPC service makes them.
+/// Returns attributes as the gRPC service makes them.
 fn attributes(entries: &Entries) -> Attributes<'static> {
     let mut attributes = Attributes::new();
     for (at, (key, value)) in entries.iter().enumerate() {
@@ -133,14 +133,15 @@ fn attributes(entries: &Entries) -> Attributes<'static> {
 }
 
 fn entries() -> impl Strategy<Value = Entries> {
-    // None with a star: one that is written just as a value with a star is that one there, whatever the order.
+    // No entry has a star: envoyproxy/ratelimit matches an entry that is written exactly like a value with a
+    // star to that value, whatever the order.
     let value = select(vec!["", "x", "xy", "xyz", "xyzw", "y", "z"]);
     vec((select(vec!["k", "l"]), value), 1..5)
 }
 
 proptest! {
     #[test]
-    fn every_descriptor_is_limited_by_the_rule_that_envoyproxy_ratelimit_would_choose(
+    fn descriptors_are_limited_by_the_rule_that_envoyproxy_ratelimit_chooses(
         nodes in level(2),
         asked in vec(entries(), 30),
     ) {
@@ -173,13 +174,13 @@ proptest! {
     }
 
     #[test]
-    fn no_file_makes_it_panic(text in "[a-z:*&{}\\[\\],\"'#|>%@` \n-]{0,200}") {
+    fn import_never_panics(text in "[a-z:*&{}\\[\\],\"'#|>%@` \n-]{0,200}") {
         let (rules, problems) = imported(&[&text]);
         prop_assert!(rules.is_some() || problems.contains("error"), "{}", problems);
     }
 
     #[test]
-    fn any_key_and_value_is_told_apart_from_others(
+    fn keys_and_values_are_distinguished(
         key in "[^\\pC ]{1,20}",
         value in any::<String>(),
         other in any::<String>(),
@@ -189,7 +190,7 @@ proptest! {
             "domain: d\ndescriptors: [{{ key: {}, value: {}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]",
             quoted(&key), quoted(&value),
         );
-        // Those with a star are for more, and an empty one for all.
+        // Values with a star match more, and an empty value matches all.
         prop_assume!(!value.contains('*') && !value.is_empty());
         let (Some(rules), _) = imported(&[&yaml]) else { return Ok(()) };
         let config = Config::parse("rules.yaml", &rules).unwrap();
@@ -204,13 +205,13 @@ proptest! {
 }
 
 #[test]
-fn hostile_files_end_in_errors_soon() {
+fn hostile_files_are_rejected_quickly() {
     let deep = "descriptors: [{ key: a, ".repeat(40) + &"}]".repeat(40);
     let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
     let many = |item: &dyn Fn(usize) -> String, count: usize| -> String {
         (0..count).map(|at| format!("- {}\n", item(at))).collect()
     };
-    // Each of many limits would have to leave out each of many values.
+    // Each of many limits would have to exclude each of many values.
     let values = many(&|at| format!("{{ key: a, value: v{at} }}"), 9_000);
     let below = many(&|at| format!("{{ key: b{at}, {limit} }}"), 9_000);
     let below: String = below.lines().map(|line| format!("  {line}\n")).collect();
@@ -227,7 +228,7 @@ fn hostile_files_end_in_errors_soon() {
                 "\n{}- {{ key: a, {limit} }}\n",
                 many(&|at| format!("{{ key: a, value: v{at} }}"), 10_001)
             ),
-            "more than 10000 values beside it",
+            "more than 10000 values on its level",
         ),
         (" &all [*all]".into(), "anchors are not supported"),
         (format!(" {}", "x".repeat(5 << 20)), "larger than 4 MiB"),
@@ -241,7 +242,7 @@ fn hostile_files_end_in_errors_soon() {
 }
 
 #[test]
-fn a_limit_in_shadow_replaces_those_in_shadow_alone() {
+fn shadow_limit_replaces_only_shadow_limits() {
     let limit = |key: &str, more: &str| {
         format!("- {{ key: {key}, shadow_mode: {more}, unit: day, requests_per_unit: 1 }} }}\n")
     };
@@ -253,11 +254,11 @@ fn a_limit_in_shadow_replaces_those_in_shadow_alone() {
     );
     let (rules, problems) = imported(&[&yaml]);
     assert!(rules.unwrap().ends_with("shadow: true\n    replaces: [x-2]\n"));
-    assert!(problems.contains("a rule in shadow replaces no rule that is enforced"), "{problems}");
+    assert!(problems.contains("a shadow rule does not replace an enforced rule"), "{problems}");
 }
 
 #[test]
-fn limits_of_one_name_that_replace_each_other_in_a_circle_lose_a_step() {
+fn circle_of_replaced_limits_is_broken() {
     let limit = |key: &str, name: &str, replaces: &str| {
         format!(
             "- {{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1, name: {name}, replaces: [{replaces}] }} }}\n"
@@ -281,7 +282,7 @@ fn limits_of_one_name_that_replace_each_other_in_a_circle_lose_a_step() {
     assert_eq!(count, "2 warnings");
 }
 
-/// A descriptor with a limit.
+/// Returns a descriptor with a limit.
 fn limited(key: &str, value: &str) -> String {
     format!(
         "- {{ key: '{key}', value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
@@ -289,9 +290,9 @@ fn limited(key: &str, value: &str) -> String {
 }
 
 #[test]
-fn a_value_of_ip_that_no_client_has_is_told_with_the_one_it_is() {
-    let no_address = "use an address, or call the entry something else in Envoy and here";
-    let instead = |client: &str| Some(format!("use `{client}`, which that address is in rules"));
+fn unmatchable_ip_value_is_reported_with_the_matching_one() {
+    let no_address = "use an address, or rename the entry in Envoy and here";
+    let instead = |client: &str| Some(format!("use `{client}`, the form of that address in rules"));
     for (value, remedy) in [
         ("203.0.113.9", None),
         ("203.0.113.*", None),
@@ -333,7 +334,7 @@ fn a_value_of_ip_that_no_client_has_is_told_with_the_one_it_is() {
 }
 
 #[test]
-fn the_second_ip_of_a_descriptor_is_a_client_too() {
+fn second_ip_of_a_descriptor_is_a_client_too() {
     let yaml = "domain: d\ndescriptors: [{ key: ip, descriptors: [{ key: ip, value: 'fe80::1', \
                 rate_limit: { unit: day, requests_per_unit: 1 } }] }]";
     let (rules, problems) = imported(&[yaml]);
@@ -363,7 +364,7 @@ fn a_key_with_a_star_at_its_end_needs_a_value() {
 }
 
 #[test]
-fn a_number_is_in_digits_alone_because_010_is_8_to_others() {
+fn number_must_be_plain_digits() {
     let told = |field: &str, number: &str| {
         imported(&[&format!(
             "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: second, {field}: {number} }} }}]"
@@ -385,7 +386,7 @@ fn a_number_is_in_digits_alone_because_010_is_8_to_others() {
 }
 
 #[test]
-fn entries_of_a_key_that_begins_like_another_with_its_value_are_told() {
+fn ambiguous_joined_keys_are_reported() {
     for (value, other, is_taken) in [
         ("id_5", "user_id", true),
         ("id_", "user_id", true),
@@ -404,7 +405,7 @@ fn entries_of_a_key_that_begins_like_another_with_its_value_are_told() {
         let (rules, problems) = imported(&[&format!("domain: d\ndescriptors:\n{nodes}")]);
         assert!(rules.is_some(), "{problems}");
         let said = format!(
-            "a.yaml:3:3: envoyproxy/ratelimit joins a key and its value by `_`, and takes some entries `{other}`"
+            "a.yaml:3:3: envoyproxy/ratelimit joins a key and its value by `_`, and matches some entries `{other}`"
         );
         assert_eq!(problems.contains(&said), is_taken, "{value} {other}: {problems}");
     }

@@ -1,4 +1,4 @@
-//! What limits count in.
+//! The units of time of limits.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Unit {
@@ -35,7 +35,7 @@ impl Unit {
         }
     }
 
-    /// In a unit of ours: a month is 30 days there, a year 365.
+    /// Returns the length in a unit of Tollgate: a month of envoyproxy/ratelimit is 30 days, a year 365.
     pub(super) fn length(self) -> (u64, &'static str) {
         match self {
             Unit::Second => (1, "s"),

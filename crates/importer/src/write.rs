@@ -6,13 +6,13 @@ use std::net::IpAddr;
 
 use tollgate::rules::Config;
 
-use super::domain::Domain;
+use super::domain::ImportedDomain;
 use super::read::Quota;
-use super::rules::{KEYS, Rule};
-use super::siblings::{Left, Like};
+use super::rules::{ImportedRule, KEYS};
+use super::siblings::{MatchingValues, ValuePattern};
 use super::source::Source;
 
-/// A list that is longer has a line for each item.
+/// A longer list is written with a line for each item.
 const MAX_LINE_CHARS: usize = 100;
 
 const HEAD: &str = "\
@@ -20,10 +20,14 @@ const HEAD: &str = "\
 # (`descriptor_keys`), and with the values that no other rule is more specific for (`none_of`).
 ";
 
-/// The file; `None` if it is too large to be one.
-pub(super) fn yaml(domains: &[Domain], rules: &[Rule<'_>], sources: &[Source]) -> Option<String> {
+/// Writes the file; `None` if it is too large.
+pub(super) fn yaml(
+    domains: &[ImportedDomain],
+    rules: &[ImportedRule<'_>],
+    sources: &[Source],
+) -> Option<String> {
     let mut yaml = HEAD.to_owned();
-    // With one domain, it need not be in every rule.
+    // A single domain is written once, instead of in every rule.
     let shared = match domains {
         [domain] if !rules.is_empty() => Some(domain),
         _ => None,
@@ -44,12 +48,12 @@ pub(super) fn yaml(domains: &[Domain], rules: &[Rule<'_>], sources: &[Source]) -
 }
 
 fn line(yaml: &mut String, indent: usize, text: &str) {
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = writeln!(yaml, "{:indent$}{text}", "");
 }
 
-/// Each limit once, however many rules spend it.
-fn limits(yaml: &mut String, rules: &[Rule<'_>]) {
+/// Writes each limit once, however many rules use it.
+fn limits(yaml: &mut String, rules: &[ImportedRule<'_>]) {
     let mut seen: HashSet<Quota> = HashSet::new();
     for rule in rules {
         let quota = rule.limit.quota;
@@ -67,7 +71,7 @@ fn limits(yaml: &mut String, rules: &[Rule<'_>]) {
     }
 }
 
-/// What a rule spends: `10-per-minute`, `20-per-5-minutes`.
+/// Returns the name of the limit that a rule spends: `10-per-minute`, `20-per-5-minutes`.
 fn spent(quota: Quota) -> String {
     match quota {
         Quota::Unlimited => "allow".into(),
@@ -79,7 +83,7 @@ fn spent(quota: Quota) -> String {
     }
 }
 
-fn one(yaml: &mut String, rule: &Rule<'_>, domain: Option<&str>, sources: &[Source]) {
+fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources: &[Source]) {
     let file = sources.get(rule.place.file).map_or("", |source| &source.name);
     line(yaml, 2, &format!("# {}:{}", file.escape_debug(), rule.place.at.line));
     line(yaml, 2, &format!("- name: {}", text(&rule.name)));
@@ -109,17 +113,17 @@ fn one(yaml: &mut String, rule: &Rule<'_>, domain: Option<&str>, sources: &[Sour
     }
 }
 
-/// A key in [`KEYS`], where a comma is between two.
+/// Escapes a key for [`KEYS`], where a comma separates two keys.
 fn escaped(key: &str) -> String {
     key.replace('\\', r"\\").replace(',', r"\,")
 }
 
-fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
+fn condition(yaml: &mut String, attribute: &str, left: &MatchingValues<'_>) {
     let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(attribute, *like)).collect();
     let like = left.like.map(|like| match like {
-        Like::Exact(value) => ("exact", value.to_owned()),
-        Like::Prefix(start) => ("prefix", start.to_owned()),
-        Like::Glob(value) => ("glob", any_text(value)),
+        ValuePattern::Exact(value) => ("exact", value.to_owned()),
+        ValuePattern::Prefix(start) => ("prefix", start.to_owned()),
+        ValuePattern::Glob(value) => ("glob", any_text(value)),
     });
     match (like, none_of.is_empty()) {
         (None, true) => {}
@@ -139,7 +143,7 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     }
 }
 
-/// A value, which is compared as text. In `ip` a text alone must be an address.
+/// Writes a value, which is compared as text. In `ip`, a plain text must be an address.
 fn value(attribute: &str, how: &str, value: &str) -> String {
     match attribute {
         "ip" if value.parse::<IpAddr>().is_err() => format!("{{ {how}: {} }}", text(value)),
@@ -147,15 +151,15 @@ fn value(attribute: &str, how: &str, value: &str) -> String {
     }
 }
 
-fn pattern(attribute: &str, like: Like<'_>) -> String {
+fn pattern(attribute: &str, like: ValuePattern<'_>) -> String {
     match like {
-        Like::Exact(exact) => value(attribute, "exact", exact),
-        Like::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
-        Like::Glob(glob) => value(attribute, "glob", &any_text(glob)),
+        ValuePattern::Exact(exact) => value(attribute, "exact", exact),
+        ValuePattern::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
+        ValuePattern::Glob(glob) => value(attribute, "glob", &any_text(glob)),
     }
 }
 
-/// A glob whose stars are for any text: `/api**v1`.
+/// Writes a glob whose stars match any text: `/api**v1`.
 fn any_text(value: &str) -> String {
     let parts: Vec<&str> = value.split('*').collect();
     let last = parts.len().saturating_sub(1);
@@ -164,7 +168,7 @@ fn any_text(value: &str) -> String {
     kept.join("**")
 }
 
-/// In a line, or an item a line.
+/// Writes a list on one line, or with a line for each item.
 fn list(yaml: &mut String, indent: usize, name: &str, items: Vec<String>) {
     let inline = format!("{name}: [{}]", items.join(", "));
     if indent + inline.chars().count() <= MAX_LINE_CHARS {
@@ -176,7 +180,7 @@ fn list(yaml: &mut String, indent: usize, name: &str, items: Vec<String>) {
     }
 }
 
-/// A text as YAML has it, in quotes if it needs them.
+/// Returns a text as YAML, in quotes if it needs them.
 fn text(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_./-".contains(letter);
     let begins_plain = |letter: char| letter.is_ascii_alphanumeric() || "_./".contains(letter);
@@ -191,7 +195,7 @@ fn text(text: &str) -> String {
             '"' | '\\' => quoted.extend(['\\', letter]),
             _ if letter == ' ' || prints(letter) => quoted.push(letter),
             _ => {
-                // Writing to a text does not fail.
+                // Writing to a string does not fail.
                 let _ = write!(quoted, "\\U{:08X}", u32::from(letter));
             }
         }
@@ -200,7 +204,7 @@ fn text(text: &str) -> String {
     quoted
 }
 
-/// What does not print is escaped: a reader would not see it, and YAML does not take it.
+/// Whether a character prints. Others are escaped: a reader would not see them, and YAML does not allow them.
 fn prints(letter: char) -> bool {
     !letter.is_whitespace() && (letter.escape_debug().len() == 1 || letter == '\'')
 }

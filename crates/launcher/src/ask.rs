@@ -1,4 +1,4 @@
-//! Asks a server, past everything that stands before its port.
+//! Sends commands to a server over its Unix socket, bypassing any proxy or network setting of its port.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -8,14 +8,14 @@ use redis::{Arg, Cmd, FromRedisValue, Parser, RedisResult};
 
 use crate::{LaunchError, Server};
 
-/// How long it may take over one reply.
+/// How long the server may take for one reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Sends it one command over its Unix socket, as [`Launch::admin`](crate::Launch::admin) if
-    /// there is one, and reads the reply.
+    /// Sends one command over the Unix socket, as [`Launch::admin`](crate::Launch::admin) if there is one,
+    /// and returns the reply.
     pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, LaunchError> {
-        self.talk(command).map_err(|source| LaunchError::Asked {
+        self.talk(command).map_err(|source| LaunchError::CommandFailed {
             addr: self.addr(),
             command: name(command),
             source,
@@ -37,7 +37,7 @@ impl Server {
     }
 }
 
-/// Without its arguments, which may be secret: `CLUSTER MEET`.
+/// Returns the command without its arguments, which may be secret: `CLUSTER MEET`.
 fn name(command: &Cmd) -> String {
     let is_word =
         |word: &String| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');

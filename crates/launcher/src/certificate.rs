@@ -1,4 +1,4 @@
-//! Certificates for servers that speak TLS.
+//! Certificates for servers with TLS.
 
 // Making certificates needs the feature `tls`.
 #[cfg(feature = "tls")]
@@ -9,16 +9,16 @@ use crate::LaunchError;
 
 /// A server's certificate and its key, as PEM.
 #[derive(Clone, Debug)]
-pub struct Certified {
+pub struct ServerCertificate {
     /// The certificate.
     pub certificate: String,
     /// Its key.
     pub key: String,
-    /// The certificate of the one who signed it: servers check each other by it.
+    /// The certificate of the authority that signed it: servers verify each other with it.
     pub authority: String,
 }
 
-/// One who signs certificates, known to nobody who was not given its own.
+/// An authority that signs certificates. Only programs that are given its own certificate trust it.
 #[cfg(feature = "tls")]
 #[derive(Debug)]
 pub struct Authority {
@@ -28,7 +28,7 @@ pub struct Authority {
 
 #[cfg(feature = "tls")]
 impl Authority {
-    /// A new one of this name.
+    /// Returns a new authority with this name.
     pub fn new(name: &str) -> Result<Authority, LaunchError> {
         let mut params = CertificateParams::new([])?;
         params.distinguished_name.push(DnType::CommonName, name);
@@ -38,16 +38,16 @@ impl Authority {
         Ok(Authority { pem, issuer: Issuer::new(params, key) })
     }
 
-    /// Its own certificate as PEM, for those who are to trust it.
+    /// Returns its own certificate as PEM, for programs that should trust it.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A certificate for the server of this name or address.
-    pub fn certify(&self, name: &str) -> Result<Certified, LaunchError> {
+    /// Returns a certificate for the server with this name or address.
+    pub fn certify(&self, name: &str) -> Result<ServerCertificate, LaunchError> {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new([name.to_owned()])?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Certified { certificate, key: key.serialize_pem(), authority: self.pem.clone() })
+        Ok(ServerCertificate { certificate, key: key.serialize_pem(), authority: self.pem.clone() })
     }
 }

@@ -1,4 +1,4 @@
-//! A server's own clock, by libfaketime.
+//! A clock of a server's own, with libfaketime.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,12 +11,12 @@ use crate::{Flavour, LaunchError, Server, wait};
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 const OFFSET: &str = "clock";
 
-/// How old the time may be that a server shows.
+/// How old the time that a server reports may be.
 const MAX_AGE_US: i64 = 200_000;
 
 impl Server {
-    /// Sets its clock that many seconds ahead of the machine's, or behind it, while it runs, and waits
-    /// until it goes by that.
+    /// Sets the server's clock to this many seconds ahead of the machine's, or behind it, while it runs, and
+    /// waits until the server uses the new time.
     pub fn set_clock_offset(&self, seconds: i64) -> Result<(), LaunchError> {
         if !self.has_clock() {
             return Err(LaunchError::ClockNotOwn { addr: self.addr() });
@@ -25,7 +25,7 @@ impl Server {
         if !self.is_live() {
             return Ok(());
         }
-        // It looks at its clock now and then, and goes by what it saw last.
+        // The server reads its clock from time to time, and uses the last value until then.
         wait::until("a server had looked at its clock", || {
             let from_us = machine_us();
             let (whole, micros): (i64, i64) = self.ask(&redis::cmd("TIME"))?;
@@ -35,14 +35,14 @@ impl Server {
     }
 }
 
-/// The time since the Unix epoch.
+/// Returns the time since the Unix epoch.
 fn machine_us() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // OK because it fits for another 290,000 years.
     now.as_micros() as i64
 }
 
-/// What a server is told so that it looks at the file of [`set`] whenever it wants the time.
+/// Returns the environment that makes a server read the file of [`set`] whenever it needs the time.
 pub(crate) fn environment(
     flavour: Flavour,
     directory: &Path,
@@ -55,13 +55,14 @@ pub(crate) fn environment(
         ("LD_PRELOAD", library.into()),
         ("FAKETIME_TIMESTAMP_FILE", directory.join(OFFSET).into()),
         ("FAKETIME_NO_CACHE", "1".into()),
-        // Timeouts go by the monotonic clock, and are no business of the time of day.
+        // Timeouts use the monotonic clock, which must not change with the time of day.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
         ("DONT_FAKE_MONOTONIC", "1".into()),
     ])
 }
 
-/// Renamed into place: the server reads it at any time, and must not find half of it.
+/// Writes the offset. The file is renamed into place, because the server reads it at any time and must not
+/// find half of it.
 pub(crate) fn set(directory: &Path, seconds: i64) -> io::Result<()> {
     let next = directory.join("clock.next");
     fs::write(&next, format!("{seconds:+}\n"))?;
@@ -77,7 +78,7 @@ pub(crate) fn clean_up(environment: &[(&'static str, OsString)], pid: u32) {
     }
 }
 
-/// Debian keeps it in a directory for each architecture.
+/// Finds the library. Debian keeps it in a directory for each architecture.
 fn library() -> Option<PathBuf> {
     let entries = fs::read_dir("/usr/lib").ok()?;
     entries.flatten().map(|entry| entry.path().join(LIBRARY)).find(|path| path.is_file())

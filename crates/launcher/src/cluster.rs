@@ -1,4 +1,4 @@
-//! A cluster: servers that share the slots.
+//! A cluster of servers that share the slots.
 
 mod launch;
 mod migration;
@@ -15,21 +15,21 @@ use redis::cmd;
 
 use crate::error::Scene;
 use crate::{Flavour, Launch, LaunchError, Server, wait};
-use view::View;
+use view::ClusterView;
 
-/// How many slots there are.
+/// The number of slots.
 const SLOTS: u16 = 16_384;
 
-/// After this long a replica has given up on a fail-over it was asked for.
+/// How long until a replica has given up a requested fail-over.
 const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Votes count for two timeouts of a node, and for this long at least.
+/// The shortest time that votes count; otherwise they count for two timeouts of a node.
 const MIN_LIFE_OF_VOTES: Duration = Duration::from_secs(2);
 
-/// How much of each node's log is told when the nodes were waited for in vain.
+/// How much of each node's log is shown when a wait for the nodes has failed.
 const LINES_OF_LOG: usize = 40;
 
-/// Servers that share the slots; dropping it stops them all.
+/// Servers that share the slots; dropping the cluster stops them all.
 ///
 /// ```no_run
 /// use tollgate_launcher::{Cluster, FailOver, Flavour};
@@ -46,23 +46,23 @@ pub struct Cluster {
     node: Launch,
     binary: PathBuf,
     servers: Vec<Server>,
-    /// What each calls itself, in the same order.
+    /// The ids of the nodes, in the same order.
     ids: Vec<String>,
     node_timeout: Duration,
 }
 
-/// One node of a [`Cluster`], which gives its server: `cluster[node].freeze()`.
+/// One node of a [`Cluster`]. Indexing with it returns its server: `cluster[node].freeze()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node(usize);
 
-/// How a replica takes the place of its primary.
+/// How a replica takes over from its primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailOver {
     /// Both agree, and no write is lost.
     Agreed,
-    /// The other primaries agree; its own may be down.
+    /// The other primaries agree; the replica's own primary may be down.
     Forced,
-    /// It asks nobody.
+    /// The replica takes over without any agreement.
     TakeOver,
 }
 
@@ -81,7 +81,7 @@ impl IndexMut<Node> for Cluster {
 }
 
 impl Cluster {
-    /// Starts so many primaries, each with so many replicas, and waits until all of them agree.
+    /// Starts `primaries` primaries with `replicas_of_each` replicas each, and waits until all nodes agree.
     pub fn start(
         flavour: Flavour,
         primaries: u16,
@@ -91,40 +91,40 @@ impl Cluster {
         launch.primaries(primaries).replicas_of_each(replicas_of_each).start()
     }
 
-    /// Every node: first the primaries it was started with, then their replicas, then those added.
+    /// Returns every node: first the primaries it was started with, then their replicas, then added nodes.
     pub fn nodes(&self) -> Vec<Node> {
         (0..self.servers.len()).map(Node).collect()
     }
 
-    /// The servers, in the same order.
+    /// Returns the servers, in the same order.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// Where it is: `redis+cluster://127.0.0.1:14123,127.0.0.1:14124`, or `rediss+cluster://…`.
+    /// Returns the address: `redis+cluster://127.0.0.1:14123,127.0.0.1:14124`, or `rediss+cluster://…`.
     pub fn url(&self) -> String {
         let scheme = self.servers.first().map_or("redis", Server::scheme);
         let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("{scheme}+cluster://{}", addrs.join(","))
     }
 
-    /// The live nodes that say they are primaries, with slots or without.
+    /// Returns the live nodes that report that they are primaries, with slots or without.
     pub fn primaries(&self) -> Result<Vec<Node>, LaunchError> {
         self.live_that(|view| view.myself().is_some_and(|known| known.primary.is_none()))
     }
 
-    /// The live nodes that say they are replicas of this one.
+    /// Returns the live nodes that report that they are replicas of this one.
     pub fn replicas_of(&self, primary: Node) -> Result<Vec<Node>, LaunchError> {
         let id = Some(&self.ids[primary.0]);
         self.live_that(|view| view.myself().is_some_and(|known| known.primary.as_ref() == id))
     }
 
-    fn live_that(&self, holds: impl Fn(&View) -> bool) -> Result<Vec<Node>, LaunchError> {
+    fn live_that(&self, holds: impl Fn(&ClusterView) -> bool) -> Result<Vec<Node>, LaunchError> {
         let views = self.views()?;
         Ok(views.iter().filter(|(_, view)| holds(view)).map(|(node, _)| *node).collect())
     }
 
-    /// The node that owns a slot; where live nodes differ, the one with the latest claim.
+    /// Returns the node that owns a slot; where live nodes differ, the one with the latest claim.
     pub fn owner_of(&self, slot: u16) -> Result<Node, LaunchError> {
         let views = self.views()?;
         let claims = views.iter().filter_map(|(_, view)| view.owner_of(slot));
@@ -144,11 +144,11 @@ impl Cluster {
         Ok(Node(self.servers.len() - 1))
     }
 
-    /// Makes a replica take the place of its primary, and waits until all live nodes agree.
+    /// Makes a replica take over from its primary, and waits until all live nodes agree.
     ///
-    /// If there was an election, it also waits until the votes have lapsed. Redis forgets to discard
-    /// them ([redis#8752](https://github.com/redis/redis/issues/8752)): the next time such a node
-    /// stands it takes them for new ones, and calls itself a primary that nobody else believes in.
+    /// After an election, it also waits until the votes have expired. Redis forgets to discard them
+    /// ([redis#8752](https://github.com/redis/redis/issues/8752)): in the next election such a node counts
+    /// them as new ones, and calls itself a primary while no other node agrees.
     pub fn fail_over(&self, replica: Node, how: FailOver) -> Result<(), LaunchError> {
         let mut command = cmd("CLUSTER");
         command.arg("FAILOVER");
@@ -172,29 +172,32 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until a node is a primary and all live nodes agree, as after the death of its own.
+    /// Waits until a node is a primary and all live nodes agree, as after its primary has died.
     ///
-    /// Its votes lapse before it can stand again: two deaths have to be noticed until then, its own and another.
+    /// Its votes expire before it can take part in another election: two deaths have to be noticed before
+    /// that, its own and another.
     pub fn wait_for_primary(&self, node: Node) -> Result<(), LaunchError> {
         self.wait_until("a node was the primary and all agreed", || {
             Ok(self.is_primary(node)? && self.is_settled()?)
         })
     }
 
-    /// Waits until all live nodes are up, see each other as each sees itself, and are in sync.
+    /// Waits until all live nodes are up, are in sync, and have the same view of each other as each has of
+    /// itself.
     pub fn wait_until_settled(&self) -> Result<(), LaunchError> {
         self.wait_until("all nodes of a cluster agreed", || self.is_settled())
     }
 
-    /// As [`wait::until`]; who waited in vain is told what the nodes know and what they logged.
+    /// Does the same as [`wait::until`]; if the wait fails, the error shows what the nodes know and what they
+    /// logged.
     fn wait_until(
         &self,
         what: &str,
         holds: impl FnMut() -> Result<bool, LaunchError>,
     ) -> Result<(), LaunchError> {
         wait::until(what, holds).map_err(|error| match error {
-            LaunchError::InVain { what, waited, last, .. } => {
-                LaunchError::InVain { what, waited, scene: self.scene(), last }
+            LaunchError::TimedOut { what, waited, last, .. } => {
+                LaunchError::TimedOut { what, waited, scene: self.scene(), last }
             }
             other => other,
         })
@@ -234,10 +237,10 @@ impl Cluster {
         Ok(true)
     }
 
-    /// What every live node knows of the cluster.
-    fn views(&self) -> Result<Vec<(Node, View)>, LaunchError> {
+    /// Returns the view that every live node has of the cluster.
+    fn views(&self) -> Result<Vec<(Node, ClusterView)>, LaunchError> {
         let live = self.nodes().into_iter().filter(|node| self[*node].is_live());
-        live.map(|node| Ok((node, View::of(&self[node])?))).collect()
+        live.map(|node| Ok((node, ClusterView::of(&self[node])?))).collect()
     }
 
     fn by_id(&self, id: &str) -> Option<Node> {
@@ -258,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scene_tells_what_every_node_knows_and_logged() {
+    fn scene_shows_the_view_and_the_log_of_every_node() {
         let mut cluster = Cluster::start(Flavour::Valkey, 2, 0).unwrap();
         cluster[Node(1)].kill();
         let scene = cluster.scene().to_string();

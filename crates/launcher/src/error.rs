@@ -1,4 +1,4 @@
-//! Why a server did not start, or did not do as it was told.
+//! The errors of launching and controlling servers.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::Flavour;
 
-/// What there was to be seen where something did not happen; nothing, or lines of text.
+/// A description of the servers' state when a wait failed; empty, or lines of text.
 #[derive(Clone, Default)]
 pub struct Scene(pub(crate) String);
 
@@ -19,23 +19,23 @@ impl fmt::Display for Scene {
     }
 }
 
-/// As it is, for those who unwrap: escaped, its lines could not be read.
+/// Prints the text unescaped, because `unwrap` shows this and escaped lines are hard to read.
 impl fmt::Debug for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why a server did not start, or did not do as it was told.
+/// Why a server did not start, or did not do what the launcher required.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// No such server is installed.
     #[error("no {flavour} server found; run `make servers`, or set {variable} to one")]
     NotFound {
-        /// The server looked for.
+        /// The kind of server.
         flavour: Flavour,
-        /// The environment variable that names one.
+        /// The environment variable that names the program.
         variable: &'static str,
     },
     /// The program could not be run.
@@ -43,68 +43,70 @@ pub enum LaunchError {
     Spawn {
         /// The program.
         binary: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// It ended before it answered.
+    /// The server ended before it answered.
     #[error("{} ended with {status} before it answered; its log:\n{log}", binary.display())]
     Exited {
         /// The program.
         binary: PathBuf,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said.
+        /// Its log.
         log: String,
     },
-    /// It runs and does not answer.
+    /// The server runs and does not answer.
     #[error("{} did not answer within {waited:?}; its log:\n{log}", binary.display())]
     Silent {
         /// The program.
         binary: PathBuf,
-        /// How long it had.
+        /// How long the launcher waited.
         waited: Duration,
-        /// What it said.
+        /// Its log.
         log: String,
     },
-    /// Its directory, configuration or port could not be made.
+    /// The directory, configuration or port of a server could not be made.
     #[error("could not prepare a server's directory or port")]
     Prepare(#[from] io::Error),
-    /// It did not answer a command, or refused it.
+    /// The server did not answer a command, or refused it.
     #[error("`{command}` failed at {addr}")]
-    Asked {
-        /// Where it listens.
+    CommandFailed {
+        /// The server's address.
         addr: SocketAddr,
         /// The command, without its arguments.
         command: String,
-        /// What went wrong.
+        /// The cause.
         source: redis::RedisError,
     },
-    /// Something that was waited for did not happen.
-    #[error("waited {waited:?} in vain until {what}{scene}")]
-    InVain {
-        /// What was waited for.
+    /// An expected condition did not become true.
+    #[error("timed out after {waited:?} waiting until {what}{scene}")]
+    TimedOut {
+        /// The condition.
         what: String,
-        /// For how long.
+        /// How long the launcher waited.
         waited: Duration,
-        /// What there was to be seen instead.
+        /// The state of the servers instead.
         scene: Scene,
-        /// What went wrong the last time it was looked for, if anything did.
+        /// The last error while the condition was checked, if there was one.
         #[source]
         last: Option<Box<LaunchError>>,
     },
     /// Redis as Debian builds it hangs in libfaketime.
-    #[error("a {flavour} server cannot have a clock of its own: it hangs; use valkey")]
+    #[error(
+        "a {flavour} server cannot have a clock of its own, because it hangs with one; use valkey"
+    )]
     ClockUnsupported {
-        /// The server it was asked for.
+        /// The kind of server.
         flavour: Flavour,
     },
-    /// There is no libfaketime.
-    #[error("libfaketime not found, which a clock of its own needs; run `make servers`")]
+    /// libfaketime is not installed.
+    #[error("libfaketime not found, which is needed for a clock of its own; run `make servers`")]
     ClockNotFound,
-    /// Its clock is the machine's.
+    /// The server uses the machine's clock.
     #[error("the server at {addr} has no clock of its own; start it with `clock_offset`")]
     ClockNotOwn {
-        /// Where it listens.
+        /// The server's address.
         addr: SocketAddr,
     },
     /// No node of the cluster serves a slot.
@@ -113,7 +115,7 @@ pub enum LaunchError {
         /// The slot.
         slot: u16,
     },
-    /// Every sentinel is down or frozen, or there never was one.
+    /// Every sentinel is down or frozen, or none was started.
     #[error("there is no live sentinel to ask")]
     NoSentinels,
     /// A certificate could not be made.

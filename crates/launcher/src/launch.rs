@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 
 use crate::server::{Admin, Program, Server};
-use crate::{Certified, Flavour, LaunchError, clock, find, ports};
+use crate::{Flavour, LaunchError, ServerCertificate, clock, find, ports};
 
 /// How often a port may be taken by another process between being found free and being used.
 const MAX_PORTS_TRIED: u32 = 10;
@@ -22,19 +22,19 @@ const AUTHORITY: &str = "authority.crt";
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub(crate) flavour: Flavour,
-    /// Lines of ours, before those of the caller.
+    /// Lines of the launcher, which come before the lines of the caller.
     own: Vec<(String, String)>,
     config: Vec<(String, String)>,
-    tls: Option<Certified>,
+    tls: Option<ServerCertificate>,
     admin: Option<Admin>,
     clock_offset_s: Option<i64>,
-    part: Part,
+    part: ProcessRole,
 }
 
-/// What the process is.
+/// The role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A server that knows of no cluster.
+pub(crate) enum ProcessRole {
+    /// A server without a cluster.
     Alone,
     /// A node of a cluster.
     Node,
@@ -43,7 +43,7 @@ pub(crate) enum Part {
 }
 
 impl Launch {
-    /// A server of this flavour that keeps nothing on disk.
+    /// Returns a server of this flavour that stores nothing on disk.
     pub fn new(flavour: Flavour) -> Launch {
         let launch = Launch {
             flavour,
@@ -52,24 +52,24 @@ impl Launch {
             tls: None,
             admin: None,
             clock_offset_s: None,
-            part: Part::Alone,
+            part: ProcessRole::Alone,
         };
         // For primaries: replicas are in sync at once, not after 5 s.
         launch.own("repl-diskless-sync", "yes").own("repl-diskless-sync-delay", 0)
     }
 
-    /// Adds a line to its configuration; a later line overrides an earlier one and our own.
+    /// Adds a line to the configuration; a later line overrides an earlier one and the launcher's own.
     pub fn config(mut self, name: &str, value: &str) -> Launch {
         self.config.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Speaks TLS, and nothing else, on its port; whether a server can depends on how it was built.
-    pub fn tls(self, certified: Certified) -> Launch {
+    /// Makes the server use TLS, and nothing else, on its port. Not every build of a server can.
+    pub fn tls(self, certified: ServerCertificate) -> Launch {
         Launch { tls: Some(certified), ..self }
     }
 
-    /// The user that the launcher itself logs in as, where `default` may not do everything.
+    /// Sets the user that the launcher logs in as, if `default` does not have all permissions.
     ///
     /// The user has to be in the configuration: `.config("user", "admin on >secret ~* &* +@all")`.
     pub fn admin(self, user: &str, password: &str) -> Launch {
@@ -77,34 +77,36 @@ impl Launch {
         Launch { admin: Some(admin), ..self }
     }
 
-    /// Starts as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught up.
+    /// Starts the server as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught
+    /// up.
     ///
-    /// Where the primary wants a password, add `masterauth`, and for its user `masteruser`.
+    /// If the primary requires a password, add `masterauth`, and for its user `masteruser`.
     pub fn replica_of(self, primary: &Server) -> Launch {
         let addr = primary.addr();
         let replica = self.own("replicaof", format_args!("{} {}", addr.ip(), addr.port()));
         if primary.speaks_tls() { replica.own("tls-replication", "yes") } else { replica }
     }
 
-    /// Gives it a clock of its own, that many seconds ahead of the machine's; only Valkey can.
+    /// Gives the server a clock of its own, this many seconds ahead of the machine's. Only Valkey supports
+    /// it.
     ///
-    /// [`Server::set_clock_offset`] sets it anew.
+    /// [`Server::set_clock_offset`] changes the offset.
     pub fn clock_offset(self, seconds: i64) -> Launch {
         Launch { clock_offset_s: Some(seconds), ..self }
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the server, and waits until it answers.
     pub fn start(&self) -> Result<Server, LaunchError> {
         self.start_program(&find::binary(self.flavour)?)
     }
 
-    /// A line of ours, which the caller's override.
+    /// Adds a line of the launcher, which lines of the caller override.
     pub(crate) fn own(mut self, name: &str, value: impl Display) -> Launch {
         self.own.push((name.to_owned(), value.to_string()));
         self
     }
 
-    pub(crate) fn part(self, part: Part) -> Launch {
+    pub(crate) fn part(self, part: ProcessRole) -> Launch {
         Launch { part, ..self }
     }
 
@@ -118,7 +120,7 @@ impl Launch {
         self.start_on(binary, ports::free_port()?)
     }
 
-    /// Starts several side by side, which is quicker than one after the other.
+    /// Starts several servers in parallel, which is faster than one after the other.
     pub(crate) fn start_many(
         &self,
         binary: &Path,
@@ -137,17 +139,18 @@ impl Launch {
 
     fn start_on(&self, binary: &Path, port: u16) -> Result<Server, LaunchError> {
         let directory = tempfile::tempdir()?;
-        let bus_port = if self.part == Part::Node { Some(ports::free_port()?) } else { None };
+        let bus_port =
+            if self.part == ProcessRole::Node { Some(ports::free_port()?) } else { None };
         let config = directory.path().join(CONFIG);
         fs::write(&config, self.config_text(port, bus_port, directory.path()))?;
-        if let Some(Certified { certificate, key, authority }) = &self.tls {
+        if let Some(ServerCertificate { certificate, key, authority }) = &self.tls {
             fs::write(directory.path().join(CERTIFICATE), certificate)?;
             fs::write(directory.path().join(KEY), key)?;
             fs::write(directory.path().join(AUTHORITY), authority)?;
         }
         let mut program =
             Program { binary: binary.into(), arguments: vec![config.into()], environment: vec![] };
-        if self.part == Part::Sentinel {
+        if self.part == ProcessRole::Sentinel {
             program.arguments.push("--sentinel".into());
         }
         if let Some(seconds) = self.clock_offset_s {

@@ -8,15 +8,15 @@
 //! # Ok::<(), tollgate_launcher::LaunchError>(())
 //! ```
 //!
-//! A server stops when it is dropped, also when a test panics. One in a `static` is never dropped: put it
-//! into a [`Shared`], which stops it when the process ends.
-//! `make servers` installs both. `TOLLGATE_REDIS_SERVER` and `TOLLGATE_VALKEY_SERVER` name others.
+//! A server stops when it is dropped, also when a test panics. A server in a `static` is never dropped: put
+//! it into a [`Shared`], which stops it when the process ends. `make servers` installs both servers.
+//! `TOLLGATE_REDIS_SERVER` and `TOLLGATE_VALKEY_SERVER` name others.
 //!
-//! What else there is:
+//! The main types:
 //!
 //! - [`Server`] can be frozen, killed, restarted, made a replica of another, and have its clock set.
-//! - [`Cluster`] is several of them that share the slots; [`Sentinels`] watch a primary.
-//! - [`Proxy`] stands before a server and loses, cuts or delays its replies.
+//! - [`Cluster`] is a group of servers that share the slots; [`Sentinels`] watch a primary.
+//! - [`Proxy`] forwards connections to a server and loses, cuts or delays its replies.
 
 mod ask;
 mod certificate;
@@ -35,7 +35,7 @@ mod wait;
 
 #[cfg(feature = "tls")]
 pub use certificate::Authority;
-pub use certificate::Certified;
+pub use certificate::ServerCertificate;
 pub use cluster::{Cluster, ClusterLaunch, FailOver, Node};
 pub use error::{LaunchError, Scene};
 pub use launch::Launch;
@@ -47,7 +47,7 @@ pub use shared::{Running, Shared};
 
 use std::fmt;
 
-/// Which server: they speak the same protocol.
+/// The kind of server. Both kinds have the same protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// `redis-server`.
@@ -57,7 +57,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// Every flavour there is.
+    /// Every flavour.
     pub const ALL: [Flavour; 2] = [Flavour::Redis, Flavour::Valkey];
 }
 

@@ -1,4 +1,4 @@
-//! Ports that nobody listens on.
+//! Unused ports.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -6,19 +6,19 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below those that the system gives to outgoing connections, so that none of them takes the port
+/// Below the ports that the system gives to outgoing connections, so that no such connection takes the port
 /// of a server that is down.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 20_000;
 
-/// Where this process looks next: processes side by side start at different places.
+/// The port that this process tries next: concurrent processes start at different ports.
 static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
     let random = RandomState::new().hash_one(std::process::id());
     // OK because a remainder below 2^16 fits.
     AtomicU16::new((random % u64::from(COUNT)) as u16)
 });
 
-/// A port that nobody listens on at the moment, and that this process was not given lately.
+/// Returns a port that is unused at the moment, and that was not returned to this process recently.
 pub fn free_port() -> io::Result<u16> {
     Ok(listen()?.local_addr()?.port())
 }

@@ -1,9 +1,9 @@
-//! Stands between a client and a server, and spoils what passes.
+//! A proxy between clients and a server, which injects faults.
 
+mod connection;
 mod door;
 mod faults;
 mod frame;
-mod line;
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use crate::ports;
 use door::Door;
-use faults::{Fault, Shared};
+use faults::{ProxyState, ReplyFault};
 
-/// Stands between clients and one server, and loses, cuts or delays replies as it is told.
+/// A proxy between clients and one server, which loses, cuts or delays replies as requested.
 ///
-/// Faults meet only replies of scripts, `EVAL` and `EVALSHA`, that the server has run: an error such
-/// as `NOSCRIPT` passes, and is not counted as one of the next. It reads no TLS, and expects one
-/// reply to each request, so no subscriptions.
+/// Faults apply only to replies of scripts, `EVAL` and `EVALSHA`, that the server has run: an error such as
+/// `NOSCRIPT` passes, and does not count as one of the next replies. The proxy does not read TLS, and expects
+/// one reply to each request, so it does not support subscriptions.
 ///
 /// ```no_run
 /// use tollgate_launcher::{Flavour, Launch, Proxy};
@@ -34,68 +34,68 @@ use faults::{Fault, Shared};
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     door: Arc<Door>,
     doorkeeper: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Listens on a port of its own for clients of `server`.
+    /// Listens for clients of `server` on a port of its own.
     pub fn start(server: SocketAddr) -> io::Result<Proxy> {
         let listener = ports::listen()?;
         let addr = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(server));
+        let shared = Arc::new(ProxyState::new(server));
         let door = Arc::new(Door::open());
         let doorkeeper = thread::spawn({
             let (shared, door) = (Arc::clone(&shared), Arc::clone(&door));
-            move || door.keep(addr, listener, |client| line::begin(client, &shared))
+            move || door.keep(addr, listener, |client| connection::begin(client, &shared))
         });
         Ok(Proxy { addr, shared, door, doorkeeper: Some(doorkeeper) })
     }
 
-    /// Where it listens.
+    /// Returns the proxy's address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Its address as a URL: `redis://127.0.0.1:14123`.
+    /// Returns the address as a URL: `redis://127.0.0.1:14123`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }
 
-    /// From now on everything passes: no faults, no delays, all connections accepted.
+    /// Removes all faults: from now on everything passes without delay, and all connections are accepted.
     pub fn pass(&self) {
         self.shared.faults().clear();
         self.accept_connections();
     }
 
-    /// Swallows the next `count` replies; their connections stay open.
+    /// Drops the next `count` replies; their connections stay open.
     ///
-    /// What would come after a swallowed reply on its connection is held back as well, also after
-    /// [`Proxy::pass`]: the client would take the next reply for the one it waits for.
+    /// Later replies on such a connection are held back as well, also after [`Proxy::pass`]: the client would
+    /// take the next reply for the one that it waits for.
     pub fn drop_replies(&self, count: u64) {
-        self.shared.faults().set(Fault::Swallow, count);
+        self.shared.faults().set(ReplyFault::Swallow, count);
     }
 
     /// Closes the connection in place of each of the next `count` replies.
     pub fn cut_after_request(&self, count: u64) {
-        self.shared.faults().set(Fault::CutBefore, count);
+        self.shared.faults().set(ReplyFault::CutBefore, count);
     }
 
     /// Passes half of each of the next `count` replies, and closes the connection.
     pub fn cut_mid_reply(&self, count: u64) {
-        self.shared.faults().set(Fault::CutWithin, count);
+        self.shared.faults().set(ReplyFault::CutWithin, count);
     }
 
-    /// Delays every reply, of scripts or not, by as much as this says anew for each.
+    /// Delays every reply, of scripts or not; the function is called for each reply.
     ///
-    /// Replies keep their order: one that is due before an earlier one of its connection follows it
+    /// Replies keep their order: a reply that is due before an earlier one of its connection follows that one
     /// at once.
     pub fn delay(&self, delay: impl FnMut() -> Duration + Send + 'static) {
         self.shared.faults().delay = Some(Box::new(delay));
     }
 
-    /// Refuses new connections, as if nobody listened; those that are open stay.
+    /// Refuses new connections, as if no server listened; open connections stay.
     pub fn refuse_connections(&self) {
         self.door.shut(self.addr);
     }
@@ -105,27 +105,27 @@ impl Proxy {
         self.door.reopen();
     }
 
-    /// Closes every connection there is.
+    /// Closes every open connection.
     pub fn cut_connections(&self) {
-        self.shared.close_lines();
+        self.shared.close_connections();
     }
 
-    /// How many scripts it has passed to the server, also those that the server did not know.
+    /// Returns how many scripts were passed to the server, including scripts that the server did not know.
     pub fn scripts_passed(&self) -> u64 {
         self.shared.scripts_passed.load(Ordering::SeqCst)
     }
 
-    /// How many replies of scripts it has swallowed, those held back after another included.
+    /// Returns how many replies of scripts were dropped, including replies held back after another one.
     pub fn replies_swallowed(&self) -> u64 {
         self.shared.replies_swallowed.load(Ordering::SeqCst)
     }
 
-    /// How many connections were cut, after a request or within a reply.
+    /// Returns how many connections were cut, after a request or within a reply.
     pub fn connections_cut(&self) -> u64 {
         self.shared.connections_cut.load(Ordering::SeqCst)
     }
 
-    /// How many connections it has accepted so far.
+    /// Returns how many connections were accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -135,10 +135,10 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.door.remove(self.addr);
         if let Some(doorkeeper) = self.doorkeeper.take() {
-            // It has ended either way.
+            // The thread has ended either way.
             let _ = doorkeeper.join();
         }
-        self.shared.close_lines();
-        self.shared.join_lines();
+        self.shared.close_connections();
+        self.shared.join_connections();
     }
 }

@@ -1,4 +1,4 @@
-//! Sentinels: processes that watch a primary and put a replica in its place.
+//! Sentinels: processes that watch a primary and replace it by a replica.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use redis::cmd;
 
-use crate::launch::Part;
+use crate::launch::ProcessRole;
 use crate::{Flavour, Launch, LaunchError, Server, find, wait};
 
-/// What is quicker than it would be by itself, in milliseconds.
+/// Shorter intervals than the defaults, in milliseconds.
 ///
-/// How often a sentinel looks after its servers and tells the others of itself, and how long it
-/// does nothing after it was frozen.
+/// How often a sentinel checks its servers and announces itself to the others, and how long it does nothing
+/// after it was frozen.
 const PERIODS: [(&str, u32); 3] =
     [("info-period", 500), ("publish-period", 500), ("tilt-period", 2_000)];
 
@@ -30,9 +30,9 @@ pub struct SentinelLaunch<'a> {
 }
 
 impl Launch {
-    /// Sentinels, unless told otherwise three, that watch `primary` under a name.
+    /// Returns sentinels that watch `primary` under a name, to be started; three by default.
     ///
-    /// Lines of configuration are those of the sentinels; so is [`Launch::admin`].
+    /// The configuration lines and [`Launch::admin`] apply to the sentinels.
     pub fn sentinels<'a>(self, name: &str, primary: &'a Server) -> SentinelLaunch<'a> {
         SentinelLaunch {
             sentinel: self,
@@ -48,32 +48,32 @@ impl Launch {
 }
 
 impl SentinelLaunch<'_> {
-    /// How many there are.
+    /// Sets the number of sentinels.
     pub fn count(self, count: usize) -> Self {
         SentinelLaunch { count, ..self }
     }
 
-    /// How many have to find the primary dead: unless told otherwise, more than half.
+    /// Sets how many sentinels must find the primary dead; by default more than half.
     pub fn quorum(self, quorum: usize) -> Self {
         SentinelLaunch { quorum: Some(quorum), ..self }
     }
 
-    /// After how long a silent primary is taken for dead: 1 s unless told otherwise.
+    /// Sets after how long a silent primary counts as dead; 1 s by default.
     pub fn down_after(self, silence: Duration) -> Self {
         SentinelLaunch { down_after: silence, ..self }
     }
 
-    /// How long they try one fail-over before they try another: 3 s unless told otherwise.
+    /// Sets how long the sentinels try one fail-over before they try another; 3 s by default.
     pub fn failover_timeout(self, timeout: Duration) -> Self {
         SentinelLaunch { failover_timeout: timeout, ..self }
     }
 
-    /// The user they log in as at the primary and its replicas.
+    /// Sets the user that the sentinels log in as at the primary and its replicas.
     pub fn auth(self, user: &str, password: &str) -> Self {
         SentinelLaunch { auth: Some((user.to_owned(), password.to_owned())), ..self }
     }
 
-    /// Starts them, and waits until they know each other, the primary and all its replicas.
+    /// Starts the sentinels, and waits until they know each other, the primary and all its replicas.
     pub fn start(&self) -> Result<Sentinels, LaunchError> {
         let binary = find::binary(self.sentinel.flavour)?;
         let servers = self.configured().start_many(&binary, self.count)?;
@@ -95,7 +95,7 @@ impl SentinelLaunch<'_> {
         let (ip, port) = (addr.ip(), addr.port());
         let quorum = self.quorum.unwrap_or(self.count / 2 + 1);
         let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
-        let mut launch = self.sentinel.clone().part(Part::Sentinel);
+        let mut launch = self.sentinel.clone().part(ProcessRole::Sentinel);
         launch = launch
             .own("sentinel", format_args!("monitor {name} {ip} {port} {quorum}"))
             .own("sentinel", format_args!("down-after-milliseconds {name} {down}"))
@@ -109,7 +109,7 @@ impl SentinelLaunch<'_> {
     }
 }
 
-/// Processes that watch a primary and put a replica in its place; dropping them stops them.
+/// Processes that watch a primary and replace it by a replica; dropping this stops them.
 ///
 /// ```no_run
 /// use tollgate_launcher::{Flavour, Launch, Sentinels};
@@ -129,7 +129,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts so many that watch `primary` under a name; [`Launch::sentinels`] has more to set.
+    /// Starts `count` sentinels that watch `primary` under a name; [`Launch::sentinels`] has more settings.
     pub fn start(
         flavour: Flavour,
         count: usize,
@@ -139,33 +139,34 @@ impl Sentinels {
         Launch::new(flavour).sentinels(name, primary).count(count).start()
     }
 
-    /// The sentinels themselves.
+    /// Returns the sentinels.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// The sentinels themselves, to be killed or restarted.
+    /// Returns the sentinels, to be killed or restarted.
     pub fn servers_mut(&mut self) -> &mut [Server] {
         &mut self.servers
     }
 
-    /// Where they are: `redis+sentinel://127.0.0.1:14123,127.0.0.1:14124/limits`.
+    /// Returns the address: `redis+sentinel://127.0.0.1:14123,127.0.0.1:14124/limits`.
     pub fn url(&self) -> String {
         let scheme = self.servers.first().map_or("redis", Server::scheme);
         let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("{scheme}+sentinel://{}/{}", addrs.join(","), self.name)
     }
 
-    /// Who the primary is, as the first live sentinel says.
+    /// Returns the address of the primary, as the first live sentinel reports it.
     pub fn primary(&self) -> Result<SocketAddr, LaunchError> {
         self.primary_by(self.live()?)
     }
 
-    /// Makes them put a replica in the primary's place; who it is, once all of them say so.
+    /// Makes the sentinels replace the primary by a replica; returns the new primary's address once all of
+    /// them agree.
     pub fn fail_over(&self) -> Result<SocketAddr, LaunchError> {
         let before = self.primary()?;
         let asked = self.live()?;
-        // Refused as long as it finds no replica good enough.
+        // Refused as long as the sentinel finds no suitable replica.
         wait::until("a sentinel began to fail over", || {
             asked.ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(&self.name))?;
             Ok(true)
@@ -176,7 +177,7 @@ impl Sentinels {
         Ok(after)
     }
 
-    /// Waits until every live sentinel says that the primary is at `addr`, and finds it well.
+    /// Waits until every live sentinel reports that the primary is at `addr` and is healthy.
     pub fn wait_for_primary(&self, addr: SocketAddr) -> Result<(), LaunchError> {
         wait::until(&format!("all sentinels said that {addr} is the primary"), || {
             self.all(|server| {
@@ -193,7 +194,7 @@ impl Sentinels {
         live.ok_or(LaunchError::NoSentinels)
     }
 
-    /// Whether something holds for all live ones.
+    /// Whether a condition holds for all live sentinels.
     fn all(
         &self,
         mut holds: impl FnMut(&Server) -> Result<bool, LaunchError>,
@@ -210,11 +211,11 @@ impl Sentinels {
         let mut question = cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let (ip, port): (String, u16) = server.ask(&question)?;
-        // OK because everything we start is at 127.0.0.1.
+        // OK because every server that the launcher starts is at 127.0.0.1.
         Ok((ip.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port).into())
     }
 
-    /// What a sentinel knows of the primary.
+    /// Returns what a sentinel knows about the primary.
     fn facts(&self, server: &Server) -> Result<HashMap<String, String>, LaunchError> {
         server.ask(cmd("SENTINEL").arg("MASTER").arg(&self.name))
     }
@@ -238,7 +239,7 @@ impl Sentinels {
     }
 }
 
-/// How many replicas the primary has.
+/// Returns how many replicas the primary has.
 fn connected_replicas(primary: &Server) -> Result<usize, LaunchError> {
     let info: String = primary.ask(cmd("INFO").arg("replication"))?;
     let count = info.lines().find_map(|line| line.strip_prefix("connected_slaves:"));

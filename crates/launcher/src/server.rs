@@ -22,7 +22,7 @@ const LOG: &str = "server.log";
 #[derive(Debug)]
 pub struct Server {
     pub(crate) child: Child,
-    /// Once it was waited for, its process id may be another's.
+    /// Whether the process was waited for: its process id may then belong to another process.
     pub(crate) gone: bool,
     pub(crate) frozen: AtomicBool,
     program: Program,
@@ -31,11 +31,11 @@ pub struct Server {
     bus_port: Option<u16>,
     pub(crate) admin: Option<Admin>,
     pub(crate) directory: TempDir,
-    /// Where in the log this start of it begins.
+    /// Where in the log the latest start begins.
     log_start: usize,
 }
 
-/// What is run.
+/// The program, its arguments and its environment.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) binary: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Program {
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
-/// The user the launcher logs in as.
+/// The user that the launcher logs in as.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
     pub(crate) user: String,
@@ -76,42 +76,42 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens for TCP.
+    /// Returns the TCP address.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its address as a URL: `redis://127.0.0.1:14123`, or `rediss://…` if it speaks TLS.
+    /// Returns the address as a URL: `redis://127.0.0.1:14123`, or `rediss://…` with TLS.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.addr())
     }
 
-    /// Its Unix socket.
+    /// Returns the path of the Unix socket.
     pub fn unix_socket(&self) -> PathBuf {
         self.directory.path().join(SOCKET)
     }
 
-    /// Its Unix socket as a URL: `redis+unix:///tmp/…/server.sock`.
+    /// Returns the Unix socket as a URL: `redis+unix:///tmp/…/server.sock`.
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.unix_socket().display())
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Everything it has logged so far.
+    /// Returns everything that the server has logged so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join(LOG)).unwrap_or_default()
     }
 
-    /// Kills it, as a loss of power would, and waits until it is gone.
+    /// Kills the server, as a power failure would, and waits until it is gone.
     pub fn kill(&mut self) {
         if self.gone {
             return;
         }
-        // An error says that it is gone already, so much the better.
+        // OK because an error means that the server is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.gone = true;
@@ -119,10 +119,10 @@ impl Server {
         clock::clean_up(&self.program.environment, self.child.id());
     }
 
-    /// Starts it again on the same port, in the same directory, and waits until it answers.
+    /// Starts the server again on the same port, in the same directory, and waits until it answers.
     ///
-    /// One that still runs is killed first. What it wrote to disk, its configuration included, is
-    /// read again.
+    /// A server that still runs is killed first. The files that it wrote to disk, including its
+    /// configuration, are read again.
     pub fn restart(&mut self) -> Result<(), LaunchError> {
         self.kill();
         let deadline = Instant::now() + PATIENCE;
@@ -131,14 +131,14 @@ impl Server {
             self.child = self.program.spawn(self.directory.path())?;
             self.gone = false;
             match self.wait_until_it_answers() {
-                // Somebody else has it at the moment.
+                // Another process has the port at the moment.
                 Err(error) if error.is_taken_port() && Instant::now() < deadline => self.kill(),
                 result => return result,
             }
         }
     }
 
-    /// Waits until it is a replica that is connected to its primary and has caught up.
+    /// Waits until the server is a replica that is connected to its primary and has caught up.
     pub fn wait_until_in_sync(&self) -> Result<(), LaunchError> {
         let what = format!("the replica at {} was in sync", self.addr());
         wait::until(&what, || self.is_in_sync())
@@ -149,7 +149,7 @@ impl Server {
         Ok(info.contains("role:slave") && info.contains("master_link_status:up"))
     }
 
-    /// Whether it runs and is not frozen.
+    /// Whether the server runs and is not frozen.
     pub(crate) fn is_live(&self) -> bool {
         !self.gone && !self.frozen.load(Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ impl Server {
         self.scheme
     }
 
-    /// Where the other nodes of its cluster reach it.
+    /// Returns the port on which the other nodes of its cluster reach it.
     pub(crate) fn bus_port(&self) -> u16 {
         self.bus_port.unwrap_or_default()
     }
@@ -171,7 +171,7 @@ impl Server {
         !self.program.environment.is_empty()
     }
 
-    /// Asks on the Unix socket, which nobody else can have taken; TCP is listened on before it.
+    /// Asks on the Unix socket, which no other process can have taken; the server listens on TCP before that.
     fn wait_until_it_answers(&mut self) -> Result<(), LaunchError> {
         let deadline = Instant::now() + PATIENCE;
         while !self.answers() {
@@ -189,16 +189,16 @@ impl Server {
         Ok(())
     }
 
-    /// Since it was started last.
+    /// Returns the log since the latest start.
     fn latest_log(&self) -> String {
         self.log().get(self.log_start..).unwrap_or_default().to_owned()
     }
 
-    /// Also if all it says is that we may not ask.
+    /// Whether the server answers; an error for missing permissions is an answer too.
     fn answers(&self) -> bool {
         match self.ask::<String>(&redis::cmd("PING")) {
             Ok(_) => true,
-            Err(LaunchError::Asked { source, .. }) => {
+            Err(LaunchError::CommandFailed { source, .. }) => {
                 matches!(source.code(), Some("NOAUTH" | "NOPERM" | "MASTERDOWN"))
             }
             Err(_) => false,

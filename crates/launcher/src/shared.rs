@@ -36,18 +36,18 @@ done
 /// # Ok::<(), &tollgate_launcher::LaunchError>(())
 /// ```
 #[derive(Debug)]
-pub struct Shared<T>(OnceLock<Result<Kept<T>, LaunchError>>);
+pub struct Shared<T>(OnceLock<Result<RunningServers<T>, LaunchError>>);
 
-/// What runs until the process ends.
+/// Servers that run until the process ends.
 #[derive(Debug)]
-struct Kept<T> {
+struct RunningServers<T> {
     running: T,
     /// Holds the pipe that closes when this process ends: a `static` is never dropped.
     _stopper: Child,
 }
 
 impl<T: Running> Shared<T> {
-    /// Nothing is started yet.
+    /// Returns an empty one: nothing is started yet.
     pub const fn new() -> Shared<T> {
         Shared(OnceLock::new())
     }
@@ -64,7 +64,7 @@ impl<T: Running> Default for Shared<T> {
     }
 }
 
-fn keep<T: Running>(running: T) -> Result<Kept<T>, LaunchError> {
+fn keep<T: Running>(running: T) -> Result<RunningServers<T>, LaunchError> {
     let shell = Path::new("/bin/sh");
     let mut command = Command::new(shell);
     command.args(["-c", STOP_AT_END, "stop at end"]);
@@ -74,12 +74,12 @@ fn keep<T: Running>(running: T) -> Result<Kept<T>, LaunchError> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let spawned = command.spawn();
     let _stopper = spawned.map_err(|source| LaunchError::Spawn { binary: shell.into(), source })?;
-    Ok(Kept { running, _stopper })
+    Ok(RunningServers { running, _stopper })
 }
 
-/// What can be [`Shared`].
+/// A server or several, which can be [`Shared`].
 pub trait Running {
-    /// Every server of it.
+    /// Returns every server.
     fn running(&self) -> &[Server];
 }
 

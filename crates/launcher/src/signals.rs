@@ -1,4 +1,4 @@
-//! Freezes servers and thaws them.
+//! Freezes and thaws servers.
 
 use std::sync::atomic::Ordering;
 
@@ -7,23 +7,24 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use crate::Server;
 
 impl Server {
-    /// Stops it where it is: connections stay open, and nothing is answered until [`Server::thaw`].
+    /// Stops the server's process where it is: connections stay open, and nothing is answered until
+    /// [`Server::thaw`].
     pub fn freeze(&self) {
         if self.signal(Signal::STOP) {
             self.frozen.store(true, Ordering::Relaxed);
-            // The signal is under way; wait until it has arrived, or until the server is gone.
+            // The signal was sent; wait until it has arrived, or until the server is gone.
             let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             let _ = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
         }
     }
 
-    /// Lets it go on after [`Server::freeze`].
+    /// Continues the process after [`Server::freeze`].
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
         self.frozen.store(false, Ordering::Relaxed);
     }
 
-    /// Whether there was a server to send it to.
+    /// Returns whether there was a process to send the signal to.
     fn signal(&self, signal: Signal) -> bool {
         !self.gone && kill_process(Pid::from_child(&self.child), signal).is_ok()
     }

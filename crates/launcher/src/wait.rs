@@ -1,4 +1,4 @@
-//! Waits until something is so.
+//! Waits until a condition holds.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::LaunchError;
 use crate::error::Scene;
 
-/// How long anything may take: a wait that reaches it has failed.
+/// How long any wait may take before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `holds`; an error counts as not yet.
@@ -23,7 +23,7 @@ pub(crate) fn until(
         };
         if Instant::now() > deadline {
             let (what, scene) = (what.to_owned(), Scene::default());
-            return Err(LaunchError::InVain { what, waited: PATIENCE, scene, last });
+            return Err(LaunchError::TimedOut { what, waited: PATIENCE, scene, last });
         }
         thread::sleep(Duration::from_millis(20));
     }

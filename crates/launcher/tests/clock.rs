@@ -1,4 +1,4 @@
-//! A server's clock steps when it is told to.
+//! A server's clock can be set while it runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// How far the server's clock is ahead, within the second or so that asking takes.
+/// Returns how far the server's clock is ahead, to within the second or so that asking takes.
 fn ahead_s(server: &Server) -> i64 {
     let (seconds, _): (i64, i64) = server.ask(&cmd("TIME")).unwrap();
     let machine = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -32,7 +32,7 @@ fn a_clock_steps_forth_and_back() {
 }
 
 #[test]
-fn a_key_ends_when_the_clock_says_so() {
+fn key_expires_by_the_server_clock() {
     let server = Launch::new(Flavour::Valkey).clock_offset(0).start().unwrap();
     server.ask::<()>(cmd("SET").arg("key").arg("1").arg("EX").arg(1_000)).unwrap();
     server.set_clock_offset(900).unwrap();
@@ -52,16 +52,16 @@ fn a_script_sees_the_clock() {
 }
 
 #[test]
-fn a_redis_cannot_have_one() {
+fn redis_cannot_have_its_own_clock() {
     let error = Launch::new(Flavour::Redis).clock_offset(0).start().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a redis server cannot have a clock of its own: it hangs; use valkey"
+        "a redis server cannot have a clock of its own, because it hangs with one; use valkey"
     );
 }
 
 #[test]
-fn a_clock_that_is_the_machines_cannot_be_set() {
+fn machine_clock_cannot_be_set() {
     let server = Launch::new(Flavour::Valkey).start().unwrap();
     let error = server.set_clock_offset(1).unwrap_err();
     assert!(matches!(error, LaunchError::ClockNotOwn { .. }), "{error}");
@@ -71,6 +71,6 @@ fn a_clock_that_is_the_machines_cannot_be_set() {
 fn a_missing_library_is_an_error_that_says_what_to_run() {
     assert_eq!(
         LaunchError::ClockNotFound.to_string(),
-        "libfaketime not found, which a clock of its own needs; run `make servers`"
+        "libfaketime not found, which is needed for a clock of its own; run `make servers`"
     );
 }

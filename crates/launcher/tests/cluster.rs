@@ -14,7 +14,7 @@ fn start(flavour: Flavour, primaries: u16, replicas_of_each: u16) -> Cluster {
 
 fn refusal<T: std::fmt::Debug>(answer: Result<T, LaunchError>) -> String {
     match answer {
-        Err(LaunchError::Asked { source, .. }) => {
+        Err(LaunchError::CommandFailed { source, .. }) => {
             format!("{} {}", source.code().unwrap(), source.detail().unwrap())
         }
         other => panic!("{other:?}"),
@@ -83,7 +83,7 @@ fn a_slot_moves_in_steps() {
 }
 
 #[test]
-fn a_replica_takes_over_when_told_and_when_its_primary_dies() {
+fn replica_takes_over_on_command_and_when_its_primary_dies() {
     for flavour in Flavour::ALL {
         let mut cluster = start(flavour, 3, 1);
         let first = cluster.owner_of(SLOT_OF_A).unwrap();

@@ -68,7 +68,7 @@ fn a_killed_server_is_gone_and_comes_back_empty_where_it_was() {
 }
 
 #[test]
-fn a_server_that_writes_to_disk_remembers_after_a_restart() {
+fn server_keeps_its_data_on_disk_after_a_restart() {
     for flavour in Flavour::ALL {
         let launch = Launch::new(flavour).config("appendonly", "yes");
         let mut server = launch.config("appendfsync", "always").start().unwrap();
@@ -110,9 +110,9 @@ fn a_replica_of_a_primary_with_a_password_logs_in() {
 }
 
 #[test]
-fn a_server_that_wants_a_password_starts_and_says_so() {
+fn server_with_a_password_starts_and_refuses_commands() {
     let server = Launch::new(Flavour::Redis).config("requirepass", "secret").start().unwrap();
     let error = server.ask::<()>(cmd("GET").arg("key")).unwrap_err();
-    let LaunchError::Asked { command, source, .. } = error else { panic!("{error}") };
+    let LaunchError::CommandFailed { command, source, .. } = error else { panic!("{error}") };
     assert_eq!((command.as_str(), source.code()), ("GET", Some("NOAUTH")));
 }

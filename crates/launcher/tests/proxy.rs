@@ -1,4 +1,4 @@
-//! A proxy loses, cuts and delays whole replies, and only those it was told to.
+//! A proxy loses, cuts and delays complete replies, and only the requested ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
 
-/// Counts how often it is run; replies `$4\r\ndone\r\n`.
+/// A script that counts how often it runs, and replies `$4\r\ndone\r\n`.
 const SCRIPT: &str = "EVAL \"redis.call('INCR','runs') return 'done'\" 0\r\n";
 const REPLY: &[u8] = b"$4\r\ndone\r\n";
 
@@ -54,7 +54,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn everything_passes_unless_told_otherwise() {
+fn proxy_passes_everything_by_default() {
     let (server, proxy) = start();
     let client = redis::Client::open(proxy.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -72,7 +72,7 @@ fn everything_passes_unless_told_otherwise() {
 }
 
 #[test]
-fn a_swallowed_reply_is_of_a_script_that_ran() {
+fn dropped_reply_belongs_to_a_script_that_ran() {
     let (server, proxy) = start();
     let mut stream = connect(&proxy);
     proxy.drop_replies(1);
@@ -86,7 +86,7 @@ fn a_swallowed_reply_is_of_a_script_that_ran() {
 }
 
 #[test]
-fn nothing_follows_a_swallowed_reply_on_its_connection() {
+fn nothing_follows_a_dropped_reply_on_its_connection() {
     let (server, proxy) = start();
     let (mut first, mut second) = (connect(&proxy), connect(&proxy));
     proxy.drop_replies(1);

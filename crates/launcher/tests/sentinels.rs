@@ -34,7 +34,7 @@ fn sentinels_replace_a_primary_that_dies() {
 }
 
 #[test]
-fn sentinels_fail_over_when_told_also_if_one_is_down() {
+fn sentinels_fail_over_on_command_also_if_one_is_down() {
     for flavour in Flavour::ALL {
         let (primary, replica) = pair(&Launch::new(flavour));
         let mut sentinels = Sentinels::start(flavour, 3, "limits", &primary).unwrap();
@@ -48,7 +48,7 @@ fn sentinels_fail_over_when_told_also_if_one_is_down() {
 }
 
 #[test]
-fn sentinels_with_passwords_everywhere() {
+fn sentinels_work_with_passwords() {
     for flavour in Flavour::ALL {
         let locked = || {
             let launch = Launch::new(flavour).config("user", "default off");

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// Sends one inline command over TCP; the reply as far as `wanted` is long.
+/// Sends one inline command over TCP; whether the reply begins with `wanted`.
 fn says(server: &Server, command: &str, wanted: &str) -> bool {
     let mut stream = TcpStream::connect(server.addr()).unwrap();
     stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
@@ -44,7 +44,7 @@ fn a_server_stops_when_its_test_panics() {
 }
 
 #[test]
-fn lines_of_configuration_reach_it() {
+fn server_gets_the_configuration_lines() {
     for flavour in Flavour::ALL {
         let server = Launch::new(flavour).config("maxmemory", "7mb").start().unwrap();
         let wanted = "*2\r\n$9\r\nmaxmemory\r\n$7\r\n7340032\r\n";
@@ -53,7 +53,7 @@ fn lines_of_configuration_reach_it() {
 }
 
 #[test]
-fn one_that_does_not_start_shows_its_log() {
+fn launch_error_shows_the_log_of_a_server_that_does_not_start() {
     let error = Launch::new(Flavour::Redis).config("no-such-line", "1").start().unwrap_err();
     assert!(matches!(error, LaunchError::Exited { .. }), "{error}");
     let text = error.to_string();

@@ -14,7 +14,7 @@ use tollgate_launcher::{Flavour, Launch, Server, Shared};
 
 static SERVER: Shared<Server> = Shared::new();
 
-/// Set in a process that is to start the shared server: how that process ends.
+/// Set in a process that starts the shared server: how that process ends.
 const ENDS_BY: &str = "TOLLGATE_SHARED_ENDS_BY";
 
 fn server() -> &'static Server {
@@ -29,7 +29,7 @@ fn shared_server_is_started_once() {
     assert!(TcpStream::connect(server().addr()).is_ok());
 }
 
-/// Not a test of its own: what the tests below run in another process.
+/// Not a test of its own: the tests below run it in another process.
 #[test]
 fn process_with_a_shared_server() {
     let Some(ends_by) = env::var_os(ENDS_BY) else { return };
@@ -37,11 +37,11 @@ fn process_with_a_shared_server() {
     if ends_by == "panic" {
         panic!("the panic that this test is about");
     }
-    // Until the parent kills this process: standard input never closes before that.
+    // Waits until the parent kills this process: standard input does not close before that.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Starts a process that starts a shared server; the server's address and its directory.
+/// Starts a process that starts a shared server; returns the server's address and its directory.
 fn process(ends_by: &str) -> (Child, SocketAddr, PathBuf) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "process_with_a_shared_server", "--nocapture"]);

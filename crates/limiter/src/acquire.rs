@@ -1,8 +1,8 @@
-//! Waiting for a turn.
+//! Waiting until a request is admitted.
 //!
-//! - `acquiring`: one caller's way through its line, as a future
-//! - `forecast`: how long a place in a line will take
-//! - `gate`: what may close the way for everybody in a line
+//! - `acquiring`: the steps of one waiter, as a future
+//! - `forecast`: how long a waiter at some position in a queue will wait
+//! - `gate`: a further condition that holds back a whole queue
 
 mod acquiring;
 mod forecast;
@@ -19,28 +19,29 @@ use crate::scope::Scope;
 pub use acquiring::Acquiring;
 pub use gate::Gate;
 
-/// A request that waits until it may go; await it.
+/// A request that waits until it is admitted; await it.
 ///
-/// Those that acquire one key of one name in this process go in the order in which they were first
-/// polled. A plain [`check`](Scope::check) does not stand in line, and may take units that the first
-/// in line is waiting for.
+/// Waiters for one key of one name in this process are admitted in the order in which they were first polled.
+/// A plain [`check`](Scope::check) does not queue, and may take units that the first waiter is waiting for.
 ///
-/// When the name's limit changes, whoever waits goes on under the limit of the [`Scope`] that it waits
-/// with, ahead of those that come later with the new one: nobody is sent away, and nobody overtakes.
+/// When the limit of the name changes, a waiter keeps waiting under the limit of the [`Scope`] that it was
+/// started with, ahead of later waiters under the new limit. No waiter is refused because of the change, and
+/// none is overtaken.
 ///
-/// Dropping the future at any point leaves the line, and gives back what was charged and not yet
-/// delivered: in memory at once, on Redis when the server has answered. A place in a shaping limit with others
-/// behind it stays spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) says what else can
-/// stay spent on Redis.
+/// Dropping the future at any point leaves the queue, and refunds what was charged and not yet delivered: in
+/// memory at once, on Redis when the server has answered. A place in a shaping limit that has other places
+/// behind it stays spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay
+/// spent on Redis.
 ///
-/// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, turns are
-/// given in this process, under the whole limit: an outage adds at most one burst, and the
-/// pace stays. Several processes then have the whole limit each; [`OnFailure::Local`](crate::OnFailure::Local)
-/// gives them shares. With [`OnFailure::Open`](crate::OnFailure::Open), set explicitly, requests do not wait while
-/// the store fails. A turn that was given without the store cannot be given back.
+/// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, waiters
+/// are admitted by this process, under the whole limit: an outage adds at most one burst, and the rate stays
+/// the same. With several processes, each one then admits the whole limit;
+/// [`OnFailure::Local`](crate::OnFailure::Local) gives each a share. With
+/// [`OnFailure::Open`](crate::OnFailure::Open), set explicitly, requests do not wait while the store fails. A
+/// charge that was made without the store cannot be refunded.
 ///
-/// Sleeping is tokio's, to its millisecond: a turn may come up to 1 ms late, never early. With
-/// nothing to wait for, there is one check and no timer.
+/// Waiting uses tokio's timers, which have a resolution of 1 ms: a request may be admitted up to 1 ms late,
+/// never early. A request that need not wait takes one check and no timer.
 ///
 /// # Panics
 ///
@@ -73,8 +74,8 @@ pub struct Acquire<'a> {
 }
 
 impl Scope {
-    /// Waits until one request of `key` may go, in order with the others that acquire it; a cost of 1
-    /// unless said.
+    /// Waits until one request of `key` is admitted, in order with the other waiters for the key. The cost is
+    /// 1 unless [set](Acquire::cost).
     ///
     /// The key is a reference to text or bytes. For an IP address, make a
     /// [`ClientAddress`](crate::ClientAddress) and pass a reference to it.
@@ -88,23 +89,23 @@ impl<'a> Acquire<'a> {
         Acquire { scope, key, cost: Ok(Cost::ONE), max_wait_us: None, gate: None }
     }
 
-    /// What the request spends, instead of 1. At least 1, below 2^53.
+    /// Sets the cost, which is 1 by default. At least 1, below 2^53.
     pub fn cost(self, units: u64) -> Acquire<'a> {
         Acquire { cost: Cost::new(units), ..self }
     }
 
-    /// The longest that the caller waits, in line and for a shaping limit's delay together.
+    /// Sets the longest time that the caller waits: in the queue and for a shaping limit's delay together.
     ///
-    /// If it would take longer, those ahead included, the request is refused at once, and charged
-    /// nothing. If it comes to take longer, because plain checks took what it waited for, it is
-    /// refused as soon as that is known.
+    /// If the wait would be longer, counting the waiters ahead, the request is refused at once and charged
+    /// nothing. If the wait becomes longer later, because plain checks took the units, the request is refused
+    /// as soon as that is known.
     pub fn max_wait(self, max_wait: Duration) -> Acquire<'a> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         Acquire { max_wait_us: Some(max_wait_us), ..self }
     }
 
-    /// Goes only while the gate is open, and is charged only then: the first in line waits for it,
-    /// and the others behind it.
+    /// Admits and charges the request only while the gate is open. While it is closed, the first waiter waits
+    /// for it, and the others wait behind the first.
     pub fn through(self, gate: &'a dyn Gate) -> Acquire<'a> {
         Acquire { gate: Some(gate), ..self }
     }
@@ -119,41 +120,42 @@ impl<'a> IntoFuture for Acquire<'a> {
     }
 }
 
-/// What came of an [`Acquire`].
+/// The outcome of an [`Acquire`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a refused request must not go"]
 pub enum Acquired {
-    /// The request may go, now. It is charged.
+    /// The request may proceed now. It is charged.
     Admitted {
-        /// The answer that charged it; its delay has passed already.
+        /// The decision that charged it; its delay has already passed.
         decision: Decision,
-        /// How long it took, the delay included.
+        /// How long the request waited, including the delay.
         waited: Duration,
     },
-    /// The request may not go, and is charged nothing.
+    /// The request is refused, and charged nothing.
     Refused {
-        /// How its key stood then. It may say that the request fits: those ahead come first.
+        /// The decision for its key at that time. It may say that the request is allowed: the waiters ahead
+        /// come first.
         decision: Decision,
-        /// How long it would have waited in all, at least; `None` if waiting cannot help, because
-        /// it costs more than the limit.
+        /// How long it would have waited in total, at least; `None` if waiting cannot help, because it costs
+        /// more than the limit.
         would_wait: Option<Duration>,
     },
 }
 
 impl Acquired {
-    /// Whether the request may go.
+    /// Whether the request was admitted.
     pub fn is_admitted(&self) -> bool {
         matches!(self, Acquired::Admitted { .. })
     }
 
-    /// The answer that charged it, or how its key stood when it was refused.
+    /// Returns the decision that charged the request, or the state of its key when it was refused.
     pub fn decision(&self) -> &Decision {
         match self {
             Acquired::Admitted { decision, .. } | Acquired::Refused { decision, .. } => decision,
         }
     }
 
-    /// Takes the receipt, with which the charge can be refunded; `None` if it was refused.
+    /// Takes the receipt, with which the charge can be refunded; `None` if the request was refused.
     pub fn into_receipt(self) -> Option<Receipt> {
         match self {
             Acquired::Admitted { decision, .. } => decision.into_receipt(),

@@ -1,25 +1,25 @@
-//! Addresses as keys are made of them.
+//! IP addresses, and the keys made from them.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The number of bits that the IPv6 addresses of one client share, unless another is set.
+/// The number of bits that the IPv6 addresses of one client share, unless another number is set.
 const DEFAULT_IPV6_PREFIX: u8 = 56;
 
-/// What keys made of an address begin with.
+/// The prefix of keys made from an address.
 const NAME: &[u8; 3] = b"ip=";
 
-/// The same as a number whose lowest byte is its first letter.
+/// The same prefix as a number whose lowest byte is the first letter.
 const NAME_LETTERS: u128 = (NAME[0] as u128) | (NAME[1] as u128) << 8 | (NAME[2] as u128) << 16;
 
 /// The longest key: `ip=ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127`.
 const MAX_BYTES: usize = NAME.len() + 43;
 
-/// How many bits of an IPv6 address tell one client from another: 56 unless said.
+/// The number of bits that distinguish IPv6 clients: 56 by default.
 ///
-/// A home or a small office has a /56 or a /64 to itself, and could be a new client with each of its
-/// addresses if they were told apart.
+/// A home or a small office has a /56 or a /64 to itself. If single addresses counted as clients, it could
+/// use each of them as a new client.
 ///
 /// ```
 /// # use tollgate::Ipv6Prefix;
@@ -32,13 +32,13 @@ pub struct Ipv6Prefix(u8);
 
 /// A number of bits that no IPv6 prefix has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an IPv6 prefix of {bits} bits groups nothing; use 1 to 128, such as 56 or 64")]
+#[error("an IPv6 prefix of {bits} bits is not valid; use 1 to 128, such as 56 or 64")]
 pub struct Ipv6PrefixError {
     bits: u8,
 }
 
 impl Ipv6Prefix {
-    /// From 1 to 128 bits; with 128 each address is a client of its own.
+    /// Returns a prefix of 1 to 128 bits; with 128 each address is a client of its own.
     pub const fn new(bits: u8) -> Result<Ipv6Prefix, Ipv6PrefixError> {
         match bits {
             1..=128 => Ok(Ipv6Prefix(bits)),
@@ -46,14 +46,14 @@ impl Ipv6Prefix {
         }
     }
 
-    /// How many.
+    /// Returns the number of bits.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// The first address of those that begin as `ip` does.
+    /// Returns the first address that has the same prefix as `ip`.
     fn first_of(self, ip: Ipv6Addr) -> Ipv6Addr {
-        // OK because there is at least one bit, and at most 128: 0 to 127 are dropped.
+        // OK because there are 1 to 128 bits: the shift is 0 to 127.
         let mask = u128::MAX << (128 - u32::from(self.0));
         Ipv6Addr::from_bits(ip.to_bits() & mask)
     }
@@ -65,8 +65,8 @@ impl Default for Ipv6Prefix {
     }
 }
 
-/// A client's address, and the text that it has in keys: an IPv4 address is a client, of IPv6 all that
-/// share a prefix are.
+/// A client's address, and its text in keys. Each IPv4 address is a client; IPv6 addresses that share a
+/// prefix are one client.
 ///
 /// ```
 /// # use tollgate::{ClientAddress, Ipv6Prefix};
@@ -79,22 +79,23 @@ impl Default for Ipv6Prefix {
 #[derive(Clone, Copy)]
 pub struct ClientAddress {
     ip: IpAddr,
-    text: Text,
+    text: AddressText,
 }
 
 impl ClientAddress {
-    /// To be [`set`](Self::set).
+    /// An address to be [`set`](Self::set) later.
     pub const UNKNOWN: ClientAddress =
-        ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: Text::EMPTY };
+        ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: AddressText::EMPTY };
 
-    /// An IPv4 address in the clothes of an IPv6 one is IPv4.
+    /// Returns the client with this address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn of(ip: IpAddr, prefix: Ipv6Prefix) -> ClientAddress {
         let mut address = ClientAddress::UNKNOWN;
         address.set(ip, prefix);
         address
     }
 
-    /// [`of`](Self::of), written to where it stays: a copy of what was just written in pieces has to wait for them.
+    /// Does the same as [`of`](Self::of) in place: copying a value that was just written in pieces makes the
+    /// processor wait for the pieces.
     pub fn set(&mut self, ip: IpAddr, prefix: Ipv6Prefix) {
         self.ip = ip.to_canonical();
         match self.ip {
@@ -103,18 +104,18 @@ impl ClientAddress {
         }
     }
 
-    /// The address, whole.
+    /// Returns the full address.
     pub fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The text, which is the same for all addresses of one client.
+    /// Returns the text, which is the same for all addresses of one client.
     #[inline]
     pub fn as_str(&self) -> &str {
         self.text.as_str()
     }
 
-    /// The text with its name, as the key of a client has it: `ip=203.0.113.9`.
+    /// Returns the text with its prefix, as the key of a client: `ip=203.0.113.9`.
     #[inline]
     pub fn as_key(&self) -> &[u8] {
         self.text.as_key()
@@ -152,8 +153,8 @@ impl fmt::Debug for ClientAddress {
     }
 }
 
-/// Each octet with a dot behind it, as a number whose lowest byte is its first letter, and how long that is: 7 is
-/// `7.`, 2.
+/// The text of each octet with a dot after it, as a number whose lowest byte is the first letter, and the
+/// length of the text. For 7: `7.` and 2.
 static OCTETS: [(u32, u8); 256] = {
     let mut octets = [(0, 0); 256];
     let mut octet = 0;
@@ -174,47 +175,48 @@ const fn with_dot(octet: u8) -> (u32, u8) {
     (u32::from_le_bytes(letters), length)
 }
 
-/// A short text that needs no heap, behind its name.
+/// A short text with its prefix, stored without the heap.
 #[derive(Clone, Copy)]
-struct Text {
+struct AddressText {
     bytes: [u8; MAX_BYTES],
     length: u8,
 }
 
-impl Text {
-    const EMPTY: Text = {
+impl AddressText {
+    const EMPTY: AddressText = {
         let mut bytes = [0; MAX_BYTES];
         let mut at = 0;
         while at < NAME.len() {
             bytes[at] = NAME[at];
             at += 1;
         }
-        Text { bytes, length: NAME.len() as u8 }
+        AddressText { bytes, length: NAME.len() as u8 }
     };
 
-    /// From a table, which takes a fraction of the time that formatting does.
+    /// Writes the address from a table, which takes a fraction of the time of formatting.
     fn set_v4(&mut self, ip: Ipv4Addr) {
-        // OK because the table has all 256.
+        // OK because the table has 256 entries.
         let [a, b, c, d] = ip.octets().map(|octet| OCTETS[usize::from(octet)]);
-        // Put together in registers, with the name: what is written to memory piece by piece cannot be read at once.
-        // OK because two octets and their dots are 8 letters at most.
+        // Assembled in registers, together with the prefix: memory that was written in pieces cannot be read
+        // back at once.
+        // OK because two octets and their dots have at most 8 letters.
         let first = u64::from(a.0) | u64::from(b.0) << (8 * a.1);
         let last = u64::from(c.0) | u64::from(d.0) << (8 * c.1);
         let before = NAME.len() as u8 + a.1 + b.1;
         let start = NAME_LETTERS | u128::from(first) << (8 * NAME.len());
         let start = start | u128::from(last) << (8 * before);
-        // OK because 7 to 11 letters are before the last 8: at most 3 of them find no room in the first 16.
+        // OK because 7 to 11 letters come before the last 8: at most 3 of these do not fit the first 16.
         let rest = (u128::from(last) >> (8 * (16 - before))) as u32;
         self.bytes[..16].copy_from_slice(&start.to_le_bytes());
         self.bytes[16..20].copy_from_slice(&rest.to_le_bytes());
-        // OK because each octet has brought a dot; the last one's goes.
+        // OK because each octet has added a dot; the last dot is dropped.
         self.length = before + c.1 + d.1 - 1;
     }
 
     fn set_v6(&mut self, ip: Ipv6Addr, prefix: Ipv6Prefix) {
-        *self = Text::EMPTY;
+        *self = AddressText::EMPTY;
         let first = prefix.first_of(ip);
-        // OK because the longest fits: nothing is ever cut off.
+        // OK because the longest text fits: nothing is ever cut off.
         let _ = match prefix.bits() {
             128 => write!(self, "{first}"),
             bits => write!(self, "{first}/{bits}"),
@@ -234,13 +236,13 @@ impl Text {
     }
 }
 
-impl fmt::Write for Text {
+impl fmt::Write for AddressText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let start = usize::from(self.length);
         let end = start + text.len();
         let place = self.bytes.get_mut(start..end).ok_or(fmt::Error)?;
         place.copy_from_slice(text.as_bytes());
-        // OK because it is at most MAX_BYTES, 46.
+        // OK because `end` is at most MAX_BYTES, 46.
         self.length = end as u8;
         Ok(())
     }
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_whole_and_ipv6_grouped() {
+    fn text_has_the_full_ipv4_address_or_the_ipv6_prefix() {
         for (ip, bits, wanted) in [
             ("203.0.113.9", 56, "203.0.113.9"),
             ("203.0.113.9", 1, "203.0.113.9"),
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_stays_whole_and_loses_its_clothes() {
+    fn address_keeps_all_bits_and_unwraps_mapped_ipv4() {
         let of = |ip: &str| ClientAddress::of(ip.parse().unwrap(), Ipv6Prefix::default());
         assert_eq!(of("2001:db8::1").ip().to_string(), "2001:db8::1");
         assert_eq!(of("::ffff:203.0.113.9").ip().to_string(), "203.0.113.9");
@@ -303,13 +305,13 @@ mod tests {
         assert!(Ipv6Prefix::new(129).is_err());
         assert_eq!(
             Ipv6Prefix::new(0).unwrap_err().to_string(),
-            "an IPv6 prefix of 0 bits groups nothing; use 1 to 128, such as 56 or 64"
+            "an IPv6 prefix of 0 bits is not valid; use 1 to 128, such as 56 or 64"
         );
     }
 
     proptest! {
         #[test]
-        fn texts_are_what_formatting_says(bits: u128, octets: [u8; 4], prefix in 1..=127u8) {
+        fn text_equals_standard_formatting(bits: u128, octets: [u8; 4], prefix in 1..=127u8) {
             let text = |ip, bits| ClientAddress::of(ip, Ipv6Prefix(bits)).to_string();
             let v4 = IpAddr::from(octets);
             prop_assert_eq!(text(v4, prefix), v4.to_string());

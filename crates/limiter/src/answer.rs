@@ -16,10 +16,10 @@ use crate::error::Error;
 /// Polled again after it was ready, it returns [`Error::AnswerTaken`].
 #[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
-    inner: Inner<T>,
+    inner: AnswerState<T>,
 }
 
-enum Inner<T> {
+enum AnswerState<T> {
     Ready(Result<T, Error>),
     Unread(UnreadAnswer<T>),
     Pending(Pending<T>),
@@ -29,40 +29,44 @@ enum Inner<T> {
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
 
 impl<T> Answer<T> {
-    /// Returns an answer that is there already.
+    /// Returns an answer that is ready.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Answer<T> {
-        Answer { inner: Inner::Ready(answer) }
+        Answer { inner: AnswerState::Ready(answer) }
     }
 
-    /// Returns an answer that the future will give. The work that it waits for should have begun.
+    /// Returns an answer that the future resolves to. The work that the future waits for should have begun.
     pub fn pending(
         answer: impl Future<Output = Result<T, Error>> + Send + Sync + 'static,
     ) -> Answer<T> {
-        Answer { inner: Inner::Pending(Box::pin(answer)) }
+        Answer { inner: AnswerState::Pending(Box::pin(answer)) }
     }
 
-    /// Returns an answer that is ready, and given to `undo` if it is dropped before it is polled.
+    /// Returns a ready answer, which is passed to `undo` if it is dropped before it is polled.
     pub fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
-        Answer { inner: Inner::Unread(UnreadAnswer::new(answer, undo)) }
+        Answer { inner: AnswerState::Unread(UnreadAnswer::new(answer, undo)) }
     }
 }
 
 impl<T: Send + Sync + 'static> Answer<T> {
-    /// Changes the answer when it comes; at once, if it is ready.
+    /// Maps the answer when it is ready; at once, if it is ready now.
     pub(crate) fn then<U: 'static>(
         self,
         change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + Sync + 'static,
     ) -> Answer<U> {
         match self.inner {
-            Inner::Ready(answer) => Answer::ready(change(answer)),
-            Inner::Pending(pending) => Answer::pending(Then { pending, change: Some(change) }),
-            Inner::Unread(_) | Inner::Taken => Answer::pending(async move { change(self.await) }),
+            AnswerState::Ready(answer) => Answer::ready(change(answer)),
+            AnswerState::Pending(pending) => {
+                Answer::pending(MappedAnswer { pending, change: Some(change) })
+            }
+            AnswerState::Unread(_) | AnswerState::Taken => {
+                Answer::pending(async move { change(self.await) })
+            }
         }
     }
 }
 
-// Nothing in it is ever pinned.
+// OK because nothing in it is ever pinned.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {
@@ -71,15 +75,15 @@ impl<T> Future for Answer<T> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Inner::Pending(pending) = &mut this.inner {
+        if let AnswerState::Pending(pending) = &mut this.inner {
             let answer = ready!(pending.as_mut().poll(context));
-            this.inner = Inner::Taken;
+            this.inner = AnswerState::Taken;
             return Poll::Ready(answer);
         }
-        Poll::Ready(match std::mem::replace(&mut this.inner, Inner::Taken) {
-            Inner::Ready(answer) => answer,
-            Inner::Unread(unread) => unread.read(),
-            Inner::Pending(_) | Inner::Taken => Err(Error::AnswerTaken),
+        Poll::Ready(match std::mem::replace(&mut this.inner, AnswerState::Taken) {
+            AnswerState::Ready(answer) => answer,
+            AnswerState::Unread(unread) => unread.read(),
+            AnswerState::Pending(_) | AnswerState::Taken => Err(Error::AnswerTaken),
         })
     }
 }
@@ -87,24 +91,24 @@ impl<T> Future for Answer<T> {
 impl<T: fmt::Debug> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.inner {
-            Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
-            Inner::Unread(unread) => f.debug_tuple("Ready").field(&unread.answer).finish(),
-            Inner::Pending(_) => f.write_str("Pending"),
-            Inner::Taken => f.write_str("Taken"),
+            AnswerState::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            AnswerState::Unread(unread) => f.debug_tuple("Ready").field(&unread.answer).finish(),
+            AnswerState::Pending(_) => f.write_str("Pending"),
+            AnswerState::Taken => f.write_str("Taken"),
         }
     }
 }
 
-/// An answer that is changed when it comes. Smaller than an async block, which would hold the answer twice.
-struct Then<T, F> {
+/// An answer that is mapped when it is ready. Smaller than an async block, which would hold the answer twice.
+struct MappedAnswer<T, F> {
     pending: Pending<T>,
     change: Option<F>,
 }
 
-// Nothing in it is ever pinned.
-impl<T, F> Unpin for Then<T, F> {}
+// OK because nothing in it is ever pinned.
+impl<T, F> Unpin for MappedAnswer<T, F> {}
 
-impl<T, U, F> Future for Then<T, F>
+impl<T, U, F> Future for MappedAnswer<T, F>
 where
     F: FnOnce(Result<T, Error>) -> Result<U, Error>,
 {
@@ -117,23 +121,23 @@ where
     }
 }
 
-/// An answer that is given to `undo` if it is dropped before it is read.
+/// An answer that is passed to `undo` if it is dropped before it is read.
 ///
-/// A store sends it to the [`Answer`] of a caller, through a channel for example. Wherever the caller gives up, and if
-/// it is with the answer in the channel, the answer is undone.
+/// A store sends it to the [`Answer`] of a caller, for example through a channel. Wherever the caller gives
+/// up, even while the answer is in the channel, the answer is undone.
 pub struct UnreadAnswer<T> {
-    /// `None` once it was read.
+    /// `None` once it has been read.
     answer: Option<T>,
     undo: Box<dyn Fn(T) + Send + Sync>,
 }
 
 impl<T> UnreadAnswer<T> {
-    /// Returns an answer that nobody has read yet.
+    /// Returns an unread answer.
     pub fn new(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> UnreadAnswer<T> {
         UnreadAnswer { answer: Some(answer), undo: Box::new(undo) }
     }
 
-    /// Returns the answer, which is not undone any more.
+    /// Returns the answer, which is then no longer undone.
     pub fn read(mut self) -> Result<T, Error> {
         self.answer.take().ok_or(Error::AnswerTaken)
     }

@@ -1,4 +1,4 @@
-//! One request, as it is put together.
+//! One request to one limit, before it is decided.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::limiter::Local;
-use crate::scope::{MAX_KEY_BYTES, Place, RemoteScope, Scope, bounded};
-use crate::store::memory::{self, Charged};
+use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopePlace, bounded};
+use crate::store::memory::{self, SlotAlgorithm};
 use crate::store::{Call, CheckRequest, IfUnread};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
@@ -38,9 +38,9 @@ pub struct Check<'a> {
 pub(crate) enum IfDropped {
     Kept,
     Refunded,
-    /// Refunded, for the first waiter of an [`acquire`](Scope::acquire): it reads an answer in memory at
-    /// once, does not use a remembered refusal, because units may have come back since, and is decided in
-    /// this process when the store fails, unless a policy was set.
+    /// Refunded, for the first waiter of an [`acquire`](Scope::acquire). It reads an answer in memory at
+    /// once; it does not use a remembered refusal, because units may have come back since; and it is decided
+    /// in this process when the store fails, unless a policy was set.
     RefundedToWaiters,
 }
 
@@ -60,57 +60,59 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What the request spends, instead of 1. At least 1, below 2^53.
+    /// Sets the cost, which is 1 by default. At least 1, below 2^53.
     #[inline]
     pub fn cost(self, units: u64) -> Check<'a> {
         Check { cost: Cost::new(units), ..self }
     }
 
-    /// The longest delay the caller accepts from a shaping limit; a longer one is a refusal that
-    /// charges nothing.
+    /// Sets the longest delay that the caller accepts from a shaping limit. If the delay would be longer, the
+    /// request is refused and charged nothing.
     pub fn max_wait(self, max_wait: Duration) -> Check<'a> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         Check { max_wait_us: Some(max_wait_us), ..self }
     }
 
-    /// In a check of several limits: this one says what it would have done, and refuses nothing.
+    /// Makes this limit a shadow in a check of several limits: its own decision is returned, but it refuses
+    /// nothing.
     pub fn shadow(self) -> Check<'a> {
         Check { role: Role::Shadow, ..self }
     }
 
-    /// How long the caller itself has. A store across the network is given up 3 ms before that, for
-    /// the way back, if its own deadline is not earlier still. Of several limits the least time
-    /// holds.
+    /// Sets the deadline of the caller itself. The store across the network has until 3 ms before that, which
+    /// are left for returning the answer, unless its own deadline is earlier. In a check of several limits,
+    /// the shortest time applies.
     ///
-    /// With 3 ms or less the store is not even asked, and the check comes to what
-    /// [`OnFailure`](crate::OnFailure) says. Where clients choose this time, see that they cannot
-    /// choose that.
+    /// With 3 ms or less the store is not asked, and [`OnFailure`](crate::OnFailure) decides. Where clients
+    /// choose this time, make sure that they cannot choose one that short.
     pub fn within(self, time: Duration) -> Check<'a> {
         Check { within: Some(time), ..self }
     }
 
-    /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: to replay
-    /// what happened. A key's time does not run backwards by less than 10 s.
+    /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: for replaying a
+    /// trace. A step back of less than 10 s does not move a key's time back.
     pub fn at_us(self, now_us: u64) -> Check<'a> {
         Check { at_us: Some(now_us), ..self }
     }
 
     /// Refunds the charge if the future is dropped before it returns the answer.
     ///
-    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout
-    /// or a client that disconnects, has spent its units without knowing. With this the units come
-    /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit
-    /// comes back only if it is the last one.
+    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout or a
+    /// client that disconnects, has then spent units without reading the decision. With this the units come
+    /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit comes
+    /// back only if it is the last one.
     ///
-    /// On Redis a charge stays spent, until time gives it back, in these cases; none of them admits more:
+    /// On Redis a charge stays spent, until time gives it back, in the following cases. None of them admits
+    /// more than the limit.
     ///
     /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
     ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
-    /// - The refund has no room among the 65,536 charges that wait for a server, or the server keeps failing.
-    /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another process, or
-    ///   by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are refunded in order: a
-    ///   refund waits until the answers to earlier checks of this kind and key were read or dropped, and at most 1,024
-    ///   refunds of one key wait so.
+    /// - The refund finds no room among the 65,536 charges that wait for a server, or the server keeps
+    ///   failing.
+    /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another
+    ///   process, or by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are
+    ///   refunded in order: a refund waits until the answers to earlier checks of this kind and key were read
+    ///   or dropped, and at most 1,024 refunds of one key wait in this way.
     ///
     /// No effect on [`now`](Self::now), on a [peek](Scope::peek), and in a check of several limits or
     /// a batch.
@@ -132,12 +134,12 @@ impl<'a> Check<'a> {
         Check { if_dropped: IfDropped::Refunded, ..self }
     }
 
-    /// Makes this the check, or the peek, of an acquire's first waiter.
+    /// Makes this the check, or the peek, of the first waiter of an acquire.
     pub(crate) fn for_acquire(self) -> Check<'a> {
         Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
     }
 
-    /// Decides now, and returns an answer that gives its charge back if it is dropped unread.
+    /// Decides now, and returns an answer that refunds its charge if it is dropped unread.
     fn now_or_refunded(&self) -> Answer<Decision> {
         let decision = match self.now() {
             Ok(decision) if decision.receipt().is_some() => decision,
@@ -153,7 +155,7 @@ impl<'a> Check<'a> {
     }
 
     /// Decides without waiting.
-    // Always: as a rule the caller's compiler sees that it is a plain check.
+    // Always inlined: the caller's compiler can usually see that this is a plain check.
     #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
         let scope = self.scope.local()?;
@@ -165,7 +167,7 @@ impl<'a> Check<'a> {
             Limit::SlidingWindowLog(limit) => self.charge(scope, limit),
             Limit::SlidingWindowCounter(limit) => self.charge(scope, limit),
             Limit::TokenBucket(limit) => self.charge(scope, limit),
-            // Which mode it has is known here, not asked again for each answer.
+            // The mode is known here, so the algorithm need not test it for each decision.
             Limit::LeakyBucket(limit) => match limit.as_token_bucket() {
                 Some(mirror) => self.charge(scope, mirror),
                 None => self.charge(scope, limit),
@@ -174,7 +176,11 @@ impl<'a> Check<'a> {
     }
 
     #[inline(always)]
-    fn charge<A: Charged>(&self, scope: Scoped<'_>, limit: &A) -> Result<Decision, Error> {
+    fn charge<A: SlotAlgorithm>(
+        &self,
+        scope: LocalScope<'_>,
+        limit: &A,
+    ) -> Result<Decision, Error> {
         let Check { at_us, max_wait_us, .. } = *self;
         let key = self.key.as_bytes();
         match (self.cost, at_us, max_wait_us) {
@@ -185,7 +191,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn look(&self, (local, kept): Scoped<'_>) -> Result<Decision, Error> {
+    fn look(&self, (local, kept): LocalScope<'_>) -> Result<Decision, Error> {
         let now_us = self.at_us.unwrap_or_else(|| local.clock.now_us());
         let decision = local.memory.peek(kept, self.key.as_bytes(), now_us, self.ask()?);
         Ok(Decision::uncharged(decision, Source::Store))
@@ -218,22 +224,22 @@ impl<'a> Check<'a> {
         answer.then(move |answer| remote.decide_instead(answer, &again, &call))
     }
 
-    /// The least time that one of the callers has.
+    /// Returns the shortest deadline of the callers.
     pub(crate) fn least_time(checks: &[Check<'_>]) -> Option<Duration> {
         checks.iter().filter_map(|check| check.within).min()
     }
 
-    /// Returns the scope that decides it.
+    /// Returns the scope that decides this check.
     pub fn scope(&self) -> &'a Scope {
         self.scope
     }
 
-    /// Returns its key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8] {
         self.key.as_bytes()
     }
 
-    /// Whether a refusal of it does not count.
+    /// Whether this is a shadow, which refuses nothing.
     pub fn is_shadow(&self) -> bool {
         self.role == Role::Shadow
     }
@@ -247,8 +253,8 @@ impl<'a> Check<'a> {
 
 impl Scope {
     /// Decides one request of `key`, and charges it if it is allowed. The cost is 1 unless
-    /// [set](Check::cost). A [key](Key) is text, bytes or an IP address: `check("user:42")`, `check(ip)`. It
-    /// has at most 1 MiB; a longer one is an error.
+    /// [set](Check::cost). A [key](Key) is text, bytes or an IP address: `check("user:42")`, `check(ip)`. A
+    /// key of more than 1 MiB is an error.
     ///
     /// The charge happens when the check is awaited or [`now`](Check::now) is called, before the future
     /// is first polled. Dropping the future, as a timeout does, keeps the charge, unless the check is
@@ -271,23 +277,23 @@ impl IntoFuture for Check<'_> {
     #[inline]
     fn into_future(self) -> Answer<Decision> {
         match self.scope.place() {
-            Place::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
+            ScopePlace::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
                 self.now_or_refunded()
             }
-            Place::Memory { .. } => Answer::ready(self.now()),
-            Place::Remote(scope) => self.ask_remote(scope),
+            ScopePlace::Memory { .. } => Answer::ready(self.now()),
+            ScopePlace::Remote(scope) => self.ask_remote(scope),
         }
     }
 }
 
 /// The memory store, and a scope there.
-type Scoped<'s> = (&'s Local, &'s memory::Scope);
+type LocalScope<'s> = (&'s Local, &'s memory::Scope);
 
-/// A cost of 1, now, with any delay.
-// Never: one for each algorithm writes its answer once, to where the caller wants it.
+/// Charges a cost of 1 at the clock's time, with any delay.
+// Never inlined: each algorithm's copy then writes its decision once, directly to where the caller wants it.
 #[inline(never)]
-fn charge_plainly<A: Charged>(
-    (local, kept): Scoped<'_>,
+fn charge_plainly<A: SlotAlgorithm>(
+    (local, kept): LocalScope<'_>,
     limit: &A,
     key: &[u8],
 ) -> Result<Decision, Error> {
@@ -295,8 +301,8 @@ fn charge_plainly<A: Charged>(
 }
 
 #[inline(never)]
-fn charge<A: Charged>(
-    (local, kept): Scoped<'_>,
+fn charge<A: SlotAlgorithm>(
+    (local, kept): LocalScope<'_>,
     limit: &A,
     key: &[u8],
     at_us: Option<u64>,

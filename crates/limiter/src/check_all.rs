@@ -1,4 +1,4 @@
-//! A check of several limits: all are charged, or none.
+//! A check of several limits: all are charged, or none is.
 
 use std::mem;
 use std::sync::Arc;
@@ -9,20 +9,21 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::failure::Terms;
+use crate::failure::StoreTerms;
 use crate::joint::{Demand, JointDecision};
 use crate::limiter::{Limiter, Remote, Store};
-use crate::scope::Place;
+use crate::scope::ScopePlace;
 use crate::store::memory;
 use crate::store::{Call, Charge, JointRequest};
 
 impl Limiter {
-    /// Decides one request on several limits: all of them are charged, or none. A
-    /// [peek](crate::Scope::peek) among them can refuse, and is never charged.
+    /// Decides one request on several limits: all of them are charged, or none is. A
+    /// [peek](crate::Scope::peek) among them can refuse the request, and is never charged.
     ///
-    /// The same name and key twice is one charge with the costs added, under the limit of the first that
-    /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one
-    /// with the costs added. What can refuse comes first: beside a peek that is no shadow, a shadow is not charged.
+    /// CallerParts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
+    /// a shadow is not charged. Among equally enforced parts charges come first: a peek next to a charge adds
+    /// nothing to the charge, and gets the same decision. The costs of the parts that remain are added, and
+    /// decided under the limit of the first of them.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -30,11 +31,11 @@ impl Limiter {
     /// # let limiter = Limiter::memory();
     /// let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s")?;
     /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s")?;
-    /// let together = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
-    /// assert_eq!((together.limit(), together.remaining()), (Some(60), Some(55))); // `user`, the tightest
-    /// assert_eq!(together.requests_remaining(), Some(11)); // eleven more requests like this one fit
+    /// let joint = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
+    /// assert_eq!((joint.limit(), joint.remaining()), (Some(60), Some(55))); // `user`, the tightest
+    /// assert_eq!(joint.requests_remaining(), Some(11)); // eleven more requests like this one fit
     ///
-    /// // Who has failed to log in three times is not let in; only failures are charged.
+    /// // After three failed logins a user is refused; only failures are charged.
     /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h")?;
     /// assert!(failed.check("user:42").cost(3).now()?.is_allowed());
     /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
@@ -42,21 +43,21 @@ impl Limiter {
     /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // it cost nothing
     ///
     /// let both = [failed.peek("user:7").cost(2), failed.check("user:7")];
-    /// let told = limiter.check_all_now(&both)?; // the charge alone, told to both
-    /// assert_eq!(told.each()[0].remaining(), 2);
+    /// let joint = limiter.check_all_now(&both)?; // the charge alone, for both parts
+    /// assert_eq!(joint.each()[0].remaining(), 2);
     /// # Ok(())
     /// # }
     /// ```
     pub fn check_all_now(&self, checks: &[Check<'_>]) -> Result<JointDecision, Error> {
         let Store::Memory(local) = self.store() else { return Err(Error::MustWait) };
-        // Pushed where they stay: what is collected is moved.
-        let mut parts = memory::Few::new();
+        // Pushed one by one to where they stay: `collect` would move them.
+        let mut parts = memory::ShortVec::new();
         for check in checks {
             let demand = demand(self, check)?;
-            let Place::Memory { kept, .. } = check.scope.place() else {
+            let ScopePlace::Memory { kept, .. } = check.scope.place() else {
                 return Err(Error::MustWait);
             };
-            parts.push(memory::Part { scope: kept, key: check.key.as_bytes(), demand });
+            parts.push(memory::JointPart { scope: kept, key: check.key.as_bytes(), demand });
         }
         let now_us = time(checks).unwrap_or_else(|| local.clock.now_us());
         let mut each = Vec::with_capacity(checks.len());
@@ -69,9 +70,9 @@ impl Limiter {
         let Store::Remote(remote) = self.store() else {
             return Answer::ready(self.check_all_now(checks));
         };
-        let Joined { request, parts } = match joined(self, remote, checks) {
+        let JoinedCheck { request, parts } = match joined(self, remote, checks) {
             Ok(Some(joined)) => joined,
-            Ok(None) => return Answer::ready(Ok(of_nothing())),
+            Ok(None) => return Answer::ready(Ok(empty_decision())),
             Err(error) => return Answer::ready(Err(error)),
         };
         let (remote, again) = (Arc::clone(remote), request.clone());
@@ -82,10 +83,11 @@ impl Limiter {
         })
     }
 
-    /// Decides many requests, independent of each other, each on one or more limits.
+    /// Decides many independent requests, each on one or more limits.
     ///
-    /// On Redis they go in their order, 64 charges at a time, each time within the limiter's deadline, or
-    /// the scopes' own; with [`Check::within`] on any of them, all within that.
+    /// On Redis they are sent in their order, 64 charges at a time, and each of these batches has the
+    /// limiter's deadline or the scopes' own. If any request has [`Check::within`], all of them together have
+    /// that time.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<JointDecision, Error>>> {
         let Store::Remote(remote) = self.store() else {
             let decide = |checks: &&[Check<'_>]| self.check_all_now(checks);
@@ -99,12 +101,12 @@ impl Limiter {
         answer.then(move |answers| {
             let mut answers = answers?.into_iter();
             let own = |joined| match joined {
-                Ok(Some(Joined { request, parts })) => {
-                    // OK because a store answers as many requests as it was given.
+                Ok(Some(JoinedCheck { request, parts })) => {
+                    // OK because a store returns one answer for each request.
                     let answer = answers.next().unwrap_or(Err(Error::AnswerTaken));
                     parts.answer(remote.decide_all_instead(answer, &request)?)
                 }
-                Ok(None) => Ok(of_nothing()),
+                Ok(None) => Ok(empty_decision()),
                 Err(error) => Err(error),
             };
             Ok(joined.into_iter().map(own).collect())
@@ -112,59 +114,59 @@ impl Limiter {
     }
 }
 
-/// The charges of one check, and the caller's parts, each in one of the charges.
+/// The merged charges of one check, and the charge that each of the caller's parts belongs to.
 #[derive(Debug)]
-struct Joined {
+struct JoinedCheck {
     request: JointRequest,
-    parts: Parts,
+    parts: CallerParts,
 }
 
 #[derive(Debug)]
-struct Parts(Vec<Part>);
+struct CallerParts(Vec<CallerPart>);
 
-/// The charge that a caller's part is in, and whether the caller wants it charged.
+/// The charge that a caller's part belongs to, and whether the caller wants it charged.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct CallerPart {
     charge: usize,
     intent: Intent,
 }
 
-/// Merges the checks of one key into one charge, under the limit of the first that counts ([`Demand::outranks`]).
-/// `None` if there is nothing to decide.
+/// Merges the checks of one key into one charge, under the limit of the part that takes precedence
+/// ([`Demand::outranks`]). `None` if there are no checks.
 fn joined(
     limiter: &Limiter,
     remote: &Remote,
     checks: &[Check<'_>],
-) -> Result<Option<Joined>, Error> {
+) -> Result<Option<JoinedCheck>, Error> {
     let most = remote.store.max_charges();
     if checks.len() > most {
         return Err(Error::TooManyCharges { count: checks.len(), most });
     }
     let mut charges: Vec<Charge> = Vec::with_capacity(checks.len());
     let mut parts = Vec::with_capacity(checks.len());
-    let mut terms: Vec<(Role, Terms)> = Vec::with_capacity(checks.len());
+    let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
         let demand = demand(limiter, check)?;
-        let Place::Remote(scope) = check.scope.place() else {
+        let ScopePlace::Remote(scope) = check.scope.place() else {
             return Err(Error::DifferentLimiters);
         };
         terms.push((demand.role, scope.terms));
         let charge = scope.charge(check.key.as_bytes(), demand);
         let same = charges.iter().position(|other| other.has_key_of(&charge));
-        parts.push(Part { charge: same.unwrap_or(charges.len()), intent: demand.intent });
+        parts.push(CallerPart { charge: same.unwrap_or(charges.len()), intent: demand.intent });
         match same {
             Some(same) => merge(&mut charges[same], &charge),
             None => charges.push(charge),
         }
     }
-    let Some(terms) = Terms::of_all(&terms) else { return Ok(None) };
+    let Some(terms) = StoreTerms::of_all(&terms) else { return Ok(None) };
     let terms = terms.bounded(Check::least_time(checks));
     let at_us = remote.time(time(checks));
     let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
-    Ok(Some(Joined { request: JointRequest { charges, call }, parts: Parts(parts) }))
+    Ok(Some(JoinedCheck { request: JointRequest { charges, call }, parts: CallerParts(parts) }))
 }
 
-/// Makes two charges of one key one.
+/// Merges two charges of one key into the first.
 fn merge(charge: &mut Charge, other: &Charge) {
     let outranks = other.demand().outranks(charge.demand());
     let limit = if outranks { other.limit() } else { charge.limit() };
@@ -172,15 +174,15 @@ fn merge(charge: &mut Charge, other: &Charge) {
     *charge = Charge::new(Arc::clone(charge.name()), charge.key(), *limit, demand);
 }
 
-impl Parts {
-    /// Turns the answer of each charge into the answer of each part. The first part of a charge that is no look has its
-    /// receipt.
+impl CallerParts {
+    /// Turns the decision on each charge into the decision on each part. The first part of a charge that is
+    /// not a peek gets the receipt.
     fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
         let mut decided = *joint.decided();
         let first_of = |charge| self.0.iter().position(|part| part.charge == charge);
         decided.refused_by = decided.refused_by.and_then(first_of);
         let mut answers = joint.into_each();
-        let own = |part: &Part| {
+        let own = |part: &CallerPart| {
             let answer = answers.get_mut(part.charge)?;
             let rest = answer.without_receipt();
             Some(match part.intent {
@@ -189,12 +191,12 @@ impl Parts {
             })
         };
         let each: Option<Vec<Decision>> = self.0.iter().map(own).collect();
-        // OK because a store answers as many charges as it was given.
+        // OK because a store returns one decision for each charge.
         Ok(JointDecision::new(decided, each.ok_or(Error::AnswerTaken)?))
     }
 }
 
-fn of_nothing() -> JointDecision {
+fn empty_decision() -> JointDecision {
     JointDecision::new(tollgate_core::Together::of([]), Vec::new())
 }
 

@@ -1,4 +1,4 @@
-//! Where the time comes from: the machine, or a test.
+//! The source of time: the machine's clock, or a test's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,49 +7,49 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The limiter's one source of time, in microseconds since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    source: Source,
+    source: TimeSource,
 }
 
 #[derive(Clone, Debug)]
-#[repr(u8)] // a tag of its own: one inside quanta's clock takes five instructions more to read
-enum Source {
-    System(Counter),
+#[repr(u8)] // a tag of its own: reading one inside quanta's clock takes five more instructions
+enum TimeSource {
+    System(TimeCounter),
     Manual(Arc<AtomicU64>),
-    /// A time once, then tokio's clock.
+    /// A start time, and then tokio's clock.
     Tokio {
         started_us: u64,
         started: tokio::time::Instant,
     },
 }
 
-/// The wall clock once, then a counter that only moves forward.
+/// The wall clock at the start, and then a counter that only moves forward.
 #[derive(Clone, Debug)]
-struct Counter {
-    /// What the wall clock would have shown when the counter began, as far back as that may be.
+struct TimeCounter {
+    /// The wall clock's time when the counter was 0, however long ago that was.
     began_us: u64,
     /// Microseconds for each count, in parts of 2^64.
     scale: u64,
     counter: quanta::Clock,
-    wall: Arc<Wall>,
+    wall: Arc<WallOffset>,
 }
 
-/// How long the wall clock is taken to go on as it did.
+/// How long the offset between the wall clock and the counter is used before it is read again.
 const LOOKED_AT_US: u64 = 100_000;
 
-/// How far the machine's wall clock is ahead of a counter's time. It is looked at again every 100 ms, as it may be
-/// set; looking takes four times as long as the counter does.
+/// How far the machine's wall clock is ahead of a counter's time. It is read again every 100 ms, because the
+/// wall clock may be set; reading it takes four times as long as reading the counter.
 #[derive(Debug, Default)]
-struct Wall {
-    /// Wraps, if it is behind.
+struct WallOffset {
+    /// Wraps around if the wall clock is behind.
     ahead_us: AtomicU64,
-    /// When it is to be looked at again, by the counter.
+    /// The counter's time at which the wall clock is read again.
     due_us: AtomicU64,
 }
 
-impl Wall {
+impl WallOffset {
     #[inline]
     fn at(&self, now_us: u64) -> u64 {
-        // Also if the counter was set back, as when a virtual machine is restored.
+        // The range also covers a counter that was set back, as when a virtual machine is restored.
         let due_us = self.due_us.load(Ordering::Acquire);
         if !(1..=LOOKED_AT_US).contains(&due_us.wrapping_sub(now_us)) {
             return self.look(now_us);
@@ -67,17 +67,17 @@ impl Wall {
     }
 }
 
-impl Counter {
-    fn start() -> Counter {
+impl TimeCounter {
+    fn start() -> TimeCounter {
         const COUNTS: u64 = 1 << 40;
-        // First, as it may take a while to find out how fast its counter counts.
+        // First, because measuring how fast the counter counts may take a while.
         let counter = quanta::Clock::new();
         let started_us = system_us();
         let started = counter.raw();
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
-        // OK because every counter there is counts faster than a million a second.
+        // OK because every existing counter counts faster than a million a second.
         let scale = u64::try_from(scale).unwrap_or(u64::MAX);
-        Counter {
+        TimeCounter {
             began_us: started_us.wrapping_sub(scaled(started, scale)),
             scale,
             counter,
@@ -91,7 +91,7 @@ impl Counter {
     }
 }
 
-/// So many counts in microseconds.
+/// Converts counts to microseconds.
 #[inline]
 fn scaled(counts: u64, scale: u64) -> u64 {
     // OK because the product of two 64-bit numbers, shifted back, fits one.
@@ -99,14 +99,14 @@ fn scaled(counts: u64, scale: u64) -> u64 {
 }
 
 impl Clock {
-    /// The machine's clock. It is read once; from then on time only moves forward, whatever is done
-    /// to the wall clock.
+    /// Returns the machine's clock. The wall clock is read once; from then on time only moves forward, even
+    /// if the wall clock is set.
     pub fn system() -> Clock {
-        Clock { source: Source::System(Counter::start()) }
+        Clock { source: TimeSource::System(TimeCounter::start()) }
     }
 
-    /// tokio's clock, which shows `now_us` now. For tests of what waits: `tokio::time::pause` and
-    /// `advance` move sleeping and deciding together.
+    /// Returns tokio's clock, which shows `now_us` now. For tests of code that waits: `tokio::time::pause`
+    /// and `advance` move timers and decisions together.
     ///
     /// ```
     /// use std::time::Duration;
@@ -120,28 +120,30 @@ impl Clock {
     /// # }
     /// ```
     pub fn tokio(now_us: u64) -> Clock {
-        Clock { source: Source::Tokio { started_us: now_us, started: tokio::time::Instant::now() } }
+        Clock {
+            source: TimeSource::Tokio { started_us: now_us, started: tokio::time::Instant::now() },
+        }
     }
 
-    /// The time now.
+    /// Returns the time.
     #[inline]
     pub fn now_us(&self) -> u64 {
         match &self.source {
-            Source::System(counter) => counter.now_us(),
-            Source::Manual(now_us) => now_us.load(Ordering::Relaxed),
-            Source::Tokio { started_us, started } => {
+            TimeSource::System(counter) => counter.now_us(),
+            TimeSource::Manual(now_us) => now_us.load(Ordering::Relaxed),
+            TimeSource::Tokio { started_us, started } => {
                 let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 started_us.saturating_add(elapsed_us)
             }
         }
     }
 
-    /// What a calendar shows now: the machine's wall clock, also where that was set 100 ms ago or earlier; a test's
-    /// time, if it is that.
+    /// Returns the calendar time: the machine's wall clock, up to 100 ms late after the wall clock is set.
+    /// For a test's clock, the same as [`now_us`](Self::now_us).
     pub fn wall_us(&self) -> u64 {
         match &self.source {
-            Source::System(counter) => counter.wall.at(counter.now_us()),
-            Source::Manual(_) | Source::Tokio { .. } => self.now_us(),
+            TimeSource::System(counter) => counter.wall.at(counter.now_us()),
+            TimeSource::Manual(_) | TimeSource::Tokio { .. } => self.now_us(),
         }
     }
 }
@@ -159,11 +161,11 @@ impl Default for Clock {
 
 impl From<&ManualClock> for Clock {
     fn from(manual: &ManualClock) -> Clock {
-        Clock { source: Source::Manual(Arc::clone(&manual.now_us)) }
+        Clock { source: TimeSource::Manual(Arc::clone(&manual.now_us)) }
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that does not move until a test moves it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -180,17 +182,17 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `now_us`.
+    /// Returns a clock that shows `now_us`.
     pub fn at_us(now_us: u64) -> ManualClock {
         ManualClock { now_us: Arc::new(AtomicU64::new(now_us)) }
     }
 
-    /// Shows `now_us` from now on, also if that is earlier.
+    /// Sets the time, which may be earlier.
     pub fn set_us(&self, now_us: u64) {
         self.now_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Moves forward, by whole microseconds.
+    /// Moves the clock forward, by whole microseconds.
     pub fn advance(&self, by: Duration) {
         let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.now_us.fetch_add(by_us, Ordering::Relaxed);
@@ -202,22 +204,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wall_clock_is_looked_at_again_after_100_ms() {
-        let wall = Wall::default();
+    fn wall_clock_is_read_again_after_100_ms() {
+        let wall = WallOffset::default();
         let seen_us = wall.at(5_000_000);
         assert!(seen_us.abs_diff(system_us()) < 60_000_000);
         assert_eq!(wall.at(5_099_999), seen_us + 99_999);
-        // As if it had been set back by an hour since.
+        // The next line has the effect of the wall clock being set back by an hour.
         wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
         assert!(wall.at(5_100_000).abs_diff(system_us()) < 60_000_000);
         wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
         assert!(wall.at(1_000_000).abs_diff(system_us()) < 60_000_000, "it went back");
     }
 
-    /// Our own scale beside quanta's, over a second and over 10 years of counts.
+    /// Compares this scale with quanta's, over a second and over 10 years of counts.
     #[test]
-    fn the_system_clock_keeps_pace() {
-        let counter = Counter::start();
+    fn system_clock_runs_at_the_same_rate_as_quanta() {
+        let counter = TimeCounter::start();
         for counts in [1_u64 << 31, 1 << 59] {
             let ours_us = scaled(counts, counter.scale);
             let theirs_us = counter.counter.delta_as_nanos(0, counts) / 1_000;

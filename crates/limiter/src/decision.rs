@@ -6,7 +6,7 @@ use tollgate_core::{Checked, Limit, Verdict};
 
 use crate::receipt::{Fingerprint, Receipt};
 
-/// The answer to one request on one limit.
+/// The decision on one request under one limit.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Decision {
@@ -15,67 +15,67 @@ pub struct Decision {
     source: Source,
 }
 
-/// Where an answer comes from.
+/// Where a decision comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The store.
     Store,
-    /// A refusal of the store, up to a second ago.
+    /// A refusal by the store, up to a second ago.
     Cache,
     /// The failure policy, because the store failed.
     Degraded,
 }
 
 impl Decision {
-    /// The store's answer about a key, with a receipt for that key if it was charged.
+    /// Returns the store's decision about a key, with a receipt for that key if it was charged.
     #[inline(always)]
     pub fn of_key(Checked { decision, receipt }: Checked, fingerprint: Fingerprint) -> Decision {
         let receipt = receipt.map(|charge| Receipt::new(charge, fingerprint));
         Decision { decided: decision, receipt, source: Source::Store }
     }
 
-    /// An answer that charged nothing.
+    /// Returns a decision that charged nothing.
     #[inline]
     pub fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
         Decision { decided, receipt: None, source }
     }
 
-    /// Takes the receipt away.
+    /// Takes the receipt.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         self.receipt.take()
     }
 
-    /// The same answer for another part of the check that was charged once, without the receipt.
+    /// Returns the same decision without the receipt, for another part of a check that was charged once.
     pub fn without_receipt(&self) -> Decision {
         Decision { receipt: None, ..*self }
     }
 
-    /// Whether this is a refusal of up to a second ago, remembered: the store was not asked again.
+    /// Whether this is a remembered refusal from up to a second ago, for which the store was not asked again.
     ///
-    /// How long to wait is then for the cost that was refused, which may have been lower, and what
-    /// remains is what remained.
+    /// The time to wait is then that of the refused cost, which may have been lower than this one, and the
+    /// remaining units are the units at that time.
     pub fn is_cached(&self) -> bool {
         self.source == Source::Cache
     }
 
-    /// Whether the store failed, and this was decided without it, as [`OnFailure`](crate::OnFailure)
-    /// says. It carries no receipt.
+    /// Whether the store failed, and [`OnFailure`](crate::OnFailure) decided instead. Such a decision carries
+    /// no receipt.
     pub fn is_degraded(&self) -> bool {
         self.source == Source::Degraded
     }
 
-    /// Whether the request may go.
+    /// Whether the request is allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.decided.is_allowed()
     }
 
-    /// The limit's size: its `limit` or `capacity`.
+    /// Returns the limit's size: its `limit` or `capacity`.
     pub fn limit(&self) -> u64 {
         self.decided.limit
     }
 
-    /// The largest cost that would be allowed at this same instant.
+    /// Returns the largest cost that would be allowed at this same instant.
     pub fn remaining(&self) -> u64 {
         self.decided.remaining
     }
@@ -89,29 +89,30 @@ impl Decision {
         self.decided.retry_after_us().map(Duration::from_micros)
     }
 
-    /// How long until nothing is spent any more, exactly.
+    /// Returns how long until nothing is spent any more, exactly.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.decided.reset_after_us)
     }
 
-    /// How long until more of `limit`, which was asked for, remains than now; `None` if all of it does.
+    /// Returns how long until more units remain than now, under the `limit` that was checked; `None` if all
+    /// of them remain.
     ///
-    /// Never too early: exact, but that a bucket's may be a microsecond late.
+    /// Never too early. Exact, except that the time for a bucket may be a microsecond late.
     pub fn more_after(&self, limit: &Limit) -> Option<Duration> {
         self.decided.more_after_us(limit).map(Duration::from_micros)
     }
 
-    /// How long an allowed request should wait before it goes; zero except from a shaping limit.
+    /// Returns how long an allowed request should wait before it proceeds; zero unless the limit is shaping.
     pub fn delay(&self) -> Duration {
         Duration::from_micros(self.decided.delay_us())
     }
 
-    /// The same in microseconds, as the algorithms have it.
+    /// Returns the decision of the algorithm, in microseconds.
     pub fn decided(&self) -> &tollgate_core::Decision {
         &self.decided
     }
 
-    /// Returns whether the request may go, and when a refused one may.
+    /// Returns whether the request is allowed, and when a refused request may be tried again.
     ///
     /// ```
     /// # use tollgate::{Limiter, Verdict};
@@ -134,8 +135,8 @@ impl Decision {
         self.decided.verdict
     }
 
-    /// Returns what was charged, to be written down with its key and made again by
-    /// [`Scope::receipt`](crate::Scope::receipt); `None` if nothing was charged.
+    /// Returns the receipt of the charge; `None` if nothing was charged. Its cost and place can be stored
+    /// with the key, and [`Scope::receipt`](crate::Scope::receipt) makes the receipt again from them.
     ///
     /// ```
     /// # use tollgate::Limiter;

@@ -1,39 +1,43 @@
-//! What can go wrong; a denial is not among it.
+//! The errors. A denial is not an error.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use tollgate_core::{CostError, LimitError};
 
-/// Why there is no decision. The quota being spent is a decision, never an error.
+/// Why there is no decision. A spent quota is a decision, never an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A cost of 0, or of 2^53 and more.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// A limit that cannot be.
+    /// An invalid limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The numbers that a request brings with it cannot be those of a rule's limit.
-    #[error("a request cannot limit `{scope}` so: {problem}")]
+    /// A request brings numbers for a rule's limit, and they are not valid for it.
+    #[error("the request's numbers do not fit the limit `{scope}`: {problem}")]
     LimitedTo {
         /// The rule, and its domain: `api/per-client`.
         scope: String,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         problem: LimitError,
     },
-    /// A limiter holds at most 2^15 limits at a time, those of one name with other numbers included;
-    /// dropped ones make room, unless they have keys that no other of their name can take.
+    /// A limiter holds at most 2^15 limits at a time; other numbers under the same name count as another
+    /// limit. Dropped limits make room, unless they have keys that no other limit of their name can take
+    /// over.
     #[error("there are {count} limits already; put more keys under one limit instead")]
     TooManyLimits {
-        /// How many.
+        /// The number of limits.
         count: usize,
     },
-    /// A limiter lets [65,536](crate::Builder::max_waiting) wait, and 4,096 behind one key's first.
-    #[error("{waiting} are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`")]
+    /// A limiter lets [65,536](crate::Builder::max_waiting) requests wait, and 4,096 behind the first waiter
+    /// of a key.
+    #[error(
+        "{waiting} requests are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`"
+    )]
     TooManyWaiting {
-        /// How many, for all keys together.
+        /// The number of waiters for all keys together.
         waiting: usize,
     },
     /// Charges of one check belong to different limiters.
@@ -42,9 +46,9 @@ pub enum Error {
     /// More limits in one check than a store across the network takes.
     #[error("{count} limits in one check; use at most {most}")]
     TooManyCharges {
-        /// How many.
+        /// The number of limits in the check.
         count: usize,
-        /// How many there may be.
+        /// The largest number.
         most: usize,
     },
     /// The limits of one check are more work than Redis does in one call.
@@ -74,7 +78,7 @@ pub enum Error {
         /// The largest length.
         most: usize,
     },
-    /// A receipt of another key, or of a limit with another name. Nothing came back.
+    /// The receipt belongs to another key, or to a limit with another name. Nothing was refunded.
     #[error(
         "the receipt is not of this key under `{scope}`; refund it with the key and through the scope that were charged"
     )]
@@ -85,18 +89,19 @@ pub enum Error {
     /// The keys that rules make of one request are too long.
     #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
     KeysTooLong {
-        /// How long, as far as they were made.
+        /// Their length, counted up to where the bound was exceeded.
         bytes: usize,
-        /// How long they may be.
+        /// The largest length.
         most: usize,
     },
-    /// New rules have no rule for domains that are in use: the requests of these would not be limited any more.
+    /// New rules have no rule for domains that are in use. Requests of these domains would no longer be
+    /// limited.
     #[error(
         "no rules for {domains}, which is in use: its requests would not be limited; keep rules for it, or list it \
          under `retired_domains`"
     )]
     DomainsInUse {
-        /// Their names, at most five.
+        /// The names of the domains, at most five.
         domains: String,
     },
     /// A decision without waiting, on a store across the network.
@@ -104,18 +109,18 @@ pub enum Error {
         "this limiter is on a store across the network, such as Redis; await the check instead"
     )]
     MustWait,
-    /// An answer was polled again after it was ready. Futures are polled to their end once.
+    /// An answer was polled again after it was ready. A future must not be polled after it is ready.
     #[error("the answer was taken already; do not poll a future again after it is ready")]
     AnswerTaken,
-    /// The address or the settings of a store.
+    /// An invalid address or setting of a store.
     #[error("{setting}: {problem}")]
     Setting {
-        /// Which.
+        /// The name of the setting.
         setting: &'static str,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         problem: String,
     },
-    /// The store failed: whether the request would have been allowed is not known.
+    /// The store failed: it is unknown whether the request would have been allowed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -126,7 +131,7 @@ impl Error {
     }
 }
 
-/// For what needs no parsing: `impl TryInto<Limit>` is a limit as well as its text.
+/// For conversions that cannot fail: `impl TryInto<Limit>` accepts a limit as well as its text.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Error {
         match never {}
@@ -137,32 +142,32 @@ impl From<Infallible> for Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no connection, or it broke. What was on its way may have been charged.
+    /// There is no connection, or it broke. Requests in flight may have been charged.
     #[error("no connection to {server}: {problem}")]
     Unreachable {
-        /// Its address, without user and password.
+        /// The server's address, without user and password.
         server: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// No answer in time. The request may have been charged, if there was time to send it.
+    /// The server did not answer in time. The request may have been charged, if it was sent.
     #[error("{server} did not answer within {} ms", .after.as_micros().div_ceil(1_000))]
     Timeout {
-        /// Its address, without user and password.
+        /// The server's address, without user and password.
         server: String,
         /// The deadline.
         after: Duration,
     },
-    /// The server answered with an error, and nothing was charged; or with what is no answer of ours.
+    /// The server answered with an error, and nothing was charged; or its reply has an unexpected format.
     #[error("the server refused: {problem}")]
     Refused {
-        /// What it said.
+        /// The server's message.
         problem: String,
     },
-    /// What the server has under the key is no state of this limit. Nothing was charged, and what is
-    /// there is as it was.
+    /// The value that the server has under the key is not a state of this limit. Nothing was charged, and the
+    /// value is unchanged.
     #[error(
-        "what is under `{key}` is no state of this limit; reset the key, or use another prefix"
+        "the value under `{key}` is not a state of this limit; reset the key, or use another prefix"
     )]
     Corrupt {
         /// The key, as it is on the server.
@@ -172,24 +177,24 @@ pub enum StoreError {
     /// request may have been charged. Later requests are sent from a thread of the library's own.
     #[error("the runtime that the limiter was built in ended before the answer came; try again")]
     Gone,
-    /// The server failed again and again, and is left alone for a moment. Nothing was charged.
+    /// The server failed again and again, and gets no requests for a moment. Nothing was charged.
     #[error(
-        "{server} keeps failing, and is asked again in {} ms; the last time: {failure}",
+        "{server} keeps failing; next request in {} ms; last failure: {failure}",
         .again_in.as_millis().max(1)
     )]
     BreakerOpen {
-        /// Its address, without user and password.
+        /// The server's address, without user and password.
         server: String,
-        /// When it is asked again.
+        /// How long until the next request is sent to it.
         again_in: Duration,
-        /// How it failed the last time.
+        /// The last failure.
         failure: String,
     },
-    /// So many requests wait for the server, or for so long, that this one could not be sent in time:
-    /// the server is too slow for them, or stands still. Nothing was charged.
-    #[error("not sent in time to the server, for which {waiting} requests wait")]
+    /// The queue for the server is so long, or so slow, that this request could not be sent in time: the
+    /// server is too slow for the load, or hangs. Nothing was charged.
+    #[error("not sent in time: {waiting} requests wait for the server")]
     Overloaded {
-        /// How many.
+        /// The number of waiting requests.
         waiting: usize,
     },
 }
@@ -199,7 +204,7 @@ impl StoreError {
     pub const KINDS: [&'static str; 7] =
         ["unreachable", "timeout", "refused", "corrupt", "gone", "breaker_open", "overloaded"];
 
-    /// Which of them it is, in a word: `timeout`. To count by, and stable.
+    /// Returns the kind of the error in a word, for example `timeout`. Stable, for counting.
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::Unreachable { .. } => "unreachable",
@@ -225,7 +230,7 @@ impl StoreError {
     }
 }
 
-/// What came from elsewhere, in one line of bounded length.
+/// Turns foreign text into one line of bounded length.
 fn in_one_line(text: &str) -> String {
     let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
     text.trim().chars().map(printable).take(200).collect()
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_is_of_one_of_the_kinds_and_every_kind_is_one() {
+    fn kinds_list_every_store_error() {
         let (server, problem) = (String::from("a"), String::from("b"));
         let (after, again_in) = (Duration::from_millis(10), Duration::from_millis(10));
         let errors = [

@@ -1,19 +1,20 @@
-//! How the servers of a limiter are.
+//! The state of a limiter's servers.
 
 use crate::error::StoreError;
 
-/// How the servers of a limiter are, as this process sees it.
+/// The state of a limiter's servers, as this process sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Each of them; of a cluster those that are known to own a slot, or were asked who does.
+    /// The servers. In a cluster, the nodes that are known to own a slot, and the nodes that were queried for
+    /// the owners.
     pub servers: Vec<ServerHealth>,
-    /// How many requests servers failed to decide so far, whatever became of them. A check of several
-    /// limits on different servers is several.
+    /// How many requests the servers have failed to decide so far, whatever the failure policy made of them.
+    /// A check of limits on several servers counts as several requests.
     pub failed: u64,
-    /// The same by [kind](StoreError::kind): every one, also those of which there were none.
+    /// The same number by [kind](StoreError::kind): every kind is listed, also with a count of 0.
     pub failed_by_kind: Vec<(&'static str, u64)>,
-    /// Why the last of those failed.
+    /// The reason of the last failure.
     pub last_failure: Option<StoreError>,
 }
 
@@ -36,26 +37,26 @@ impl ServerHealth {
     }
 }
 
-/// How one server is, as this process sees it.
+/// The state of one server, as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerHealth {
-    /// Its address, without user and password.
+    /// The server's address, without user and password.
     pub server: String,
-    /// Whether it is asked.
+    /// Whether requests are sent to the server.
     pub breaker: BreakerState,
-    /// How many charges wait to be sent to it.
+    /// How many charges wait to be sent to the server.
     pub waiting: usize,
 }
 
-/// Whether a server is asked. One that fails or is too slow again and again is left alone for a
-/// moment, so that nobody waits for it in vain.
+/// Whether requests are sent to a server. A server that fails or is too slow again and again gets no requests
+/// for a moment, so that no caller waits for it in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// It is asked.
+    /// Requests are sent.
     Closed,
-    /// It is left alone.
+    /// No requests are sent.
     Open,
-    /// It is asked once, and if that goes well, again.
+    /// One request is sent as a probe; if it succeeds, requests are sent again.
     HalfOpen,
 }

@@ -1,4 +1,4 @@
-//! The answer of several limits to one request.
+//! The decision of several limits on one request.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use tollgate_core::{Ask, Cost, Intent, MAX_UNITS, Part, Role, Verdict};
 
 use crate::decision::Decision;
 
-/// The answer of several limits to one request: all were charged, or none, but for peeks.
+/// The decision of several limits on one request: all limits are charged, or none is. Peeks are never
+/// charged.
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct JointDecision {
@@ -15,30 +16,31 @@ pub struct JointDecision {
 }
 
 impl JointDecision {
-    /// Returns the answer of several limits, with each one's own.
+    /// Returns the joint decision, with the decision of each limit.
     #[inline]
     pub fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> JointDecision {
         JointDecision { decided, each }
     }
 
-    /// The answer of a single limit to a request that costs `units`.
+    /// Returns the decision of a single limit on a request that costs `units`.
     pub fn of_one(decision: Decision, units: u64) -> JointDecision {
         let requests_remaining = decision.remaining() / units.max(1);
         let part = Part { role: Role::Enforced, decision: *decision.decided(), requests_remaining };
         JointDecision { decided: tollgate_core::Together::of([part]), each: vec![decision] }
     }
 
-    /// Whether every enforced limit admits the request.
+    /// Whether every enforced limit allows the request.
     pub fn is_allowed(&self) -> bool {
         self.decided.verdict.is_allowed()
     }
 
-    /// Yes or no, and when.
+    /// Returns whether the request is allowed, and when a refused request may be tried again.
     pub fn verdict(&self) -> Verdict {
         self.decided.verdict
     }
 
-    /// When refused, which of the checks one must wait for longest; of several, the first.
+    /// Returns the index of the check that refuses for longest; the first, if several do. `None` for an
+    /// allowed request.
     pub fn refused_by(&self) -> Option<usize> {
         self.decided.refused_by
     }
@@ -73,57 +75,57 @@ impl JointDecision {
         self.decided.verdict.retry_after_us().map(Duration::from_micros)
     }
 
-    /// How long until nothing is spent of any enforced limit.
+    /// Returns how long until nothing is spent under any enforced limit.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.decided.reset_after_us)
     }
 
-    /// How long an allowed request should wait before it goes: the longest of the limits' delays.
+    /// Returns how long an allowed request should wait before it proceeds: the longest of the limits' delays.
     pub fn delay(&self) -> Duration {
         Duration::from_micros(self.decided.verdict.delay_us())
     }
 
-    /// Whether the store failed, and one or more of the limits were decided without it.
+    /// Whether the store failed, and at least one limit was decided without it.
     pub fn is_degraded(&self) -> bool {
         self.each.iter().any(Decision::is_degraded)
     }
 
-    /// Each limit's own answer, in the order of the checks. One that admits a request which another
-    /// refuses says allowed, and was not charged.
+    /// Returns each limit's own decision, in the order of the checks. A limit that would allow a request
+    /// which another limit refuses says allowed, and was not charged.
     pub fn each(&self) -> &[Decision] {
         &self.each
     }
 
-    /// Returns the answer of all limits together, as the algorithms have it.
+    /// Returns the decision of all limits together, as the algorithms return it.
     pub fn decided(&self) -> &tollgate_core::Together {
         &self.decided
     }
 
-    /// The same, to take the receipts.
+    /// Takes each limit's own decision, for the receipts.
     pub fn into_each(self) -> Vec<Decision> {
         self.each
     }
 }
 
-/// What is asked of one limit.
+/// A request to one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The cost, and the longest wait.
     pub ask: Ask,
-    /// Whether a refusal counts.
+    /// Whether the limit is enforced, so that it can refuse the request.
     pub role: Role,
-    /// Whether it is charged.
+    /// Whether the limit is charged.
     pub intent: Intent,
 }
 
 impl Demand {
-    /// Returns the demand of a plain check: it can refuse, and is charged.
+    /// Returns the demand of a plain check: enforced, and charged.
     pub fn of(ask: Ask) -> Demand {
         Demand { ask, role: Role::Enforced, intent: Intent::Charge }
     }
 
-    /// Whether of two parts of one check with the same key this is the one that counts: what can refuse
-    /// before a shadow, and of those what is charged before a look.
+    /// Whether this one takes precedence, of two parts of one check with the same key: enforced before
+    /// shadow, then charge before peek.
     pub(crate) fn outranks(&self, other: &Demand) -> bool {
         self.rank() > other.rank()
     }
@@ -132,9 +134,10 @@ impl Demand {
         (self.role == Role::Enforced, self.intent == Intent::Charge)
     }
 
-    /// Two parts of one check with the same key, as one: the one that counts alone, or else with the costs
-    /// added, and as patient as the less patient. A shadow beside an enforced part adds nothing: it must
-    /// not refuse; nor does a look beside a charge, which it is no part of.
+    /// Merges two parts of one check with the same key. The part that takes precedence stands alone; equal
+    /// parts have their costs added and the shorter of their longest waits. A shadow next to an enforced part
+    /// adds nothing, because it must not refuse; neither does a peek next to a charge, because it must not be
+    /// charged.
     pub(crate) fn merged(self, other: Demand) -> Demand {
         if other.outranks(&self) {
             return other;

@@ -9,11 +9,12 @@ use crate::address::{ClientAddress, Ipv6Prefix};
 /// A reference to anything that is `AsRef<[u8]>` is a key of those bytes: `"user:42"`, a `&String`, a
 /// `&Vec<u8>`.
 ///
-/// An IP address, by value, is the client's key as the middleware and rules have it:
-/// `ip=203.0.113.9`. IPv6 addresses with the same first 56 bits are one client, since one home or
-/// office has all of them: `ip=2001:db8:12:3400::/56`. An IPv4-mapped IPv6 address is the IPv4 address. For
-/// another prefix, use a [`ClientAddress`]; to tell single IPv6 addresses apart, give it 128 bits.
-/// [`Scope::acquire`](crate::Scope::acquire) takes references only, so that it also needs one.
+/// An IP address, passed by value, becomes the client's key as the middleware and the rules write it:
+/// `ip=203.0.113.9`. IPv6 addresses with the same first 56 bits are one client, because one home or office
+/// has all of them: `ip=2001:db8:12:3400::/56`. An IPv4-mapped IPv6 address counts as the IPv4 address. For
+/// another prefix, use a [`ClientAddress`]; to count single IPv6 addresses separately, give it 128 bits.
+/// [`Scope::acquire`](crate::Scope::acquire) takes references only, so an IP address needs a `ClientAddress`
+/// there too.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -34,10 +35,10 @@ use crate::address::{ClientAddress, Ipv6Prefix};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Key<'k>(Inner<'k>);
+pub struct Key<'k>(KeyBytes<'k>);
 
 #[derive(Clone, Debug)]
-enum Inner<'k> {
+enum KeyBytes<'k> {
     Bytes(&'k [u8]),
     /// Boxed, so that a key is as small as a slice: a check with one is moved several times.
     Address(Box<ClientAddress>),
@@ -50,8 +51,8 @@ impl Key<'_> {
     #[inline(always)]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Inner::Bytes(bytes) => bytes,
-            Inner::Address(address) => address.as_key(),
+            KeyBytes::Bytes(bytes) => bytes,
+            KeyBytes::Address(address) => address.as_key(),
         }
     }
 }
@@ -59,13 +60,13 @@ impl Key<'_> {
 impl<'k, K: AsRef<[u8]> + ?Sized> From<&'k K> for Key<'k> {
     #[inline(always)]
     fn from(bytes: &'k K) -> Key<'k> {
-        Key(Inner::Bytes(bytes.as_ref()))
+        Key(KeyBytes::Bytes(bytes.as_ref()))
     }
 }
 
 impl From<IpAddr> for Key<'_> {
     fn from(ip: IpAddr) -> Self {
-        Key(Inner::Address(Box::new(ClientAddress::of(ip, Ipv6Prefix::default()))))
+        Key(KeyBytes::Address(Box::new(ClientAddress::of(ip, Ipv6Prefix::default()))))
     }
 }
 

@@ -1,16 +1,17 @@
 //! The limiter: names and limits, checks, waiting, the memory store, and the interface of other stores.
 //!
-//! Use it through the crate `tollgate`, which re-exports it and has the tutorial. Modules, each using those before it:
+//! Use it through the crate `tollgate`, which re-exports it and has the tutorial. Each module uses only
+//! modules listed before it:
 //!
-//! - `clock`, `error`, `key` and `address`: time, what can go wrong, and whose request it is
+//! - `clock`, `error`, `key` and `address`: time, errors, and the client of a request
 //! - `names`: the registry of names
-//! - `receipt`, `decision`, `joint`, `health`, `failure`: what is answered, and what happens when a store fails
+//! - `receipt`, `decision`, `joint`, `health`, `failure`: decisions, and the failure policies of stores
 //! - `answer`: the future of every operation
 //! - [`store`]: the interface of stores across the network; the memory store; decisions without a store
-//! - `lines`: who waits for which key, in order
+//! - `queues`: the queues of waiters, one for each key
 //! - `limiter`: a store, a clock, and the registry of names
-//! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several; `acquire`: waiting
-//!   for a turn
+//! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several;
+//!   `acquire`: waiting until a request is admitted
 //! - `serialize`: decisions and receipts for serde (feature `serde`)
 
 mod acquire;
@@ -26,8 +27,8 @@ mod health;
 mod joint;
 mod key;
 mod limiter;
-mod lines;
 mod names;
+mod queues;
 mod receipt;
 mod scope;
 #[cfg(feature = "serde")]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::{OnFailure, StoreTerms};
 use crate::health::Health;
 use crate::joint::JointDecision;
-use crate::lines::Lines;
 use crate::names::Names;
+use crate::queues::WaitQueues;
 use crate::store::memory::{CeilingCounts, Memory, Usage};
 use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 
@@ -30,15 +30,15 @@ use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    inner: Arc<Inner>,
+    inner: Arc<LimiterState>,
 }
 
-struct Inner {
+struct LimiterState {
     store: Store,
     names: Names,
-    /// Of everything but decisions on a remote store, which has its own.
+    /// The clock of everything except decisions on a remote store, which has its own clock.
     clock: Clock,
-    lines: Lines,
+    queues: WaitQueues,
 }
 
 /// The store of a limiter.
@@ -60,19 +60,19 @@ pub(crate) struct Local {
 pub(crate) struct Remote {
     pub(crate) store: Arc<dyn RemoteStore>,
     fallback: Arc<Fallback>,
-    /// Of scopes that have none of their own.
-    pub(crate) terms: Terms,
-    /// The caller's clock, where it decides instead of the store's.
+    /// The terms of scopes that set none.
+    pub(crate) terms: StoreTerms,
+    /// The caller's clock, if decisions use it instead of the store's.
     clock: Option<Clock>,
 }
 
 impl Remote {
-    /// Returns the time to decide at; the store's own, if `None`.
+    /// Returns the time to decide at; `None` for the store's own time.
     pub(crate) fn time(&self, at_us: Option<u64>) -> Option<u64> {
         at_us.or_else(|| self.clock.as_ref().map(Clock::now_us))
     }
 
-    /// Decides by the failure policy what the store failed to decide.
+    /// Applies the failure policy, if the store failed to decide.
     pub(crate) fn decide_instead(
         &self,
         answer: Result<Decision, Error>,
@@ -107,44 +107,46 @@ impl Remote {
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
     clock: Option<Clock>,
-    /// `None` keeps every key.
+    /// `None` removes the ceiling: every key is kept.
     max_bytes: Option<usize>,
     room_for: usize,
     max_waiting: usize,
 }
 
 impl Builder {
-    /// Where the time comes from; the machine, unless a test says otherwise.
+    /// Sets the source of time. The default is the machine's clock; tests set another.
     pub fn clock(self, clock: impl Into<Clock>) -> Builder {
         Builder { clock: Some(clock.into()), ..self }
     }
 
-    /// The most bytes that keys' state may take: 64 MiB unless said, enough for 1.3 million keys.
+    /// Sets the most bytes that the state of keys may take. The default is 64 MiB, enough for 1.3 million
+    /// keys.
     ///
-    /// At the ceiling nobody's state is dropped; new keys then share one state for each name. What
-    /// the allocator takes is counted: with glibc, after 10 million invented keys, a process had
-    /// grown by no more than its ceiling. Only logs that come and go in ever other sizes leave holes
-    /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes 2 KiB
-    /// for each MiB of its ceiling: 128 KiB of 64 MiB. When it is dropped, the memory of its keys stays with the process, for
-    /// the limiters that come after it.
+    /// At the ceiling no key's state is evicted; new keys share one overflow state for each name. The count
+    /// includes the allocator's overhead: with glibc, after 10 million invented keys, a process had grown by
+    /// no more than its ceiling. Only logs that come and go in ever different sizes leave holes in the heap
+    /// that the allocator cannot reuse: 15% above the ceiling in a test made for that. An empty limiter takes
+    /// 2 KiB for each MiB of its ceiling: 128 KiB for 64 MiB. When a limiter is dropped, the memory of its
+    /// keys stays with the process, for limiters that are built later.
     pub fn max_bytes(self, max_bytes: usize) -> Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
     }
 
-    /// Keeps every key for ever, without a ceiling: to replay a trace, whose time may go back to
-    /// when a key had something spent.
+    /// Keeps every key for ever, without a ceiling: for replaying a trace, in which time may go back to when
+    /// a key had something spent.
     pub fn keep_every_key(self) -> Builder {
         Builder { max_bytes: None, ..self }
     }
 
-    /// Has [`build`](Self::build) ask the system for the memory of so many keys, as far as it is under the ceiling,
-    /// rather than each check that brings some in.
+    /// Makes [`build`](Self::build) allocate the memory for this many keys, as far as the ceiling allows, so
+    /// that checks of new keys need not.
     ///
-    /// Those then seldom wait: keys are spread by chance, so that of a million about a thousandth still have to make
-    /// room, 20 to 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
-    /// `/sys/kernel/mm/transparent_hugepage/enabled`) the memory is of those: with a million keys a check took 0.7 to
-    /// 1.0 times as long, the less the busier the machine. Logs of more than three entries take theirs when they need
-    /// it, of what is left under the ceiling. On Redis this is ignored.
+    /// Checks of new keys then seldom wait for memory. Keys are spread by chance, so out of a million keys
+    /// about a thousandth still make their shard grow, at 20 to 40 us each. Where Linux offers huge pages on
+    /// request (`madvise` or `always` in `/sys/kernel/mm/transparent_hugepage/enabled`), the memory consists
+    /// of huge pages: with a million keys a check took 0.7 to 1.0 times as long, with the larger gains on a
+    /// busy machine. Logs of more than three entries allocate their memory when they need it, from what is
+    /// left under the ceiling. On Redis this is ignored.
     ///
     /// ```
     /// let limiter = tollgate::Limiter::builder().room_for(100_000).build();
@@ -154,8 +156,8 @@ impl Builder {
         Builder { room_for: keys, ..self }
     }
 
-    /// The most that may wait in [`Scope::acquire`](crate::Scope::acquire) at a time, for all keys together: 65,536 unless
-    /// said. Behind the first of one key, 4,096 may.
+    /// Sets how many requests may wait in [`Scope::acquire`](crate::Scope::acquire) at a time, for all keys
+    /// together. The default is 65,536. Behind the first waiter of one key, up to 4,096 requests may wait.
     pub fn max_waiting(self, max_waiting: usize) -> Builder {
         Builder { max_waiting, ..self }
     }
@@ -170,11 +172,11 @@ impl Builder {
     ) -> Result<RemoteBuilder, Error> {
         let fallback = Arc::new(Fallback::new(self.max_bytes));
         let store = Arc::new(connect(&fallback)?);
-        let terms = Terms { deadline: DEADLINE, on_failure: None };
+        let terms = StoreTerms { deadline: DEADLINE, on_failure: None };
         Ok(RemoteBuilder { builder: self, store, fallback, terms })
     }
 
-    /// The limiter.
+    /// Builds the limiter.
     pub fn build(self) -> Limiter {
         let memory = Memory::new(self.max_bytes);
         memory.make_room_for(self.room_for);
@@ -184,7 +186,7 @@ impl Builder {
     }
 }
 
-/// How long a store across the network has for a request, unless it is set.
+/// How long a store across the network has for a request, by default.
 pub const DEADLINE: Duration = Duration::from_millis(10);
 
 /// Settings of a [`Limiter`] on a store across the network.
@@ -194,27 +196,27 @@ pub struct RemoteBuilder {
     builder: Builder,
     store: Arc<dyn RemoteStore>,
     fallback: Arc<Fallback>,
-    terms: Terms,
+    terms: StoreTerms,
 }
 
 impl RemoteBuilder {
-    /// Sets how long the store has for a request, waiting for other requests included; 10 ms unless set. At least
-    /// 1 ms, at most an hour. A scope may have [its own](crate::Scope::deadline).
+    /// Sets how long the store has for a request, including the time in its queue. The default is 10 ms; at
+    /// least 1 ms, at most an hour. A scope may have [its own](crate::Scope::deadline).
     pub fn deadline(mut self, deadline: Duration) -> RemoteBuilder {
         self.terms.set_deadline(deadline);
         self
     }
 
-    /// Sets what a check comes to when the store fails. Without this, checks are [open](OnFailure::Open), and
-    /// [acquires](crate::Acquire) wait for their turn in this process. A scope may have
-    /// [its own](crate::Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
-    /// [`Builder::max_bytes`] says.
+    /// Sets what happens to a check when the store fails. Without this, checks are [open](OnFailure::Open),
+    /// and [acquires](crate::Acquire) queue in this process. A scope may have [its
+    /// own](crate::Scope::on_failure). The memory for [`OnFailure::Local`], shared by all scopes, is bounded
+    /// by [`Builder::max_bytes`].
     pub fn on_failure(mut self, on_failure: OnFailure) -> RemoteBuilder {
         self.terms.on_failure = Some(on_failure);
         self
     }
 
-    /// The limiter.
+    /// Builds the limiter.
     pub fn build(self) -> Limiter {
         let RemoteBuilder { builder, store, fallback, terms } = self;
         let Builder { clock, max_waiting, .. } = builder;
@@ -224,19 +226,19 @@ impl RemoteBuilder {
 }
 
 impl Limiter {
-    /// A limiter in this process's memory, on the machine's clock.
+    /// Returns a limiter in this process's memory, on the machine's clock.
     pub fn memory() -> Limiter {
         Limiter::builder().build()
     }
 
-    /// A limiter with other settings.
+    /// Returns the settings of a limiter, to be changed.
     pub fn builder() -> Builder {
         Builder { clock: None, max_bytes: Some(64 << 20), room_for: 0, max_waiting: 65_536 }
     }
 
     fn new(store: Store, clock: Clock, max_waiting: usize) -> Limiter {
-        let (names, lines) = (Names::default(), Lines::new(max_waiting));
-        Limiter { inner: Arc::new(Inner { store, names, clock, lines }) }
+        let (names, queues) = (Names::default(), WaitQueues::new(max_waiting));
+        Limiter { inner: Arc::new(LimiterState { store, names, clock, queues }) }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -247,8 +249,8 @@ impl Limiter {
         &self.inner.names
     }
 
-    pub(crate) fn lines(&self) -> &Lines {
-        &self.inner.lines
+    pub(crate) fn queues(&self) -> &WaitQueues {
+        &self.inner.queues
     }
 
     /// Returns the clock of the limiter. A remote store decides at its own time, unless the clock was
@@ -262,17 +264,17 @@ impl Limiter {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How many stand in line in [`Scope::acquire`](crate::Scope::acquire), for all keys together.
+    /// Returns how many requests wait in [`Scope::acquire`](crate::Scope::acquire), for all keys together.
     pub fn waiting(&self) -> usize {
-        self.inner.lines.waiting()
+        self.inner.queues.waiting()
     }
 
-    /// Whether its state is in this process, so that every answer is ready at once.
+    /// Whether the state is in this process, so that every answer is ready at once.
     pub fn is_local(&self) -> bool {
         matches!(self.inner.store, Store::Memory(_))
     }
 
-    /// How the servers are; `None` of a limiter in memory.
+    /// Returns the state of the servers; `None` for a limiter in memory.
     pub fn health(&self) -> Option<Health> {
         match &self.inner.store {
             Store::Memory(_) => None,
@@ -280,7 +282,7 @@ impl Limiter {
         }
     }
 
-    /// What the memory store holds; nothing, of a limiter on Redis.
+    /// Returns what the memory store holds; zeros for a limiter on Redis.
     pub fn usage(&self) -> Usage {
         match &self.inner.store {
             Store::Memory(local) => local.memory.usage(),

@@ -32,7 +32,7 @@ impl Name {
         Name { number, text: text.into(), encoded: encoded.into() }
     }
 
-    /// Returns a number that no other name of this process has, not even after this one was dropped.
+    /// Returns a number that no other name of this process has, even after this name was dropped.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -48,27 +48,28 @@ impl Name {
     }
 }
 
-/// The names of one limiter. A name that nobody holds is forgotten.
+/// The names of one limiter. A name that is not in use is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    registered: RwLock<Registered>,
+    registered: RwLock<NameTable>,
 }
 
 #[derive(Debug)]
-struct Registered {
+struct NameTable {
     by_text: HashMap<Box<str>, Weak<Name>, RandomState>,
     /// The size at which dropped names are removed next.
     sweep_at: usize,
 }
 
-impl Default for Registered {
-    fn default() -> Registered {
-        Registered { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
+impl Default for NameTable {
+    fn default() -> NameTable {
+        NameTable { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
     }
 }
 
 impl Names {
-    /// Returns the name of this text; makes it if nobody holds it. Any number of names.
+    /// Returns the name with this text, and registers it if it is not in use. The number of names is not
+    /// bounded.
     pub(crate) fn get(&self, text: &str, encode: impl FnOnce() -> Box<[u8]>) -> Arc<Name> {
         if let Some(name) = self.registered.read().find(text) {
             return name;
@@ -77,7 +78,7 @@ impl Names {
         registered.find(text).unwrap_or_else(|| registered.add(text, encode()))
     }
 
-    /// [`get`](Self::get), but an error if there are 32,768 other names already.
+    /// Does the same as [`get`](Self::get), but returns an error if there are 32,768 other names already.
     pub(crate) fn get_bounded(
         &self,
         text: &str,
@@ -99,7 +100,7 @@ impl Names {
     }
 }
 
-impl Registered {
+impl NameTable {
     fn find(&self, text: &str) -> Option<Arc<Name>> {
         self.by_text.get(text)?.upgrade()
     }
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_number_while_it_is_held() {
+    fn name_keeps_its_number_while_it_is_in_use() {
         let names = Names::default();
         let api = plain(&names, "api");
         assert_eq!(plain(&names, "api").number(), api.number());

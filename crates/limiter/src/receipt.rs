@@ -4,26 +4,26 @@ use std::fmt;
 
 use tollgate_core::{Cost, Place};
 
-/// A charge to one key: the only way to refund it, and good for one refund.
+/// The receipt of a charge to one key: needed to refund the charge, and good for one refund.
 ///
 /// A receipt belongs to the key and to the name of the limit that were charged. A refund with another
 /// key, or through a scope of another name, is an error
 /// ([`ReceiptMismatch`](crate::Error::ReceiptMismatch)) and changes nothing.
 ///
-/// Not `Clone`: a refund takes the receipt away. A window's receipt is good only while the window
-/// keeps its length.
+/// Not `Clone`: a refund takes the receipt. The receipt of a window is good only while the window keeps its
+/// length.
 #[derive(PartialEq, Eq)]
 pub struct Receipt {
     charge: tollgate_core::Receipt,
     fingerprint: Fingerprint,
 }
 
-/// A fingerprint of a key and of its limit's name. Equal for equal keys, and for two different keys with a chance of
-/// 1 in 2^64.
+/// A fingerprint of a key and of its limit's name. Equal keys have equal fingerprints; two different keys
+/// have equal ones with a chance of 1 in 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub(crate) u64);
 
-/// Without the fingerprint, which differs from one process to the next.
+/// Omits the fingerprint, which differs from one process to the next.
 impl fmt::Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (cost, place) = (self.cost(), self.place());
@@ -46,18 +46,18 @@ impl Receipt {
         self.charge.cost()
     }
 
-    /// Returns where in the key's state they were charged.
+    /// Returns where in the key's state the units were charged.
     pub fn place(&self) -> Place {
         self.charge.place()
     }
 
-    /// Returns a copy, for a caller that makes sure by other means that one of the two is refunded.
+    /// Returns a copy, for a caller that ensures in another way that only one of the two is refunded.
     pub fn copy(&self) -> Receipt {
         let charge = tollgate_core::Receipt::of(self.charge.cost(), self.charge.place());
         Receipt { charge, fingerprint: self.fingerprint }
     }
 
-    /// Returns the charge, if this is the receipt of `fingerprint`.
+    /// Returns the charge, if this receipt has the fingerprint.
     pub(crate) fn charge_of(self, fingerprint: Fingerprint) -> Option<tollgate_core::Receipt> {
         (self.fingerprint == fingerprint).then_some(self.charge)
     }

@@ -1,4 +1,4 @@
-//! A limit under a name, and what can be done with a key of it.
+//! A limit under a name, and the operations on its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tollgate_core::{self as core, Ask, Cost, Entry, Limit, Place as ChargePlace}
 
 use crate::answer::Answer;
 use crate::error::Error;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::{OnFailure, StoreTerms};
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::limiter::{Limiter, Local, Remote, Store};
@@ -16,8 +16,8 @@ use crate::receipt::{Fingerprint, Receipt};
 use crate::store::memory;
 use crate::store::{Call, Charge, KeyState, Wake};
 
-/// The longest key: hashing it is a pass over all of its bytes, before the deadline of a check begins.
-/// The keys that rules make of one request have at most this length together.
+/// The longest key. Hashing a key reads all of its bytes, before the deadline of a check begins. The keys
+/// that rules make for one request have at most this length together.
 pub const MAX_KEY_BYTES: usize = 1 << 20;
 
 /// The longest name: a limiter keeps up to 32,768 of them.
@@ -34,7 +34,7 @@ pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
 
 /// A limit under a name. Cheap to clone.
 ///
-/// What a failing store means is the handle's: others of the same name may say otherwise.
+/// The failure policy and the deadline belong to this handle: other handles of the same name may have others.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -50,12 +50,12 @@ pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
 #[derive(Clone, Debug)]
 pub struct Scope {
     limiter: Limiter,
-    place: Place,
+    place: ScopePlace,
 }
 
-/// Where the state of a scope's keys is.
+/// Where the state of a scope's keys is kept.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ScopePlace {
     Memory { local: Arc<Local>, kept: Arc<memory::Scope> },
     Remote(Arc<RemoteScope>),
 }
@@ -66,23 +66,23 @@ pub(crate) struct RemoteScope {
     pub(crate) remote: Arc<Remote>,
     name: Arc<Name>,
     limit: Limit,
-    pub(crate) terms: Terms,
+    pub(crate) terms: StoreTerms,
 }
 
 impl RemoteScope {
-    /// Returns what is asked of a key.
+    /// Returns a charge of a key.
     pub(crate) fn charge(&self, key: &[u8], demand: Demand) -> Charge {
         Charge::new(Arc::clone(&self.name), key, self.limit, demand)
     }
 
-    /// Returns the charge of one unit, for a request that charges nothing.
+    /// Returns a charge of one unit, to identify the key in a request that charges nothing.
     fn look(&self, key: &[u8]) -> Charge {
         self.charge(key, Demand::of(Ask::new(Cost::ONE)))
     }
 
-    /// Returns how a request other than a check is carried out.
+    /// Returns the time, the deadline and the policy of a request other than a check.
     fn call(&self) -> Call {
-        let Terms { deadline, .. } = self.terms;
+        let StoreTerms { deadline, .. } = self.terms;
         Call { at_us: self.remote.time(None), deadline, on_failure: OnFailure::Closed }
     }
 }
@@ -111,13 +111,13 @@ impl Limiter {
     /// # }
     /// ```
     ///
-    /// State belongs to the name and the key: two names with the same numbers do not share it, the
-    /// same name twice does.
+    /// State belongs to the name and the key: two names with the same numbers do not share state, two scopes
+    /// of the same name do.
     ///
-    /// The same name may come with other numbers, or another algorithm: a limit can change while it is
-    /// in use, and each customer can have its own. A check carries what its key has spent over to the
-    /// limit of its scope, and there it stays spent. A key that has spent more than the new limit allows stays
-    /// under the old limit, at the new size, until enough of it has come back.
+    /// The same name may come with other numbers, or another algorithm: a limit can change while it is in
+    /// use, and each customer can have its own. A check carries what its key has spent over to the limit of
+    /// its scope, where it stays spent. A key that has spent more than the new limit allows stays under the
+    /// old limit, at the new size, until enough units have come back.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -152,13 +152,13 @@ impl Limiter {
             Store::Memory(local) => {
                 let name = self.names().get(name, Box::default);
                 let kept = local.memory.scope_as_of(&name, limit, || local.clock.now_us())?;
-                Place::Memory { local: Arc::clone(local), kept }
+                ScopePlace::Memory { local: Arc::clone(local), kept }
             }
             Store::Remote(remote) => {
                 let encode = || remote.store.encode_name(name);
                 let name = self.names().get_bounded(name, encode)?;
                 let (remote, terms) = (Arc::clone(remote), remote.terms);
-                Place::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
+                ScopePlace::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
             }
         };
         Ok(Scope { limiter: self.clone(), place })
@@ -167,36 +167,36 @@ impl Limiter {
 
 impl Scope {
     #[inline(always)]
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ScopePlace {
         &self.place
     }
 
-    /// Whether its state is in this process, so that every answer is ready at once.
+    /// Whether the state is in this process, so that every answer is ready at once.
     #[inline(always)]
     pub fn is_local(&self) -> bool {
-        matches!(self.place, Place::Memory { .. })
+        matches!(self.place, ScopePlace::Memory { .. })
     }
 
     /// Returns the memory store and the scope there; an error if the state is on a store across the network.
     #[inline(always)]
     pub(crate) fn local(&self) -> Result<(&Local, &memory::Scope), Error> {
         match &self.place {
-            Place::Memory { local, kept } => Ok((local, kept)),
-            Place::Remote(_) => Err(Error::MustWait),
+            ScopePlace::Memory { local, kept } => Ok((local, kept)),
+            ScopePlace::Remote(_) => Err(Error::MustWait),
         }
     }
 
-    /// Whether its limit delays requests.
+    /// Whether the limit delays requests.
     pub fn is_shaping(&self) -> bool {
         self.limit().is_shaping()
     }
 
-    /// The limiter that it belongs to.
+    /// Returns the limiter of this scope.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         self.registered().text()
     }
@@ -204,49 +204,49 @@ impl Scope {
     /// Returns the name as it is registered.
     pub(crate) fn registered(&self) -> &Name {
         match &self.place {
-            Place::Memory { kept, .. } => kept.name(),
-            Place::Remote(scope) => &scope.name,
+            ScopePlace::Memory { kept, .. } => kept.name(),
+            ScopePlace::Remote(scope) => &scope.name,
         }
     }
 
-    /// The limit.
+    /// Returns the limit.
     #[inline]
     pub fn limit(&self) -> &Limit {
         match &self.place {
-            Place::Memory { kept, .. } => &kept.limit,
-            Place::Remote(scope) => &scope.limit,
+            ScopePlace::Memory { kept, .. } => &kept.limit,
+            ScopePlace::Remote(scope) => &scope.limit,
         }
     }
 
-    /// What a check through this handle comes to when the store fails, instead of what the limiter says
-    /// (`Redis::on_failure`). In memory it makes no difference.
+    /// Sets what happens to a check through this handle when the store fails, instead of the limiter's policy
+    /// (`Redis::on_failure`). No effect in memory.
     #[must_use = "only the handle that comes back has it"]
     pub fn on_failure(self, on_failure: OnFailure) -> Scope {
         self.with_terms(|terms| terms.on_failure = Some(on_failure))
     }
 
-    /// How long a request through this handle may take, instead of what the limiter says
-    /// (`Redis::deadline`), be it shorter or longer: at least 1 ms, at most an hour. Of several
-    /// limits in one check the shortest of the enforced ones holds. In memory it makes no difference.
+    /// Sets the deadline of requests through this handle, instead of the limiter's (`Redis::deadline`). It
+    /// may be shorter or longer: at least 1 ms, at most an hour. In a check of several limits, the shortest
+    /// deadline of the enforced limits applies. No effect in memory.
     ///
-    /// A server is left alone for missing the limiter's deadline, not for missing a shorter one. Those who
-    /// have longer wait longer, but not for a server that is left alone: give the limiter the longest
-    /// deadline that is usual, and scopes in a hurry their own.
+    /// The circuit breaker opens when a server misses the limiter's deadline, not when it misses a shorter
+    /// one. A longer deadline lets a request wait longer, but not for a server whose breaker is open. So give
+    /// the limiter the longest usual deadline, and give scopes that need fast answers a shorter one.
     #[must_use = "only the handle that comes back has it"]
     pub fn deadline(self, deadline: Duration) -> Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
     }
 
-    fn with_terms(mut self, set: impl FnOnce(&mut Terms)) -> Scope {
-        if let Place::Remote(scope) = &mut self.place {
+    fn with_terms(mut self, set: impl FnOnce(&mut StoreTerms)) -> Scope {
+        if let ScopePlace::Remote(scope) = &mut self.place {
             set(&mut Arc::make_mut(scope).terms);
         }
         self
     }
 
-    /// Gives back what of a charge to `key` still counts; how much more remains then.
+    /// Gives back what of a charge to `key` still counts, and returns how many units that frees.
     ///
-    /// The receipt must be of the same key and of a scope with the same name; any other is
+    /// The receipt must belong to the same key and to a scope with the same name; any other receipt is
     /// [`Error::ReceiptMismatch`], and nothing changes.
     ///
     /// ```
@@ -266,7 +266,8 @@ impl Scope {
         self.refund_at_us(key, self.limiter.clock().now_us(), receipt)
     }
 
-    /// [`refund_now`](Self::refund_now) of a check that was [at](crate::Check::at_us) a time of the caller's.
+    /// Does the same as [`refund_now`](Self::refund_now), at a time of the caller's, for a check that was
+    /// [at](crate::Check::at_us) such a time.
     pub fn refund_at_us<'k>(
         &self,
         key: impl Into<Key<'k>>,
@@ -284,7 +285,7 @@ impl Scope {
     /// [`refund_now`](Self::refund_now), for any store.
     pub fn refund<'k>(&self, key: impl Into<Key<'k>>, receipt: Receipt) -> Answer<u64> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.refund_now(key, receipt));
         };
         let key = match bounded(key.as_bytes()) {
@@ -298,10 +299,10 @@ impl Scope {
         scope.remote.store.refund(charge, receipt, scope.call(), self.wake(key))
     }
 
-    /// Makes the receipt of a charge to `key` again, from what was written down of the first one: its
-    /// [cost](Receipt::cost) and its [place](Receipt::place).
+    /// Makes the receipt of a charge to `key` again, from the stored [cost](Receipt::cost) and
+    /// [place](Receipt::place) of the first receipt.
     ///
-    /// The caller vouches for it. Numbers that are made up, or refunded twice, give back what other
+    /// The caller vouches for the numbers. Invented numbers, or a second refund, give back what other
     /// requests of the key were charged.
     pub fn receipt<'k>(
         &self,
@@ -316,19 +317,19 @@ impl Scope {
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         match &self.place {
-            Place::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
-            Place::Remote(scope) => crate::store::fingerprint(&scope.name, key),
+            ScopePlace::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
+            ScopePlace::Remote(scope) => crate::store::fingerprint(&scope.name, key),
         }
     }
 
-    /// Forgets `key`: it has spent nothing.
+    /// Forgets the state of `key`, as if it had spent nothing.
     ///
-    /// On Redis, other processes see it within a second: until then they may refuse the key by a
-    /// refusal that they remember ([`Decision::is_cached`](crate::Decision::is_cached)). This process
-    /// sees it at once.
+    /// On Redis, other processes see the reset within a second: until then they may refuse the key because of
+    /// a remembered refusal ([`Decision::is_cached`](crate::Decision::is_cached)). This process sees it at
+    /// once.
     ///
-    /// A receipt from before gives back nothing of a log, and nothing while nothing is spent. Of a window or a
-    /// bucket that would still count its units, it gives them back of what was spent since.
+    /// A receipt from before the reset refunds nothing of a log, and nothing while nothing is spent. If a
+    /// window or a bucket would still count its units, the receipt refunds units that were spent since.
     pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
         let (local, kept) = self.local()?;
         let key = key.into();
@@ -341,7 +342,7 @@ impl Scope {
     /// [`reset_now`](Self::reset_now), for any store.
     pub fn reset<'k>(&self, key: impl Into<Key<'k>>) -> Answer<()> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.reset_now(key));
         };
         match bounded(key.as_bytes()) {
@@ -350,7 +351,7 @@ impl Scope {
         }
     }
 
-    /// The charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
+    /// Returns the charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
     /// sliding window log.
     pub fn entries_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<Vec<Entry>, Error> {
         let (local, kept) = self.local()?;
@@ -362,20 +363,20 @@ impl Scope {
     /// [`entries_now`](Self::entries_now), for any store.
     pub fn entries<'k>(&self, key: impl Into<Key<'k>>) -> Answer<Vec<Entry>> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.entries_now(key));
         };
         let is_log = matches!(scope.limit, Limit::SlidingWindowLog(_));
         self.state(key).then(move |state| {
             let KeyState { limit, state, now_us } = state?;
-            // None for another limit, also while its key stays under a log.
+            // Empty for a limit that is not a log, even while its key is still under a log.
             let entries = is_log.then(|| limit.entries(&state, now_us)).flatten();
             Ok(entries.map(Iterator::collect).unwrap_or_default())
         })
     }
 
     /// Returns the limit that decides on `key`, its state, and the time at which to read the state: for
-    /// pictures, and for more detail than [`peek`](Self::peek) gives.
+    /// drawing the state, and for more detail than [`peek`](Self::peek) gives.
     pub fn state<'k>(&self, key: impl Into<Key<'k>>) -> Answer<KeyState> {
         let key = key.into();
         let key = match bounded(key.as_bytes()) {
@@ -383,31 +384,31 @@ impl Scope {
             Err(error) => return Answer::ready(Err(error)),
         };
         match &self.place {
-            Place::Memory { local, kept } => {
+            ScopePlace::Memory { local, kept } => {
                 let now_us = local.clock.now_us();
                 let (limit, state) = local.memory.state(kept, key, now_us);
                 Answer::ready(Ok(KeyState { limit, state, now_us }))
             }
-            Place::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
+            ScopePlace::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
         }
     }
 
-    /// Lets the first waiter of a key ask again: units came back.
+    /// Wakes the first waiter of a key, which checks again: units came back.
     pub fn wake_waiters(&self, key: &[u8]) {
-        self.limiter.lines().nudge(self.registered().number(), key);
+        self.limiter.queues().nudge(self.registered().number(), key);
     }
 
-    /// Returns what wakes the first waiter of a key, once its units are back on the store.
+    /// Returns a function that wakes the first waiter of a key, for the store to call once units are back.
     pub(crate) fn wake(&self, key: &[u8]) -> Wake {
         let (scope, key) = (self.clone(), key.to_vec());
         Arc::new(move || scope.wake_waiters(&key))
     }
 
-    /// Whether a check that the store fails to decide is an error.
+    /// Whether a check is an error when the store fails to decide it.
     pub(crate) fn fails_closed(&self) -> bool {
         match &self.place {
-            Place::Memory { .. } => true,
-            Place::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
+            ScopePlace::Memory { .. } => true,
+            ScopePlace::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
         }
     }
 }

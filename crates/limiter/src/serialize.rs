@@ -1,8 +1,8 @@
 //! Decisions and receipts for serde.
 //!
-//! Both are serialised and not deserialised: a receipt belongs to a key and a limiter, so that
-//! [`Scope::receipt`](crate::Scope::receipt) makes it again of its cost and place, and a decision that was written is read as a
-//! [`tollgate_core::Decision`].
+//! Both are serialised and not deserialised. A receipt belongs to a key and a limiter, so
+//! [`Scope::receipt`](crate::Scope::receipt) makes it again from its cost and place. A serialised decision is
+//! read as a [`tollgate_core::Decision`].
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tollgate_core::Place;
@@ -10,8 +10,8 @@ use tollgate_core::Place;
 use crate::decision::Decision;
 use crate::receipt::Receipt;
 
-/// The fields of [`tollgate_core::Decision`], and whether the answer was remembered (`cached`) or made without the store
-/// (`degraded`).
+/// The fields of [`tollgate_core::Decision`], and whether the decision is a remembered one (`cached`) or was
+/// made without the store (`degraded`).
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decided = self.decided();
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_is_written_with_the_field_names_of_replay() {
+    fn decision_is_serialised_with_the_field_names_of_replay() {
         let limiter = Limiter::builder().clock(&ManualClock::at_us(0)).build();
         let api = limiter.scope("api", "fixed-window limit=10 window=1s").unwrap();
         let json = serde_json::to_value(api.check("a").cost(4).now().unwrap()).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn receipt_is_made_again_from_what_was_written() {
+    fn receipt_is_made_again_from_its_serialised_form() {
         let limiter = Limiter::memory();
         let api = limiter.scope("api", "token-bucket capacity=10 refill=1/d").unwrap();
         let receipt = api.check("a").cost(4).now().unwrap().into_receipt().unwrap();

@@ -12,19 +12,19 @@
 //!   [`Error::Store`], the limiter decides instead, with its [`Fallback`].
 //! - It queues the callers of [`acquire`](crate::Scope::acquire).
 //!
-//! A store keeps the state of each key, and decides on it.
+//! A store keeps the state of each key, and makes the decisions.
 //!
 //! # What a store must do
 //!
-//! 1. State belongs to the name and the key of a [`Charge`]. It records the limit that it was reached
-//!    under. When a request comes with another limit, the state is carried over
+//! 1. State belongs to the name and the key of a [`Charge`], and records the limit that it was reached under.
+//!    When a request has another limit, the state is carried over
 //!    ([`Limit::carry_over`](tollgate_core::Limit::carry_over)).
-//! 2. Each request is atomic: no other request sees a part of it. The charges of one [`JointRequest`] are all made, or
-//!    none is. A store that keeps its keys in several places may charge them one after the other and give them back
-//!    when one refuses; it must say so in its documentation.
-//! 3. Decisions are those of [`tollgate_core`], field by field, at the time of the request: the conformance suite
+//! 2. Each request is atomic: no other request sees a part of it. The charges of one [`JointRequest`] are all
+//!    made, or none is. A store that keeps its keys in several places may charge them one after the other, and
+//!    refund them when one charge is refused; its documentation must say so.
+//! 3. Decisions equal [`tollgate_core`]'s, field by field, at the time of the request: the conformance suite
 //!    compares them.
-//! 4. State expires some time after it has stopped to matter ([`StoredState::expires_at_us`] says when).
+//! 4. State expires some time after it no longer matters ([`StoredState::expires_at_us`] says when).
 //! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
 //!    [`IfUnread::Refund`].
 //! 6. The answer comes within the deadline of the [`Call`]; after that it is
@@ -36,14 +36,14 @@
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
 //!    them. Any other store reads [`StoredState`]s, calls [`Charge::decide`] or [`Charge::decide_all`], and writes them
 //!    back, with a lock or a compare-and-swap around both.
-//! 2. Use the helpers: [`Call::answer`] keeps the deadline, [`IfUnread::guard`] gives back what nobody reads, and
-//!    [`StoredState::expires_at_us`] says how long a state is kept.
+//! 2. Use the helpers: [`Call::answer`] enforces the deadline, [`IfUnread::guard`] refunds charges whose
+//!    answer is never read, and [`StoredState::expires_at_us`] says how long a state is kept.
 //! 3. Hand it to [`Builder::store`](crate::Builder::store).
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
 //!    `suite!`.
 //!
-//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes, with the reasons beside
-//! the code.
+//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 queues that passes the suite,
+//! with reasons in its comments.
 //!
 //! # What a store may assume
 //!
@@ -83,7 +83,7 @@ pub use stored::StoredState;
 pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
     /// Encodes the name of a limit, once for all requests under it: [`Name::encoded`] returns the result.
     ///
-    /// The text as it is, unless the store needs another form, such as the escaped end of a key.
+    /// The default is the text as it is; a store may need another form, such as an escaped part of its keys.
     fn encode_name(&self, text: &str) -> Box<[u8]> {
         text.as_bytes().into()
     }
@@ -93,18 +93,19 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         256
     }
 
-    /// Decides one request on one limit. A look ([`Intent::Look`](tollgate_core::Intent::Look)) is not charged.
+    /// Decides one request on one limit. A peek ([`Intent::Look`](tollgate_core::Intent::Look)) is not
+    /// charged.
     fn check(&self, request: CheckRequest) -> Answer<Decision>;
 
-    /// Decides one request on several limits: all are charged, or none. The answer has one decision for each charge,
-    /// in their order.
+    /// Decides one request on several limits: all are charged, or none is. The answer has one decision for
+    /// each charge, in the same order.
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision>;
 
     /// Decides independent requests in their order. `within` is the time that the caller has for all of them.
     ///
-    /// Unless the store has a better way, they are decided one after the other while the answer is polled: each is sent
-    /// when the one before it is answered, and none after `within`. Those that are not sent yet when the answer is
-    /// dropped are not decided.
+    /// The default decides them one after the other while the answer is polled: each request is sent when the
+    /// previous one is answered, and none after `within`. If the answer is dropped, requests that are not
+    /// sent yet are not decided.
     fn batch(
         self: Arc<Self>,
         requests: Vec<JointRequest>,
@@ -122,7 +123,7 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Gives back what of a charge still counts, and returns how many units more remain then. Calls `wake` when the
+    /// Gives back what of a charge still counts, and returns how many units that frees. Calls `wake` when the
     /// units are back, also if the answer was dropped.
     fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64>;
 
@@ -136,12 +137,12 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
     fn health(&self) -> Health;
 }
 
-/// What is asked of one key: a cost under a limit. Cheap to clone.
+/// A charge to one key: a cost under a limit. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Charge(Arc<Charged>);
+pub struct Charge(Arc<ChargeFields>);
 
 #[derive(Debug)]
-struct Charged {
+struct ChargeFields {
     name: Arc<Name>,
     key: Box<[u8]>,
     limit: Limit,
@@ -151,7 +152,7 @@ struct Charged {
 impl Charge {
     /// Returns the charge of a key under a limit and its name.
     pub fn new(name: Arc<Name>, key: &[u8], limit: Limit, demand: Demand) -> Charge {
-        Charge(Arc::new(Charged { name, key: key.into(), limit, demand }))
+        Charge(Arc::new(ChargeFields { name, key: key.into(), limit, demand }))
     }
 
     /// Returns the name of the limit. State belongs to the name and the key.
@@ -169,7 +170,7 @@ impl Charge {
         &self.0.limit
     }
 
-    /// Returns the cost, whether a refusal counts, and whether it is charged at all.
+    /// Returns the cost, whether the limit is enforced, and whether it is charged at all.
     pub fn demand(&self) -> &Demand {
         &self.0.demand
     }
@@ -179,14 +180,14 @@ impl Charge {
         fingerprint(self.name(), self.key())
     }
 
-    /// Whether both are of the same name and key.
+    /// Whether both have the same name and key.
     pub fn has_key_of(&self, other: &Charge) -> bool {
         self.name().number() == other.name().number() && self.key() == other.key()
     }
 }
 
-/// Returns the fingerprint of a key: the same in all limiters of this process. It does not leave the process, so it may
-/// differ from one machine to the next.
+/// Returns the fingerprint of a key, which is the same in all limiters of this process. It never leaves the
+/// process, so it may differ between machines.
 pub(crate) fn fingerprint(name: &Name, key: &[u8]) -> Fingerprint {
     let mut hasher = RandomState::with_seeds(1, 2, 3, 4).build_hasher();
     hasher.write_usize(name.text().len());
@@ -195,31 +196,32 @@ pub(crate) fn fingerprint(name: &Name, key: &[u8]) -> Fingerprint {
     Fingerprint(hasher.finish())
 }
 
-/// When a request is decided, and what happens if it is not.
+/// When a request is decided, and what happens if the store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The time to decide at; the store's own, if `None`.
+    /// The time to decide at; `None` for the store's own time.
     pub at_us: Option<u64>,
-    /// How long the store has. Without any time, the store is not asked.
+    /// How long the store has. If this is zero, the store is not asked.
     pub deadline: Duration,
-    /// What the limiter decides if the store fails. A store needs this only where it decides a part of a request with
-    /// [`Fallback`] and charges the other parts.
+    /// The policy by which the limiter decides if the store fails. A store needs it only if it decides a part
+    /// of a request with [`Fallback`] and charges the other parts.
     pub on_failure: OnFailure,
 }
 
 impl Call {
-    /// Returns the call for a caller that has so much time itself, of which 3 ms are for the way back.
+    /// Returns the call for a caller with a deadline of its own, of which 3 ms are left for returning the
+    /// answer.
     #[must_use]
     pub fn bounded(self, callers: Option<Duration>) -> Call {
         Call { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
 
-    /// Starts the work of a request, and returns its answer within the deadline, which begins now; after that the
-    /// answer is [`StoreError::Timeout`]. Without any time the work is not started.
+    /// Starts the work of a request, and returns its answer within the deadline, which begins now; after that
+    /// the answer is [`StoreError::Timeout`]. With a deadline of zero the work is not started.
     ///
-    /// `start` sends the request to `server`, whose address has no user and no password, and returns the reply. The
-    /// answer must be polled on a tokio runtime with time enabled. When the deadline passes, the reply is dropped; a
-    /// store that must know what became of the request waits for that elsewhere.
+    /// `start` sends the request to `server`, whose address has no user and no password, and returns the
+    /// reply. The answer must be polled on a tokio runtime with time enabled. When the deadline passes, the
+    /// reply is dropped; a store that must know the outcome of the request waits for it elsewhere.
     pub fn answer<T, F>(&self, server: &str, start: impl FnOnce() -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, Error>> + Send + Sync + 'static,
@@ -244,37 +246,37 @@ impl Call {
 pub struct CheckRequest {
     /// The charge.
     pub charge: Charge,
-    /// When it is decided.
+    /// The time, the deadline and the failure policy.
     pub call: Call,
-    /// What becomes of the charge if nobody reads the answer.
+    /// Whether the charge is refunded if the answer is never read.
     pub if_unread: IfUnread,
-    /// Whether a refusal that the store remembers may answer.
+    /// Whether the store may answer with a refusal that it remembers.
     pub may_be_remembered: bool,
 }
 
 /// A check of several limits.
 #[derive(Clone, Debug)]
 pub struct JointRequest {
-    /// The charges, all or none, each of another key.
+    /// The charges, each of another key: all are made, or none is.
     pub charges: Vec<Charge>,
-    /// When they are decided.
+    /// The time, the deadline and the failure policy.
     pub call: Call,
 }
 
-/// What becomes of a charge if its answer is dropped before it was polled to its end.
+/// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone)]
 pub enum IfUnread {
-    /// It stays.
+    /// The charge stays.
     Keep,
-    /// It is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket go in the order
-    /// of the charges, where the store can keep that order.
+    /// The charge is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket
+    /// are made in the order of the charges, if the store can keep that order.
     Refund(Wake),
 }
 
 impl IfUnread {
-    /// Returns the decision for the caller to [read](UnreadAnswer::read). If it is dropped unread and was charged, and
-    /// is not to be kept, `refund` gets the receipt, and what to call when the units are back: both are arguments of
-    /// [`RemoteStore::refund`].
+    /// Returns the decision for the caller to [read](UnreadAnswer::read). If it is dropped unread, was
+    /// charged, and the charge is not to be kept, `refund` gets the receipt and the function to call when the
+    /// units are back: both are arguments of [`RemoteStore::refund`].
     pub fn guard(
         self,
         decision: Decision,
@@ -297,8 +299,8 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// A copy of the state of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyState {
-    /// The limit that decides on it: the one that was asked for, or, while more is spent than that allows, the old one
-    /// at the new size.
+    /// The limit that decides on the key: the requested one, or, while more is spent than that allows, the
+    /// old one at the new size.
     pub limit: Limit,
     /// The state.
     pub state: State,

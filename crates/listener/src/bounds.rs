@@ -1,16 +1,16 @@
-//! What a connection may take.
+//! The bounds of connections.
 
 use std::time::Duration;
 
-/// How many connections a port may have, and how long each may take for what.
+/// How many connections a port may have, and how long each step of a connection may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The most connections at a time.
     pub max_connections: u32,
-    /// From when a connection is accepted to its first byte.
+    /// The time from accepting a connection to its first byte.
     pub first_byte: Duration,
-    /// From the first byte of a request to its last.
+    /// The time from the first byte of a request to its last.
     pub request: Duration,
-    /// Between two requests, and while the client does not read its answer.
+    /// The time between two requests, and while the client does not read its answer.
     pub idle: Duration,
 }

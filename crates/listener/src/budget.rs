@@ -27,7 +27,7 @@ pub struct Budget {
 
 /// Bytes of a budget, which are given back when this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldMemory {
     bytes: usize,
     ledger: Arc<Ledger>,
 }
@@ -49,8 +49,8 @@ impl Budget {
     }
 
     /// Returns a holder of 0 bytes, which can grow.
-    pub fn held(&self) -> Held {
-        Held { bytes: 0, ledger: Arc::clone(&self.ledger) }
+    pub fn held(&self) -> HeldMemory {
+        HeldMemory { bytes: 0, ledger: Arc::clone(&self.ledger) }
     }
 
     /// Returns an answer's body, which holds its bytes until it is sent or dropped.
@@ -73,7 +73,7 @@ impl Budget {
     }
 }
 
-impl Held {
+impl HeldMemory {
     /// Holds at least `bytes`, if the budget has them and its reserve stays untouched.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if bytes <= self.bytes || bytes <= SMALL_BYTES {
@@ -102,7 +102,7 @@ impl Held {
 
     /// Returns `bytes` in a form that gives the held bytes back when its last clone is dropped.
     pub fn bytes(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
-        Bytes::from_owner(Kept { bytes, _held: self })
+        Bytes::from_owner(HeldBytes { bytes, _held: self })
     }
 
     /// Returns an answer's body, which holds its bytes until it is sent or dropped.
@@ -114,18 +114,18 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
-struct Kept<T> {
+struct HeldBytes<T> {
     bytes: T,
-    _held: Held,
+    _held: HeldMemory,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Kept<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
@@ -142,21 +142,21 @@ mod tests {
     const STEP: i64 = STEP_BYTES as i64;
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn held_memory_is_given_back_when_dropped() {
         let budget = Budget::new(4 * STEP_BYTES as u32);
         let mut held = budget.held();
         held.grow_to(SMALL_BYTES).unwrap();
-        assert_eq!(free(&budget), 4 * STEP, "small ones are free");
+        assert_eq!(free(&budget), 4 * STEP, "small bodies are not charged");
         held.grow_to(SMALL_BYTES + 1).unwrap();
         assert_eq!(free(&budget), 3 * STEP);
         held.grow_to(STEP_BYTES).unwrap();
         held.grow_to(10).unwrap();
-        assert_eq!(free(&budget), 3 * STEP, "there is enough already");
+        assert_eq!(free(&budget), 3 * STEP, "enough is held already");
         held.grow_to(3 * STEP_BYTES).unwrap();
         assert_eq!(free(&budget), STEP);
         assert_eq!(held.grow_to(5 * STEP_BYTES), Err(Exhausted));
         assert_eq!(budget.held().grow_to(2 * STEP_BYTES), Err(Exhausted));
-        assert_eq!(free(&budget), STEP, "who gets nothing takes nothing");
+        assert_eq!(free(&budget), STEP, "a refused holder takes nothing");
         drop(held);
         assert_eq!(free(&budget), 4 * STEP);
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_answers_hold_until_nobody_has_them() {
+    fn bytes_and_answers_hold_memory_until_they_are_dropped() {
         let budget = Budget::new(4 * STEP_BYTES as u32);
         let mut held = budget.held();
         held.grow_to(2 * STEP_BYTES).unwrap();
@@ -188,11 +188,7 @@ mod tests {
         let mut answer = Vec::with_capacity(100_000);
         answer.resize(50_000, b'x');
         let large = budget.body(answer).unwrap();
-        assert_eq!(
-            free(&budget),
-            4 * STEP - 50_000,
-            "as long as it is, and not as long as it might"
-        );
+        assert_eq!(free(&budget), 4 * STEP - 50_000, "its length, not its capacity");
         assert!(budget.body(vec![b'x'; 250_000]).is_err());
         let anyway = budget.body_anyway(vec![b'x'; 250_000]);
         assert!(free(&budget) < 0);

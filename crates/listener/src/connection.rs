@@ -20,15 +20,15 @@ use tokio::time::{sleep_until, timeout};
 use tower_service::Service;
 
 use super::reason::Reason;
-use super::room::Place;
-use super::watch::{Hold, Look, Watch};
-use super::wire::{Leaving, MAX_HEAD_BYTES, Wire, arriving};
+use super::room::ConnectionSlot;
+use super::watch::{DeadlineCheck, Hold, Watch};
+use super::wire::{AnswerBody, MAX_HEAD_BYTES, Wire, arriving};
 use crate::lifecycle::{Lifecycle, Phase};
 
-/// The most that hyper keeps of what was read, and of what is to be written.
+/// The most bytes that hyper buffers of a request, and of an answer.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long, and for how many bytes, a client is heard out that has its last answer.
+/// How long, and for how many bytes, the listener still reads from a client after its last answer.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LAST_WORDS_BYTES: usize = 4 * 1024 * 1024;
 
@@ -44,7 +44,7 @@ impl Connection<'_> {
         self.peer
     }
 
-    /// Returns what ends the request when its client leaves, for an answer that is held back.
+    /// Returns a handle with which an answer that is held back ends when its client leaves.
     pub fn hold(&self) -> Hold {
         Hold::new(self.watch)
     }
@@ -57,13 +57,13 @@ pub(super) async fn connection<S, D>(
     service: S,
     describe: D,
     lifecycle: Lifecycle,
-    place: Place,
+    place: ConnectionSlot,
 ) where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
     D: Fn(&mut Request<Body>, &Connection<'_>),
 {
     let _open = lifecycle.connected();
-    // Without it an answer may wait for the client's acknowledgement of the one before; with an error, so be it.
+    // Without this an answer may wait for the acknowledgement of the previous one. An error does not matter.
     let _ = stream.set_nodelay(true);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         let mut request = request.map(|body| arriving(body, &place.watch));
@@ -71,7 +71,8 @@ pub(super) async fn connection<S, D>(
         answer(service.clone(), request, &place.watch, &lifecycle)
     });
     let mut connection = http1::Builder::new()
-        // Who has sent all it has to say may close its side and wait; and what is charged is told, and counted.
+        // A client may close its side after its last request and wait: a charge is then answered, and
+        // counted.
         .half_close(true)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_BUFFER_BYTES)
@@ -100,7 +101,7 @@ pub(super) async fn connection<S, D>(
     }
 }
 
-/// Runs a connection until it ends, or until one of its bounds is up.
+/// Runs a connection until it ends, or until its deadline passes.
 async fn within_bounds<C: Future + Unpin>(
     connection: &mut C,
     watch: &Watch,
@@ -112,7 +113,7 @@ async fn within_bounds<C: Future + Unpin>(
     .await;
     let mut timer = pin!(sleep_until(Instant::now().into()));
     poll_fn(|context| {
-        // First: what has arrived by now is in time.
+        // First, because bytes that have been received by now are in time.
         if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(context) {
             return Poll::Ready(Ok(ended));
         }
@@ -120,9 +121,9 @@ async fn within_bounds<C: Future + Unpin>(
             timer.as_mut().reset(Instant::now().into());
         }
         while timer.as_mut().poll(context).is_ready() {
-            match watch.look(Instant::now()) {
-                Look::Up(reason) => return Poll::Ready(Err(reason)),
-                Look::AgainAt(at) => timer.as_mut().reset(at.into()),
+            match watch.check_deadline(Instant::now()) {
+                DeadlineCheck::Up(reason) => return Poll::Ready(Err(reason)),
+                DeadlineCheck::AgainAt(at) => timer.as_mut().reset(at.into()),
             }
         }
         Poll::Pending
@@ -136,7 +137,7 @@ fn answer<S>(
     request: Request<Body>,
     watch: &Arc<Watch>,
     lifecycle: &Lifecycle,
-) -> impl Future<Output = Result<Response<Leaving>, Infallible>>
+) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
@@ -146,19 +147,19 @@ where
         if lifecycle.phase() >= Phase::Draining {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response.map(|body| Leaving::new(body, Arc::clone(watch))))
+        Ok(response.map(|body| AnswerBody::new(body, Arc::clone(watch))))
     }
 }
 
-/// Reads what a client still sends, until it closes. A socket that is closed before it was read to its end is reset,
-/// and the client may lose the answer that told it what was wrong.
+/// Reads what a client still sends, until it closes. A socket that is closed with unread bytes is reset, and
+/// the client may then lose the answer that said what was wrong.
 async fn hear_out(mut stream: TcpStream) {
     if poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await.is_err() {
         return;
     }
     let mut left = LAST_WORDS_BYTES;
     while stream.readable().await.is_ok() {
-        // Not kept while it waits, which would make every connection that much larger.
+        // Not kept across the wait, which would make the task of every connection that much larger.
         let mut bytes = [0; 8 * 1024];
         match stream.try_read(&mut bytes) {
             Ok(0) => return,

@@ -1,4 +1,4 @@
-//! How many connections there are and were, and why they were closed.
+//! Counts of open and accepted connections, and why connections were closed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,23 +7,23 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::once_per_minute::OncePerMinute;
 use super::reason::Reason;
-use super::seldom::Seldom;
 use crate::budget::{Budget, MemoryAccount};
 
-/// Evicts connections of a port, which then have a file descriptor less.
+/// Evicts connections of a port, which frees their file descriptors.
 pub(super) trait Evict: Send + Sync {
     /// Evicts a connection that is stuck or never sent anything. Returns whether there was one.
     fn evict_silent(&self, now: Instant) -> bool;
 
-    /// The same, or else evicts a connection between requests.
+    /// Does the same, or else evicts a connection between requests.
     fn evict_idle(&self, now: Instant) -> bool;
 }
 
-/// How many connections of a port there are and were, and the memory that they share.
+/// The counts of a port's connections, and the memory that they share.
 pub struct Connections {
     port: Port,
-    /// The connections themselves, once the port is served.
+    /// The open connections, once the port is served.
     room: OnceLock<Weak<dyn Evict>>,
     /// The counts of the server's other port.
     other: OnceLock<Weak<Connections>>,
@@ -37,10 +37,10 @@ pub struct Connections {
     resets: AtomicU64,
     memory: AtomicU64,
     /// When a hostile client was last logged.
-    warned: Mutex<Seldom>,
+    warned: Mutex<OncePerMinute>,
 }
 
-/// What a port speaks.
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// HTTP/1, which this crate serves.
@@ -50,7 +50,7 @@ pub enum Port {
 }
 
 impl Port {
-    /// As metrics name it.
+    /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Port::Http => "http",
@@ -66,7 +66,7 @@ impl fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// For a port whose connections take their memory from `budget`.
+    /// Returns the counts of a port whose connections take their memory from `budget`.
     pub(crate) fn new(port: Port, budget: Budget) -> Connections {
         Connections {
             port,
@@ -96,7 +96,7 @@ impl Connections {
         (http, grpc)
     }
 
-    /// Keeps the room of the port; the first one, as a port is served once.
+    /// Registers the room of the port. Only the first counts, because a port is served once.
     pub(super) fn set_room(&self, room: Weak<dyn Evict>) {
         let _ = self.room.set(room);
     }
@@ -113,22 +113,22 @@ impl Connections {
         self.budget.account()
     }
 
-    /// Returns whose connections these are.
+    /// Returns the port.
     pub fn port(&self) -> Port {
         self.port
     }
 
-    /// How many are open now.
+    /// Returns how many connections are open.
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// How many were accepted since the start.
+    /// Returns how many connections were accepted since the start.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// How many the server closed, by reason.
+    /// Returns how many connections the server closed, by reason.
     pub fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
     }

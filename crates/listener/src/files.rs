@@ -5,11 +5,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The most file descriptors that are kept for the rest: connections to the store, the log, the rules file.
 const MAX_RESERVED: u64 = 256;
 
-/// The process may open fewer files than the connections need that were asked for.
+/// The process may open fewer files than the requested number of connections needs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the system lets this process open {allowed_files} files, which are enough for {max_connections} connections on \
-     each of both ports, beside {reserved_files} other files"
+     each of the two ports and {reserved_files} other files"
 )]
 pub struct TooFewFiles {
     allowed_files: u64,
@@ -18,7 +18,8 @@ pub struct TooFewFiles {
     pub max_connections: u32,
 }
 
-/// Raises the limit of open files as far as the system allows, for so many connections on each of the two ports.
+/// Raises the limit of open files as far as the system allows, for `max_connections` on each of the two
+/// ports.
 pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     let Some(allowed_files) = raise_to_hard_limit() else { return Ok(()) };
     match (fit(allowed_files), reserved(allowed_files)) {
@@ -29,8 +30,9 @@ pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     }
 }
 
-/// Returns how many descriptors are kept for the rest: half of a few, [`MAX_RESERVED`] of many. If that were 256 of any
-/// number, a server with 300 would have 22 connections on each port, and a crowd of silent ones would keep others out.
+/// Returns how many descriptors are kept for the rest: half of a small number, [`MAX_RESERVED`] of a large
+/// one. If 256 were kept of any number, a server with 300 would have 22 connections on each port, and a crowd
+/// of silent ones would shut other clients out.
 fn reserved(allowed: u64) -> u64 {
     (allowed / 2).min(MAX_RESERVED)
 }
@@ -42,13 +44,13 @@ fn fit(allowed: u64) -> u32 {
     u32::try_from(each).unwrap_or(u32::MAX).max(1)
 }
 
-/// `None` if there is no limit.
+/// Returns the new limit; `None` if there is no limit.
 fn raise_to_hard_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => limit.maximum,
-        // A system that does not let it be raised keeps the soft limit.
+        // If the system does not allow it, the soft limit stays.
         Err(_) => limit.current,
     }
 }
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+    fn soft_limit_of_open_files_is_raised_to_the_hard_limit() {
         allow_open_files(1).unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_connections_are_let_in_than_there_are_files_for() {
+    fn connections_are_capped_by_the_file_limit() {
         assert_eq!(allow_open_files(1), Ok(()));
         let most = getrlimit(Resource::Nofile).maximum.map_or(u32::MAX, fit);
         let fits = allow_open_files(u32::MAX).map_or_else(|few| few.max_connections, |()| u32::MAX);

@@ -1,19 +1,20 @@
 //! A listener that bounds its connections: how many there are, how long each may take, and how much memory they hold.
 //!
-//! [`serve`] accepts HTTP/1 connections and calls a service with their requests. A port that speaks another protocol
-//! applies the same bounds with [`Room`] and [`Place`]. The listener knows neither routes nor limits: whoever starts it
-//! passes a function that adds to a request what its handler needs to know of the [`Connection`].
+//! [`serve`] accepts HTTP/1 connections and calls a service with their requests. A port that speaks another
+//! protocol applies the same bounds with [`Room`] and [`ConnectionSlot`]. The listener knows neither routes
+//! nor limits: its caller passes a function that adds to a request what its handler needs to know of the
+//! [`Connection`].
 //!
 //! - `connection`: one connection, from its first byte to its last
-//!   - `progress`: what a connection is doing, and its deadline; `watch`: the same, shared between tasks
+//!   - `progress`: the stage of a connection, and its deadline; `watch`: the same, shared between tasks
 //!   - `wire`: a socket and bodies, which report the progress
-//! - `room`: the open connections, at most a fixed number, and which is evicted for a new one
+//! - `room`: the open connections, at most a fixed number, and which of them is evicted for a new one
 //! - `connections`: counts of connections, open and closed; `reason`: why the listener closes one
 //! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
-//! - `seldom`: events that are logged at most once a minute
+//! - `once_per_minute`: events that are logged at most once a minute
 //! - [`budget`]: the memory that connections and requests share
 //! - [`lifecycle`]: the phases serving, draining and closing
-//! - `bounds`: what whoever starts the listener configures
+//! - `bounds`: the settings of the listener
 
 mod bounds;
 pub mod budget;
@@ -21,10 +22,10 @@ mod connection;
 mod connections;
 mod files;
 pub mod lifecycle;
+mod once_per_minute;
 mod progress;
 mod reason;
 mod room;
-mod seldom;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -47,27 +48,28 @@ pub use connection::Connection;
 pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
 pub use reason::Reason;
-pub use room::{Place, Room};
-pub use watch::{Hold, Holding};
+pub use room::{ConnectionSlot, Room};
+pub use watch::{HeldAnswer, Hold};
 
 use connection::connection;
 use lifecycle::{Lifecycle, Phase};
 
-/// How many connections may wait to be accepted; the system may allow fewer. A client that finds no place there tries
+/// How many connections may wait to be accepted; the system may allow fewer. A client that does not fit tries
 /// again after a second, so a burst of new connections should fit.
 const BACKLOG: u16 = 4096;
 
 /// Listens at an address.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A server that is started again need not wait until the connections of the last one are forgotten.
+    // A restarted server need not wait until the system has forgotten the connections of the previous one.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG.into())
 }
 
-/// Serves connections until the server closes, and everything that is in flight then. The service is always ready.
-/// `describe` is called with each request before the service is, to add what the service needs to know of the connection.
+/// Serves connections until the server closes, and then the requests in flight. The service is always ready.
+/// `describe` is called with each request before the service is, to add what the service needs to know of the
+/// connection.
 pub async fn serve<S, D>(
     listener: TcpListener,
     service: S,
@@ -86,7 +88,7 @@ pub async fn serve<S, D>(
 {
     let mut room = Room::new(bounds, connections);
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
-    let start = |stream, peer, place: Place, room: &Room| {
+    let start = |stream, peer, place: ConnectionSlot, room: &Room| {
         let id = place.id();
         let (service, describe) = (service.clone(), describe.clone());
         let served = connection(stream, peer, service, describe, lifecycle.clone(), place);
@@ -113,7 +115,7 @@ pub async fn serve<S, D>(
             }
         }
     }
-    // First: who is silent makes room for who waits.
+    // First, because silent connections then end, and make room for the waiting ones.
     room.last_call();
     for (stream, peer) in waits.into_iter().chain(pending(listener)) {
         let place = room.enter().await;
@@ -122,8 +124,8 @@ pub async fn serve<S, D>(
     room.close().await;
 }
 
-/// What clients have connected to, though nobody has accepted it yet; then stops listening. Asks the system and not
-/// the runtime, which hears of new connections a little later.
+/// Returns the connections that clients have opened and that were not accepted yet; then stops listening.
+/// Asks the system instead of the runtime, which learns of new connections slightly later.
 fn pending(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
     let accept = || {

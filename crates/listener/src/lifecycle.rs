@@ -16,7 +16,7 @@ pub enum Phase {
     Closing,
 }
 
-/// Returns what sets the phase, and what reads it.
+/// Returns the sender that sets the phase, and the handle that reads it.
 pub fn lifecycle() -> (watch::Sender<Phase>, Lifecycle) {
     let (sender, phase) = watch::channel(Phase::Serving);
     (sender, Lifecycle { phase, open: Arc::default() })
@@ -29,7 +29,7 @@ pub struct Lifecycle {
     open: Arc<AtomicUsize>,
 }
 
-/// A connection that is open, until this is dropped.
+/// An open connection, counted until this is dropped.
 #[derive(Debug)]
 pub struct Connected {
     open: Arc<AtomicUsize>,
@@ -47,7 +47,7 @@ impl Lifecycle {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
-    /// Counts a connection, until what is returned is dropped.
+    /// Counts a connection until the returned value is dropped.
     pub fn connected(&self) -> Connected {
         self.open.fetch_add(1, Ordering::Relaxed);
         Connected { open: Arc::clone(&self.open) }

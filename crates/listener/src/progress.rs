@@ -1,4 +1,4 @@
-//! What a connection is doing, and until when it may. Pure: time is an argument.
+//! The stage of a connection, and its deadline. Pure: time is an argument.
 //!
 //! Fresh → receiving → working → sending → idle → receiving → …
 
@@ -7,69 +7,69 @@ use std::time::{Duration, Instant};
 use super::bounds::Bounds;
 use super::reason::Reason;
 
-/// How long a connection must have been silent before it is closed for others, or because the server closes: a request
-/// may be on its way.
+/// How long a connection must have been silent before it is evicted, or closed because the server closes: a
+/// request may be in flight to it.
 pub(super) const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
-/// How long a request may take to arrive, and pause on its way, before its connection is closed for others: a packet
-/// that was lost is sent again after 200 ms.
+/// How long a request may take to arrive, and how long it may pause, before its connection can be evicted: a
+/// lost packet is sent again after 200 ms.
 const ARRIVAL: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How long an answer may lie unread before its connection is closed for others.
+/// How long an answer may stay unread before its connection can be evicted.
 const UNREAD: Duration = Duration::from_secs(1);
 
-/// How many bytes of an answer a client has to read in a second, once it let the server wait.
+/// How many bytes of an answer a client has to read per second, once it has made the server wait.
 const PACE: u64 = 16 << 10;
 
-/// How far a connection is.
+/// The stage of a connection, and what decides on its deadline.
 #[derive(Debug)]
 pub(super) struct Progress {
     stage: Stage,
-    /// Since when the server closes: there is no next request but what is on its way.
+    /// When the connection learned that the server closes: only a request in flight is still read.
     last_call: Option<Instant>,
-    /// Whether it ever had an answer.
+    /// Whether a request of the connection was ever answered.
     was_answered: bool,
 }
 
-/// Who is closed first if others have no room; of the same rank, who has been so for longest.
+/// The order of eviction: by rank, and within a rank the connection that has been in its stage for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spare {
+pub(super) struct EvictionOrder {
     pub(super) rank: Rank,
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// In the middle of a request or of an answer, and its client does not go on.
+    /// In the middle of a request or of an answer, and the client makes no progress.
     Stuck,
-    /// It never said anything.
+    /// The client never sent anything.
     Silent,
-    /// Between requests. Its client has shown that it is one.
+    /// Between requests. The client has sent a request before.
     Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing has come yet.
+    /// Nothing has been received yet.
     Fresh { since: Instant },
-    /// Some of a request has come, but not its last byte.
+    /// A part of a request has been received, but not its last byte.
     Receiving { since: Instant, last: Instant },
-    /// All of it has come. An answer takes the time that it takes.
+    /// The whole request has been received. There is no deadline for the answer.
     Working,
-    /// The answer is on its way; `is_taken` when its last byte is ready to be written.
-    Sending { out: Out, is_taken: bool, behind: Option<Behind> },
-    /// The answer is out, and nothing came since.
+    /// The answer is being sent; `is_taken` once its last byte is ready to be written.
+    Sending { out: AnswerOutput, is_taken: bool, behind: Option<SlowReader> },
+    /// The answer has been sent, and nothing was received since.
     Idle { since: Instant },
-    /// The answer was the last, and the client is waited for to have read it.
+    /// The last answer has been sent, and the client has time to read it.
     Leaving { since: Instant },
     /// Closed, or about to be: nothing is read any more.
     Over,
 }
 
-/// How much of an answer was written, of as much as there is so far.
+/// How much of the answer that is ready so far has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Out {
+enum AnswerOutput {
     Nothing,
     Some,
     /// The client does not read.
@@ -79,19 +79,19 @@ enum Out {
     All,
 }
 
-/// What a client has read since it first let the server wait, which began when it last had all of it.
+/// How much a client has read since it first made the server wait. Reset when it has read everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Behind {
+struct SlowReader {
     since: Instant,
     read_bytes: u64,
 }
 
-impl Behind {
-    /// Until when an answer that stalls may, if it may for so long at a time: each byte read buys its share of a
-    /// second, so that whoever reads a byte now and then does not keep it for ever.
+impl SlowReader {
+    /// Returns the deadline of a stalled answer that may stall for `time` at a time. Each byte read adds its
+    /// share of a second, so a client that reads a byte from time to time does not keep the answer for ever.
     fn until(self, stalled: Instant, time: Duration) -> Instant {
         let bought = Duration::from_millis(self.read_bytes.saturating_mul(1000) / PACE);
-        // OK because nobody reads for as many years as fit.
+        // OK because no client reads for as many years as fit.
         (stalled + time).min(self.since + time + bought)
     }
 }
@@ -101,8 +101,9 @@ impl Progress {
         Progress { stage: Stage::Fresh { since: now }, last_call: None, was_answered: false }
     }
 
-    /// Bytes of a request came, or its head was found in what came earlier. What comes while another is answered
-    /// does not count: nobody knows yet whether it is a request, so that one's time begins after the answer.
+    /// Records that bytes of a request were received, or that its head was found among earlier bytes. Bytes
+    /// that are received while another request is answered do not count, because it is not known yet whether
+    /// they are a request; the time of such a request begins after the answer.
     pub(super) fn received(&mut self, now: Instant) {
         match &mut self.stage {
             Stage::Fresh { .. } | Stage::Idle { .. } => {
@@ -113,7 +114,7 @@ impl Progress {
         }
     }
 
-    /// It is one of HTTP/2, which has many requests at a time: its age is all that is known of it.
+    /// Records that the connection uses HTTP/2, with many requests at a time: only its age is known.
     pub(super) fn multiplexes(&mut self, now: Instant) {
         if self.stage != Stage::Over {
             self.stage = Stage::Idle { since: now };
@@ -121,66 +122,68 @@ impl Progress {
         }
     }
 
-    /// A request is complete with its head. If it was pipelined, no byte came before it.
+    /// Records that a request is complete with its head. For a pipelined request no byte is received before
+    /// this.
     pub(super) fn complete(&mut self) {
         if self.stage != Stage::Over {
             self.stage = Stage::Working;
         }
     }
 
-    /// A request's body is complete, or nobody reads the rest of it.
+    /// Records that the body of a request is complete, or that the rest of it is not read.
     pub(super) fn body_complete(&mut self) {
         if let Stage::Receiving { .. } = self.stage {
             self.stage = Stage::Working;
         }
     }
 
-    /// An answer is ready to be sent.
+    /// Records that an answer is ready to be sent.
     pub(super) fn answered(&mut self) {
         if self.stage != Stage::Over {
-            self.stage = Stage::Sending { out: Out::Nothing, is_taken: false, behind: None };
+            self.stage =
+                Stage::Sending { out: AnswerOutput::Nothing, is_taken: false, behind: None };
         }
     }
 
-    /// The last of an answer was taken to be written.
+    /// Records that the last part of an answer was taken to be written.
     pub(super) fn taken(&mut self, now: Instant) {
         if let Stage::Sending { out, is_taken, .. } = &mut self.stage {
             *is_taken = true;
-            if *out == Out::All {
+            if *out == AnswerOutput::All {
                 self.sent(now);
             }
         }
     }
 
-    /// Bytes were written.
+    /// Records that bytes were written.
     pub(super) fn wrote(&mut self, bytes: usize) {
         if let Stage::Sending { out, behind, .. } = &mut self.stage {
-            *out = Out::Some;
+            *out = AnswerOutput::Some;
             if let Some(behind) = behind {
                 behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
             }
         }
     }
 
-    /// Bytes could not be written, because the client does not read.
+    /// Records that bytes could not be written, because the client does not read.
     pub(super) fn stalled(&mut self, now: Instant) {
         match &mut self.stage {
-            Stage::Sending { out: Out::Stalled { .. }, .. } => {}
+            Stage::Sending { out: AnswerOutput::Stalled { .. }, .. } => {}
             Stage::Sending { out, behind, .. } => {
-                *out = Out::Stalled { since: now };
-                behind.get_or_insert(Behind { since: now, read_bytes: 0 });
+                *out = AnswerOutput::Stalled { since: now };
+                behind.get_or_insert(SlowReader { since: now, read_bytes: 0 });
             }
             _ => {}
         }
     }
 
-    /// All that was to be written so far is written.
+    /// Records that everything that was to be written so far has been written.
     pub(super) fn flushed(&mut self, now: Instant) {
         match &mut self.stage {
-            Stage::Sending { out: Out::Nothing, .. } => {}
+            Stage::Sending { out: AnswerOutput::Nothing, .. } => {}
             Stage::Sending { is_taken: true, .. } => self.sent(now),
             Stage::Sending { out, behind, .. } => {
-                *out = Out::All;
+                *out = AnswerOutput::All;
                 *behind = None;
             }
             _ => {}
@@ -193,7 +196,7 @@ impl Progress {
         self.stage = if is_last { Stage::Over } else { Stage::Idle { since: now } };
     }
 
-    /// No request is expected any more. Whether the client is to be waited for.
+    /// Records that no further request is expected. Returns whether to wait for the client to close.
     pub(super) fn leaves(&mut self, now: Instant) -> bool {
         if self.stage != Stage::Over {
             self.stage = Stage::Leaving { since: now };
@@ -201,7 +204,7 @@ impl Progress {
         !self.is_over()
     }
 
-    /// Since when nobody has anything to do: between requests, or before the first.
+    /// Returns since when neither side has anything to do: before the first request, or between requests.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         match self.stage {
             Stage::Fresh { since } | Stage::Idle { since } => Some(since),
@@ -209,37 +212,39 @@ impl Progress {
         }
     }
 
-    /// Whether it may be closed for another, and before whom.
-    pub(super) fn spare(&self, now: Instant) -> Option<Spare> {
+    /// Returns the connection's position in the order of eviction; `None` if it must not be evicted.
+    pub(super) fn eviction_order(&self, now: Instant) -> Option<EvictionOrder> {
         let (rank, since, until) = match self.stage {
             Stage::Fresh { since } => (Rank::Silent, since, since + ON_ITS_WAY),
             Stage::Receiving { since, last } => {
                 (Rank::Stuck, since, (since + ARRIVAL).min(last + PAUSE))
             }
             Stage::Sending {
-                out: Out::Stalled { since: stalled }, behind: Some(behind), ..
+                out: AnswerOutput::Stalled { since: stalled },
+                behind: Some(behind),
+                ..
             } => (Rank::Stuck, behind.since, behind.until(stalled, UNREAD)),
             Stage::Leaving { since } => (Rank::Stuck, since, since + PAUSE),
             Stage::Idle { since } => (Rank::Idle, since, since + ON_ITS_WAY),
             Stage::Working | Stage::Sending { .. } | Stage::Over => return None,
         };
-        (until <= now).then_some(Spare { rank, since })
+        (until <= now).then_some(EvictionOrder { rank, since })
     }
 
-    /// Ends it if it may still be closed for what was seen. Whether it is over.
-    pub(super) fn end_if(&mut self, seen: Spare, now: Instant) -> bool {
-        if self.spare(now) == Some(seen) {
+    /// Ends the connection if it can still be evicted for what was seen. Returns whether it has ended.
+    pub(super) fn end_if(&mut self, seen: EvictionOrder, now: Instant) -> bool {
+        if self.eviction_order(now) == Some(seen) {
             self.stage = Stage::Over;
         }
         self.is_over()
     }
 
-    /// Whether it takes up room and has yet to show that its client asks something.
+    /// Whether the connection takes up room and its client has not yet completed a request.
     pub(super) fn is_new(&self) -> bool {
         !self.was_answered && !matches!(self.stage, Stage::Working | Stage::Over)
     }
 
-    /// The server closes: what is silent ends soon, what is in flight after its answer.
+    /// Records that the server closes: a silent connection ends soon, a request in flight is answered first.
     pub(super) fn last_call(&mut self, now: Instant) {
         self.last_call = Some(now);
     }
@@ -248,7 +253,8 @@ impl Progress {
         self.stage == Stage::Over
     }
 
-    /// Until when it may do what it does, and what it is closed for then; for nothing of its own if the server closes.
+    /// Returns the deadline of the present stage, and the reason to close the connection then; no reason if
+    /// the server closes.
     pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<Reason>)> {
         if let (Some(called), Some(_)) = (self.last_call, self.silent_since()) {
             return Some((called + ON_ITS_WAY, None));
@@ -256,7 +262,9 @@ impl Progress {
         let (since, bound, reason) = match self.stage {
             Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
             Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
-            Stage::Sending { out: Out::Stalled { since }, behind: Some(behind), .. } => {
+            Stage::Sending {
+                out: AnswerOutput::Stalled { since }, behind: Some(behind), ..
+            } => {
                 return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
             }
             Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
@@ -264,7 +272,7 @@ impl Progress {
                 return None;
             }
         };
-        // OK because a bound is 24 hours at most.
+        // OK because a bound is at most 24 hours.
         Some((since + bound, Some(reason)))
     }
 }
@@ -289,7 +297,7 @@ mod tests {
         BodyComplete,
         Answered,
         Taken,
-        /// What buys four seconds.
+        /// Enough bytes for four seconds.
         Wrote,
         WroteByte,
         Stalled,
@@ -301,17 +309,17 @@ mod tests {
     use Event::*;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Want {
-        /// At a second, for a reason.
+    enum ExpectedDeadline {
+        /// At this second, for this reason.
         Closed(u64, Reason),
         Unbounded,
         ClosedSoon,
         OverNow,
     }
-    use Want::*;
+    use ExpectedDeadline::*;
 
-    /// What happens at a second, and what then holds.
-    fn table(rows: &[(u64, Event, Want)]) {
+    /// Applies each event at its second, and compares the deadline after it.
+    fn table(rows: &[(u64, Event, ExpectedDeadline)]) {
         let start = Instant::now();
         let mut progress = Progress::new(start);
         for (row, &(at_s, event, want)) in rows.iter().enumerate() {
@@ -328,7 +336,7 @@ mod tests {
                 Flushed => progress.flushed(now),
                 Leaves => drop(progress.leaves(now)),
                 EndIfSpare => {
-                    if let Some(spare) = progress.spare(now) {
+                    if let Some(spare) = progress.eviction_order(now) {
                         assert!(progress.end_if(spare, now));
                     }
                 }
@@ -348,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_is_to_speak_within_the_first_byte_bound() {
+    fn new_connection_has_the_first_byte_deadline() {
         let start = Instant::now();
         let deadline = Progress::new(start).deadline(&BOUNDS);
         assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(Reason::FirstByte))));
     }
 
     #[test]
-    fn a_request_without_a_body_goes_round() {
+    fn request_without_a_body_passes_through_all_stages() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
@@ -368,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_now_and_then_extends_nothing() {
+    fn slow_bytes_do_not_extend_the_request_deadline() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (5, Received, Closed(11, Reason::Request)),
@@ -379,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelined_requests_come_without_a_byte_in_between() {
+    fn pipelined_requests_begin_without_new_bytes() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, Complete, Unbounded),
@@ -389,20 +397,20 @@ mod tests {
             (3, Taken, Unbounded),
             (3, Wrote, Unbounded),
             (3, Flushed, Closed(78, Reason::Idle)),
-            // The second, whose head was there already; its body was not.
+            // The head of the second request was received with the first; its body was not.
             (4, Received, Closed(14, Reason::Request)),
             (6, BodyComplete, Unbounded),
             (6, Answered, Unbounded),
             (6, Taken, Unbounded),
             (6, Wrote, Unbounded),
             (6, Flushed, Closed(81, Reason::Idle)),
-            // The third was there as a whole.
+            // The third request was received completely.
             (6, Complete, Unbounded),
         ]);
     }
 
     #[test]
-    fn a_client_that_does_not_read_has_the_idle_bound_from_its_last_byte() {
+    fn unread_answer_has_the_idle_deadline_from_its_last_byte() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
@@ -417,11 +425,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_made_bit_by_bit_is_waited_for() {
+    fn streamed_answer_has_no_deadline() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
-            // Before the head is written there is nothing to be out.
+            // Before the head is written, there is nothing to flush.
             (0, Flushed, Unbounded),
             (0, Wrote, Unbounded),
             (0, Flushed, Unbounded),
@@ -432,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_come_before_the_request_is_complete() {
+    fn answer_may_precede_the_end_of_the_request() {
         table(&[
             (0, Received, Closed(10, Reason::Request)),
             (0, Received, Closed(10, Reason::Request)),
@@ -441,13 +449,13 @@ mod tests {
             (1, Taken, Unbounded),
             (1, Wrote, Unbounded),
             (1, Flushed, Closed(76, Reason::Idle)),
-            // A body that is let go of late says nothing about what comes next.
+            // A body that is dropped late says nothing about the next request.
             (2, BodyComplete, Closed(76, Reason::Idle)),
         ]);
     }
 
     #[test]
-    fn continue_is_no_answer() {
+    fn continue_does_not_count_as_an_answer() {
         table(&[
             (0, Received, Closed(10, Reason::Request)),
             (0, Received, Closed(10, Reason::Request)),
@@ -458,19 +466,19 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_of_an_answer_now_and_then_does_not_keep_it_for_ever() {
+    fn slow_reader_does_not_keep_an_answer_for_ever() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
             (1, Stalled, Closed(76, Reason::Idle)),
             (50, WroteByte, Unbounded),
             (50, Stalled, Closed(76, Reason::Idle)),
-            // Four seconds for what was read, and a moment for the byte.
+            // Four seconds for the bytes that were read, and nearly nothing for the single byte.
             (60, Wrote, Unbounded),
             (60, Stalled, Closed(80, Reason::Idle)),
             (70, WroteByte, Unbounded),
             (70, Stalled, Closed(80, Reason::Idle)),
-            // Who has read all there was begins anew.
+            // A client that has read everything begins anew.
             (79, Wrote, Unbounded),
             (79, Flushed, Unbounded),
             (90, Wrote, Unbounded),
@@ -479,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_served_is_not_ended_for_another() {
+    fn served_connection_is_not_evicted() {
         table(&[
             (1, EndIfSpare, OverNow),
             (1, Received, OverNow),
@@ -504,14 +512,14 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_go_on_with_a_request_or_an_answer_is_ended_for_another() {
+    fn stuck_connection_is_evicted() {
         table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
         table(&[
             (1, Answered, Unbounded),
             (1, Stalled, Closed(76, Reason::Idle)),
             (2, EndIfSpare, OverNow),
         ]);
-        // A byte a second is not going on either.
+        // A byte a second does not count as progress.
         table(&[
             (1, Answered, Unbounded),
             (1, Stalled, Closed(76, Reason::Idle)),
@@ -522,16 +530,16 @@ mod tests {
         table(&[(1, Leaves, Unbounded), (2, EndIfSpare, OverNow)]);
     }
 
-    /// From how many milliseconds on it is spare, for what.
+    /// Returns from which millisecond on the connection can be evicted, and its rank.
     fn spare_from(progress: &Progress, start: Instant) -> Option<(u64, Rank)> {
         (0..5_000).find_map(|ms| {
-            let spare = progress.spare(start + Duration::from_millis(ms))?;
+            let spare = progress.eviction_order(start + Duration::from_millis(ms))?;
             Some((ms, spare.rank))
         })
     }
 
     #[test]
-    fn what_takes_longer_than_it_should_is_spare() {
+    fn slow_connection_can_be_evicted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut progress = Progress::new(start);
@@ -554,14 +562,14 @@ mod tests {
         progress.taken(at(1_500));
         progress.flushed(at(1_500));
         assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Idle)));
-        assert!(!progress.leaves(at(1_600)) || progress.spare(at(1_849)).is_none());
+        assert!(!progress.leaves(at(1_600)) || progress.eviction_order(at(1_849)).is_none());
         assert_eq!(spare_from(&progress, start), Some((1_850, Rank::Stuck)));
     }
 
     #[test]
-    fn who_does_not_go_on_comes_before_who_said_nothing_and_both_before_who_asked() {
+    fn eviction_order_is_stuck_then_silent_then_idle() {
         let [earlier, later] = [0, 1].map(|s| Instant::now() + Duration::from_secs(s));
-        let spare = |rank, since| Spare { rank, since };
+        let spare = |rank, since| EvictionOrder { rank, since };
         let ranked = [
             spare(Rank::Stuck, earlier),
             spare(Rank::Stuck, later),
@@ -574,12 +582,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_went_on_since_it_was_seen_keeps_its_connection() {
+    fn connection_is_not_evicted_when_its_request_progressed_meanwhile() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut progress = Progress::new(start);
         progress.received(at(0));
-        let seen = progress.spare(at(260)).unwrap();
+        let seen = progress.eviction_order(at(260)).unwrap();
         progress.received(at(270));
         assert!(!progress.end_if(seen, at(280)));
         progress.complete();
@@ -587,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_answered_is_not_new_nor_is_who_is_served() {
+    fn connection_is_not_new_once_served() {
         let now = Instant::now();
         let mut progress = Progress::new(now);
         assert!(progress.is_new());
@@ -610,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_is_finished_when_the_server_closes() {
+    fn request_in_flight_is_answered_when_the_server_closes() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, LastCall, Closed(11, Reason::Request)),
@@ -623,12 +631,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_silent_when_the_server_closes_ends_soon_unless_a_request_was_on_its_way() {
+    fn silent_connection_ends_soon_when_the_server_closes() {
         table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, Reason::Request))]);
     }
 
     #[test]
-    fn who_leaves_is_neither_silent_nor_bounded_here() {
+    fn leaving_connection_is_not_silent_and_has_no_deadline() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, Leaves, Unbounded),
@@ -638,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_before_the_first_byte_and_between_requests() {
+    fn connection_is_silent_before_the_first_byte_and_between_requests() {
         let start = Instant::now();
         let later = start + Duration::from_secs(3);
         let mut progress = Progress::new(start);

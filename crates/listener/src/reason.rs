@@ -1,19 +1,19 @@
-//! Why connections are closed.
+//! The reasons for closing connections.
 
-/// Why the server closed a connection that its client had not done with.
+/// Why the server closed a connection that its client still used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It said nothing.
+    /// The client sent nothing.
     FirstByte,
-    /// Its request did not end.
+    /// The request was not complete in time.
     Request,
-    /// No further request came, or an answer was not read.
+    /// No further request was received, or an answer was not read.
     Idle,
-    /// It was stuck, silent or idle, and others had no room.
+    /// The connection was stuck, silent or idle, and a new connection needed room.
     Evicted,
-    /// Its client reset too many calls that it had made.
+    /// The client reset too many of its calls.
     Resets,
-    /// It held most of the memory that requests share when that was nearly spent.
+    /// The connection held most of the memory that requests share when that was nearly used up.
     Memory,
 }
 
@@ -27,7 +27,7 @@ impl Reason {
         Reason::Memory,
     ];
 
-    /// As metrics name it.
+    /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Reason::FirstByte => "first_byte",

@@ -1,4 +1,4 @@
-//! Who is connected, at most so many at a time.
+//! The open connections of a port, at most a fixed number at a time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -13,74 +13,74 @@ use tokio::time::timeout;
 
 use super::bounds::Bounds;
 use super::connections::{Connections, Evict};
-use super::progress::{Rank, Spare};
+use super::once_per_minute::OncePerMinute;
+use super::progress::{EvictionOrder, Rank};
 use super::reason::Reason;
-use super::seldom::Seldom;
 use super::watch::Watch;
 use crate::budget::MemoryAccount;
 
-/// How long what was seen of all connections is good, and when to look again if none may be closed. Looking at
-/// 10,000 takes about a millisecond.
+/// How long the order of eviction stays valid, and how long to wait if no connection can be evicted.
+/// Computing it for 10,000 connections takes about a millisecond.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The part of the room that connections may take from idle ones before they were answered: an eighth. Newcomers that
-/// ask nothing do not drive out clients that did.
+/// New connections, which have had no answer yet, may displace idle ones up to this part of the room: an
+/// eighth. A crowd of silent clients then cannot drive out clients that have sent requests.
 const NEWCOMERS: usize = 8;
 
-/// Room for so many connections.
+/// The open connections of a port: at most a fixed number, the room of the port.
 pub struct Room {
     bounds: Bounds,
-    shared: Arc<Shared>,
+    shared: Arc<RoomState>,
     next_id: u64,
-    full: Seldom,
-    failing: Seldom,
+    full: OncePerMinute,
+    failing: OncePerMinute,
     is_closing: bool,
 }
 
-struct Shared {
-    seats: Mutex<Seats>,
-    /// Told whenever a connection has gone.
+struct RoomState {
+    seats: Mutex<OpenSlots>,
+    /// Notified whenever a connection has ended.
     left: Notify,
     counts: Arc<Connections>,
-    /// How many of them may be new, if others are to be closed for them.
+    /// How many connections may be new, if idle ones are to be evicted for them.
     max_new: usize,
 }
 
 #[derive(Default)]
-struct Seats {
-    by_id: AHashMap<u64, Seat>,
-    /// Who may be closed, in this order, as of the last look.
-    spare: VecDeque<(Spare, u64)>,
-    /// How many were new then, and how many came since.
+struct OpenSlots {
+    by_id: AHashMap<u64, OpenSlot>,
+    /// The order of eviction when it was last computed.
+    spare: VecDeque<(EvictionOrder, u64)>,
+    /// How many connections were new then, plus the number accepted since.
     new: usize,
     looked: Option<Instant>,
 }
 
-struct Seat {
+struct OpenSlot {
     watch: Arc<Watch>,
-    /// From when it runs, if it is to be ended from outside.
+    /// The connection's task, if it is ended by aborting it. Set when the task runs.
     task: Option<AbortHandle>,
 }
 
-/// A connection's place in the room. Dropped, it is free.
-pub struct Place {
+/// A connection's slot in the room, which is freed when this is dropped.
+pub struct ConnectionSlot {
     pub(super) watch: Arc<Watch>,
     /// The memory that the connection holds.
     pub account: Arc<MemoryAccount>,
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RoomState>,
 }
 
 impl Room {
     /// Creates an empty room for the connections of one port.
     pub fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
-        // OK because a u32 fits in usize where there are sockets.
+        // OK because a u32 fits into usize wherever there are sockets.
         let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
-        let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
+        let shared = RoomState { seats: Mutex::default(), left: Notify::new(), counts, max_new };
         let shared = Arc::new(shared);
-        let room: Weak<Shared> = Arc::downgrade(&shared);
+        let room: Weak<RoomState> = Arc::downgrade(&shared);
         shared.counts.set_room(room);
-        let (full, failing) = (Seldom::default(), Seldom::default());
+        let (full, failing) = (OncePerMinute::default(), OncePerMinute::default());
         Room { bounds, shared, next_id: 0, full, failing, is_closing: false }
     }
 
@@ -96,10 +96,10 @@ impl Room {
             || rooms.iter().any(|room| room.evict_idle(now))
     }
 
-    /// A place for one more. If there is none, another connection is closed for it: one whose client does not go on
-    /// with a request or an answer, else one that never said anything, else one between requests. If there is none
-    /// of these either, it waits. Whoever does not want to wait any longer need not.
-    pub async fn enter(&mut self) -> Place {
+    /// Returns a slot for one more connection. If all are taken, another connection is evicted: one whose
+    /// client makes no progress with a request or an answer, else one that never sent anything, else one
+    /// between requests. If none can be evicted, it waits. The future may be dropped at any time.
+    pub async fn enter(&mut self) -> ConnectionSlot {
         loop {
             if self.has_place() {
                 return self.take_place(Instant::now());
@@ -108,12 +108,12 @@ impl Room {
                 let (cap, port) = (self.bounds.max_connections, self.shared.counts.port().name());
                 tracing::warn!(
                     port,
-                    "{cap} connections are open, the most that there may be: those that are stuck, silent or \
-                     idle are closed for new ones, and if there are none, new ones wait"
+                    "{cap} connections are open, which is the maximum: stuck, silent or idle \
+                     connections are closed for new ones; if there are none, new connections wait"
                 );
             }
             if self.shared.evict(Instant::now()) {
-                // It may hear of one that left earlier.
+                // The notification may be of a connection that ended earlier.
                 while !self.has_place() {
                     self.shared.left.notified().await;
                 }
@@ -123,15 +123,15 @@ impl Room {
         }
     }
 
-    /// The task that serves the connection which has that place, so that it can be ended.
+    /// Registers the task that serves the connection in that slot, so that it can be aborted.
     pub(super) fn attach(&self, id: u64, task: AbortHandle) {
-        // If it is gone already, there is nothing to end.
+        // If the slot is gone already, there is nothing to abort.
         if let Some(seat) = self.shared.seats.lock().by_id.get_mut(&id) {
             seat.task = Some(task);
         }
     }
 
-    /// Tells all, and whoever comes from now on, that there is no next request.
+    /// Makes all connections, present and future, end after their present request.
     pub(super) fn last_call(&mut self) {
         self.is_closing = true;
         for seat in self.shared.seats.lock().by_id.values() {
@@ -139,7 +139,7 @@ impl Room {
         }
     }
 
-    /// Waits until all are gone: those that are silent soon, the others when they have their answer.
+    /// Waits until all connections have ended: silent ones soon, the others after their answer.
     pub(super) async fn close(mut self) {
         self.last_call();
         while !self.shared.seats.lock().by_id.is_empty() {
@@ -148,48 +148,48 @@ impl Room {
     }
 
     fn has_place(&self) -> bool {
-        // OK because a u32 fits in usize where there are sockets.
+        // OK because a u32 fits into usize wherever there are sockets.
         self.shared.seats.lock().by_id.len() < self.bounds.max_connections as usize
     }
 
-    fn take_place(&mut self, now: Instant) -> Place {
+    fn take_place(&mut self, now: Instant) -> ConnectionSlot {
         let id = self.next_id;
-        // OK because nobody accepts 2^64 connections.
+        // OK because a server does not accept 2^64 connections.
         self.next_id += 1;
         let watch = Arc::new(Watch::new(self.bounds, now));
         if self.is_closing {
             watch.last_call();
         }
         let mut seats = self.shared.seats.lock();
-        seats.by_id.insert(id, Seat { watch: Arc::clone(&watch), task: None });
-        // OK because nobody counts 2^64 connections.
+        seats.by_id.insert(id, OpenSlot { watch: Arc::clone(&watch), task: None });
+        // OK because there are never 2^64 connections.
         seats.new += 1;
         drop(seats);
         self.shared.counts.count_opened();
         let account = Arc::new(self.shared.counts.account());
-        Place { watch, account, id, shared: Arc::clone(&self.shared) }
+        ConnectionSlot { watch, account, id, shared: Arc::clone(&self.shared) }
     }
 }
 
-impl Shared {
+impl RoomState {
     /// Evicts the first connection in the order of eviction, if there is one. The order is computed from all
     /// connections once in [`LOOK_AGAIN`], not for each eviction.
     fn evict(&self, now: Instant) -> bool {
         self.evict_up_to(Rank::Idle, self.max_new, now)
     }
 
-    /// How many connections may be new, if the port may have no more than it has now.
+    /// Returns how many connections may be new, if the port cannot have more connections than now.
     fn max_new_of_open(&self) -> usize {
         (self.seats.lock().by_id.len() / NEWCOMERS).max(1)
     }
 
-    /// Evicts a connection of this rank or one before it.
+    /// Evicts a connection of this rank or an earlier one.
     fn evict_up_to(&self, most: Rank, max_new: usize, now: Instant) -> bool {
         let mut seats = self.seats.lock();
         if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
-            seats.look(now);
+            seats.refresh(now);
         }
-        let Seats { by_id, spare, new, .. } = &mut *seats;
+        let OpenSlots { by_id, spare, new, .. } = &mut *seats;
         while let Some((seen, id)) = spare.pop_front() {
             if seen.rank > most || (seen.rank == Rank::Idle && *new >= max_new) {
                 spare.push_front((seen, id));
@@ -209,7 +209,7 @@ impl Shared {
     }
 }
 
-impl Evict for Shared {
+impl Evict for RoomState {
     fn evict_silent(&self, now: Instant) -> bool {
         self.evict_up_to(Rank::Silent, self.max_new_of_open(), now)
     }
@@ -219,16 +219,16 @@ impl Evict for Shared {
     }
 }
 
-impl Seats {
-    fn look(&mut self, now: Instant) {
-        let Seats { by_id, spare, new, looked } = self;
+impl OpenSlots {
+    fn refresh(&mut self, now: Instant) {
+        let OpenSlots { by_id, spare, new, looked } = self;
         *looked = Some(now);
         *new = 0;
         spare.clear();
         for (&id, seat) in by_id.iter() {
             let (seen, is_new) =
-                seat.watch.with(|progress| (progress.spare(now), progress.is_new()));
-            // OK because they are as many as connections at most.
+                seat.watch.with(|progress| (progress.eviction_order(now), progress.is_new()));
+            // OK because there are at most as many as connections.
             *new += usize::from(is_new);
             spare.extend(seen.map(|seen| (seen, id)));
         }
@@ -236,20 +236,21 @@ impl Seats {
     }
 }
 
-impl Place {
-    /// Bytes of the beginning of a connection came.
+impl ConnectionSlot {
+    /// Records that bytes from the beginning of a connection were received.
     pub fn received(&self) {
         self.watch.with(|progress| progress.received(Instant::now()));
     }
 
-    /// It has begun, with HTTP/2.
+    /// Records that the connection uses HTTP/2.
     pub fn multiplexes(&self) {
         self.watch.with(|progress| progress.multiplexes(Instant::now()));
     }
 
-    /// Whether it is to end, because others have no room; if not, the task is woken when it is.
+    /// Whether the connection must end, because another needs its room; if not, the task is woken when it
+    /// must.
     pub fn is_over(&self, context: &Context<'_>) -> bool {
-        // First: who ends it wakes the task after that.
+        // First, because eviction wakes the task afterwards.
         self.watch.runs_in(context.waker());
         self.watch.with(|progress| progress.is_over())
     }
@@ -264,11 +265,11 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut seats = self.shared.seats.lock();
         let _seat = seats.by_id.remove(&self.id);
-        // Before what the seat holds is dropped: that may be the last of a task.
+        // Unlocked before the seat's content is dropped, which may drop a task.
         drop(seats);
         self.shared.counts.count_gone();
         self.shared.left.notify_one();
@@ -293,13 +294,13 @@ mod tests {
         closed.find(|(reason, _)| *reason == Reason::Evicted).unwrap().1
     }
 
-    /// So many, which came in this order a millisecond apart.
-    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<Place> {
+    /// Opens `count` connections, a millisecond apart.
+    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<ConnectionSlot> {
         let at = |ms| start + Duration::from_millis(ms);
         (0..count).map(|ms| room.take_place(at(ms))).collect()
     }
 
-    fn answered(place: &Place, now: Instant) {
+    fn answered(place: &ConnectionSlot, now: Instant) {
         place.watch.with(|progress| {
             progress.received(now);
             progress.complete();
@@ -310,12 +311,12 @@ mod tests {
         });
     }
 
-    fn is_over(place: &Place) -> bool {
+    fn is_over(place: &ConnectionSlot) -> bool {
         place.watch.with(|progress| progress.is_over())
     }
 
     #[tokio::test]
-    async fn a_place_that_is_left_is_forgotten() {
+    async fn dropped_slot_is_freed() {
         let mut room = room(2);
         let places = [room.enter().await, room.enter().await];
         assert!(!room.has_place());
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_only_for_a_moment_is_not_closed_for_others() {
+    fn connection_is_not_evicted_when_silent_only_for_a_moment() {
         let mut room = room(1);
         let start = Instant::now();
         let _place = room.take_place(start);
@@ -334,13 +335,13 @@ mod tests {
         assert!(!room.shared.evict(at(99)));
         assert!(room.shared.evict(at(99) + LOOK_AGAIN));
         assert_eq!(evicted(&room), 1);
-        // It is on its way out, and not closed a second time.
+        // It is ending already, and not evicted a second time.
         assert!(!room.shared.evict(at(200)));
         assert_eq!(evicted(&room), 1);
     }
 
     #[test]
-    fn who_is_stuck_goes_first_then_who_is_silent_then_who_is_idle_and_the_oldest_of_each() {
+    fn eviction_takes_stuck_then_silent_then_idle_and_the_oldest_first() {
         let mut room = room(6);
         let start = Instant::now();
         let places = enter(&mut room, start, 6);
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_not_held_against_who_went_on_since() {
+    fn eviction_skips_a_connection_that_progressed_meanwhile() {
         let mut room = room(2);
         let start = Instant::now();
         let places = enter(&mut room, start, 2);
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_that_ask_nothing_take_an_eighth_from_those_who_did_and_then_wait() {
+    fn new_connections_displace_at_most_an_eighth_of_idle_ones() {
         let mut room = room(16);
         let start = Instant::now();
         let kept = enter(&mut room, start, 16);
@@ -391,18 +392,18 @@ mod tests {
             came.push(room.take_place(at(1_000)));
         }
         assert!(!room.shared.evict(at(1_001)));
-        // One is answered, and is no newcomer any more: that is seen at the next look.
+        // One connection is answered, and no longer new: that counts when the order is next computed.
         answered(&came[0], at(1_002));
         assert!(!room.shared.evict(at(1_003)));
         assert!(room.shared.evict(at(1_000) + LOOK_AGAIN));
         assert_eq!(kept.iter().filter(|place| is_over(place)).count(), 3);
-        // The other has been silent for long enough to go before those who asked.
+        // The other has been silent long enough to be evicted before connections that have sent requests.
         assert!(room.shared.evict(at(1_200)));
         assert!(is_over(&came[1]));
     }
 
     #[test]
-    fn who_comes_after_the_last_call_has_heard_it() {
+    fn later_connection_also_learns_of_the_last_call() {
         let mut room = room(2);
         let before = room.take_place(Instant::now());
         room.last_call();

@@ -23,14 +23,14 @@ impl Room {
     /// connection of either port if there are no file descriptors, and otherwise waits.
     pub async fn after_accept_error(&mut self, error: &io::Error) {
         if is_of_one_connection(error.kind()) {
-            tracing::debug!(%error, "a connection was gone before it was accepted");
+            tracing::debug!(%error, "a connection was closed before it was accepted");
             return;
         }
         if self.is_failure_due(Instant::now()) {
             tracing::warn!(
                 %error,
-                "connections cannot be accepted; those that are stuck, silent or idle are closed for new ones; if \
-                 files are too few, raise `ulimit -n`"
+                "connections cannot be accepted; stuck, silent or idle connections are closed for new ones; if \
+                 there are too few files, raise `ulimit -n`"
             );
         }
         let is_freed = is_out_of_files(error) && self.evict_of_both_ports(Instant::now());

@@ -1,4 +1,4 @@
-//! Connections to a listener of our own, over real sockets.
+//! Connections to a listener, over real sockets.
 
 mod bounds;
 mod cap;
@@ -25,16 +25,16 @@ use crate::lifecycle::{Phase, lifecycle};
 /// Long enough for any machine; nothing takes that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A bound that is to be reached.
+/// A bound that the test waits for.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// What `/big` answers with: more than sockets keep.
+/// The size of the answer of `/big`: more than sockets buffer.
 const BIG_BYTES: usize = 32 << 20;
 
 const AMPLE: Bounds =
     Bounds { max_connections: 100, first_byte: PATIENCE, request: PATIENCE, idle: PATIENCE };
 
-struct Listening {
+struct TestListener {
     address: SocketAddr,
     phase: watch::Sender<Phase>,
     connections: Arc<Connections>,
@@ -44,16 +44,16 @@ struct Listening {
     runtime: Runtime,
 }
 
-impl Listening {
-    fn start(bounds: Bounds) -> Listening {
-        Listening::start_after(bounds, |_, _| {})
+impl TestListener {
+    fn start(bounds: Bounds) -> TestListener {
+        TestListener::start_after(bounds, |_, _| {})
     }
 
-    /// Does something while nobody accepts yet.
+    /// Calls `before` while the listener does not accept yet.
     fn start_after(
         bounds: Bounds,
         before: impl FnOnce(SocketAddr, &watch::Sender<Phase>),
-    ) -> Listening {
+    ) -> TestListener {
         let runtime = Runtime::new().unwrap();
         let _entered = runtime.enter();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,7 +69,7 @@ impl Listening {
         let served = serve(listener, router(&gate), describe, bounds, lifecycle, counts);
         let serving = runtime.spawn(served);
         drop(_entered);
-        Listening { address, phase, connections, gate, serving, runtime }
+        TestListener { address, phase, connections, gate, serving, runtime }
     }
 
     fn client(&self) -> Client {
@@ -80,15 +80,16 @@ impl Listening {
         self.connections.closed().find(|(each, _)| *each == reason).unwrap().1
     }
 
-    /// Waits until all connections are gone, and the listener.
+    /// Waits until all connections and the listener have ended.
     fn finish(self) {
-        let Listening { runtime, serving, .. } = self;
+        let TestListener { runtime, serving, .. } = self;
         let finished = runtime.block_on(async { tokio::time::timeout(PATIENCE, serving).await });
         finished.expect("the listener did not end").unwrap();
     }
 }
 
-/// Every request learns its peer, and those to `/held` how to end when the client leaves.
+/// Adds the peer to every request, and to requests for `/held` the handle that ends them when the client
+/// leaves.
 fn describe(request: &mut Request<Body>, connection: &Connection<'_>) {
     request.extensions_mut().insert(connection.peer());
     if request.uri().path() == "/held" {
@@ -138,7 +139,7 @@ impl Client {
         self.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
     }
 
-    /// One answer: its head and its body, which has a length.
+    /// Reads one answer: its head and its body, which has a length.
     fn answer(&mut self) -> String {
         let mut answer = Vec::new();
         let mut byte = [0];
@@ -156,7 +157,7 @@ impl Client {
         head + &String::from_utf8(body).unwrap()
     }
 
-    /// Everything until the server closes.
+    /// Reads everything until the server closes.
     fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -167,12 +168,12 @@ impl Client {
         }
     }
 
-    /// The server closes without another word.
+    /// Asserts that the server closes without sending anything.
     fn is_closed(&mut self) {
         assert_eq!(self.rest(), "");
     }
 
-    /// For so long nothing comes, and the connection stays.
+    /// Asserts that nothing is received for this long, and that the connection stays open.
     fn hears_nothing_for(&mut self, time: Duration) {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let error = self.stream.read(&mut [0]).expect_err("something came, or it was closed");
@@ -196,14 +197,14 @@ impl Client {
     }
 }
 
-/// It took that long, and not much longer.
+/// Asserts that it took this long, and not much longer.
 fn took(start: Instant, at_least: Duration) {
     let took = start.elapsed();
     assert!(took >= at_least, "{took:?} is before {at_least:?}");
     assert!(took < at_least + Duration::from_secs(5), "{took:?} is long after {at_least:?}");
 }
 
-/// Waits for what happens without the client.
+/// Waits for something that happens without the client.
 fn until(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -213,7 +214,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_error_of_one_connection_is_told_from_one_of_the_system() {
+fn errors_of_one_connection_are_recognised() {
     for (errno, want) in [
         (rustix::io::Errno::CONNABORTED, true),
         (rustix::io::Errno::CONNRESET, true),

@@ -1,4 +1,4 @@
-//! A connection's progress, as its socket, its requests and the accept loop see it.
+//! The progress of a connection, shared between its socket, its requests and the accept loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,35 +11,37 @@ use super::bounds::Bounds;
 use super::progress::Progress;
 use super::reason::Reason;
 
-/// The shortest nap of a connection's timer, however short the bounds are.
+/// The shortest interval of a connection's timer, however short the bounds are.
 const SHORTEST_NAP: Duration = Duration::from_millis(5);
 
-/// A connection's progress. One lock a connection, held for a few instructions: nobody waits for it.
+/// The progress of a connection. Each connection has its own lock, held for a few instructions, so there is
+/// no contention.
 #[derive(Debug)]
 pub(super) struct Watch {
     progress: Mutex<Progress>,
     bounds: Bounds,
-    /// The server closes, and the connection has yet to hear of it.
+    /// Whether the server closes and the connection has not learned of it yet.
     is_called: AtomicBool,
     task: Mutex<Option<Waker>>,
-    /// An answer is held back, and whoever closes the connection does not want it.
+    /// Whether an answer is held back; a client that closes its side then no longer wants it.
     is_held: AtomicBool,
-    /// The bytes that were read of a request's head; [`NO_HEAD`] while its body or its answer is under way.
+    /// How many bytes of a request's head were read; [`NO_HEAD`] while its body or its answer is in progress.
     head_bytes: AtomicUsize,
 }
 
-/// No head is being read.
+/// The value while no head is being read.
 const NO_HEAD: usize = usize::MAX;
 
-/// Lets an answer be held back for no longer than its client stays: while it is, a client that closes its side is
-/// gone, and so is its request. Otherwise it may do so, and wait.
+/// Limits how long an answer is held back to the time that its client stays. While the answer is held back, a
+/// client that closes its side counts as gone, and its request ends. At other times a client may close its
+/// side and wait for the answer.
 #[derive(Clone)]
 pub struct Hold {
     watch: Arc<Watch>,
 }
 
-/// While an answer is held back.
-pub struct Holding<'h> {
+/// Marks an answer as held back until this is dropped.
+pub struct HeldAnswer<'h> {
     watch: &'h Watch,
 }
 
@@ -48,26 +50,26 @@ impl Hold {
         Hold { watch: Arc::clone(watch) }
     }
 
-    /// Begins to hold the answer back, until what is returned is dropped.
-    pub fn begin(&self) -> Holding<'_> {
-        // The connection looks at its socket when it has polled its request, which calls this.
+    /// Begins to hold the answer back, until the returned value is dropped.
+    pub fn begin(&self) -> HeldAnswer<'_> {
+        // The connection checks its socket after it has polled the request, which calls this.
         self.watch.is_held.store(true, Ordering::Relaxed);
-        Holding { watch: &self.watch }
+        HeldAnswer { watch: &self.watch }
     }
 }
 
-impl Drop for Holding<'_> {
+impl Drop for HeldAnswer<'_> {
     fn drop(&mut self) {
         self.watch.is_held.store(false, Ordering::Relaxed);
     }
 }
 
-/// What a connection's timer finds.
+/// The result of checking a connection's deadline.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Its time is up; for no reason of its own if the server closes.
+pub(super) enum DeadlineCheck {
+    /// The deadline has passed; there is no reason if the server closes.
     Up(Option<Reason>),
-    /// Nothing is to be done before then.
+    /// Check again at this time.
     AgainAt(Instant),
 }
 
@@ -83,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Counts bytes that were read, and returns how many a head has so far that is not parsed yet.
+    /// Counts bytes that were read; returns how many bytes of an unparsed head there are so far.
     pub(super) fn count_head(&self, bytes: usize) -> usize {
         // OK because one task reads the socket and runs its requests.
         match self.head_bytes.load(Ordering::Relaxed) {
@@ -96,17 +98,17 @@ impl Watch {
         }
     }
 
-    /// A head is parsed.
+    /// Records that a head was parsed.
     pub(super) fn end_head(&self) {
         self.head_bytes.store(NO_HEAD, Ordering::Relaxed);
     }
 
-    /// An answer is ready: the next bytes belong to the head of another request.
+    /// Records that an answer is ready: the next bytes belong to the head of another request.
     pub(super) fn begin_head(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whom to wake for the last call.
+    /// Registers the task to wake for the last call.
     pub(super) fn runs_in(&self, task: &Waker) {
         let mut known = self.task.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
@@ -114,28 +116,28 @@ impl Watch {
         }
     }
 
-    /// Tells the connection that the server closes. How long it has left is counted from when it hears of it: before
-    /// that it may not have had the time to read what its client had sent.
+    /// Makes the connection learn that the server closes. Its remaining time begins when it has learned of
+    /// it: before that it may not have read what its client had sent.
     pub(super) fn last_call(&self) {
         self.is_called.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether an answer is held back for as long as its client stays.
+    /// Whether an answer is held back.
     pub(super) fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Relaxed)
     }
 
-    /// Lets its task look again.
+    /// Wakes the task of the connection.
     pub(super) fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
         }
     }
 
-    /// Whether the last call came since it was asked.
+    /// Whether the last call came since this was last called.
     pub(super) fn hears_last_call(&self) -> bool {
-        // Read first, which is cheap: every poll asks.
+        // Loaded first, which is cheap: every poll calls this.
         let is_called =
             self.is_called.load(Ordering::Relaxed) && self.is_called.swap(false, Ordering::Acquire);
         if is_called {
@@ -144,22 +146,23 @@ impl Watch {
         is_called
     }
 
-    /// Tells or asks how far it is.
+    /// Runs `change` on the progress.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
         change(&mut self.progress.lock())
     }
 
-    /// Whether its time is up, or when to look again.
+    /// Returns whether the deadline has passed, or when to check again.
     ///
-    /// Nobody wakes the timer when another bound begins to count, so it wakes often enough by itself: whatever
-    /// begins after this look lasts at least the shorter of the two bounds that can begin. With 10 s for a request
-    /// and 75 s between them, an idle connection is looked at every 10 s, and closed at 75 s sharp.
-    pub(super) fn look(&self, now: Instant) -> Look {
+    /// The timer is not woken when another bound begins to count, so it fires often enough by itself: a bound
+    /// that begins after this call lasts at least as long as the shorter of the two bounds that can begin.
+    /// With 10 s for a request and 75 s between requests, an idle connection is checked every 10 s, and
+    /// closed at exactly 75 s.
+    pub(super) fn check_deadline(&self, now: Instant) -> DeadlineCheck {
         let nap = self.bounds.request.min(self.bounds.idle).max(SHORTEST_NAP);
         match self.progress.lock().deadline(&self.bounds) {
-            Some((at, reason)) if at <= now => Look::Up(reason),
-            Some((at, _)) => Look::AgainAt(at.min(now + nap)),
-            None => Look::AgainAt(now + nap),
+            Some((at, reason)) if at <= now => DeadlineCheck::Up(reason),
+            Some((at, _)) => DeadlineCheck::AgainAt(at.min(now + nap)),
+            None => DeadlineCheck::AgainAt(now + nap),
         }
     }
 }
@@ -176,27 +179,27 @@ mod tests {
     };
 
     #[test]
-    fn a_timer_that_naps_misses_no_bound() {
+    fn periodic_timer_misses_no_deadline() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let watch = Watch::new(BOUNDS, start);
-        assert_eq!(watch.look(at(0)), Look::AgainAt(at(10)));
-        assert_eq!(watch.look(at(20)), Look::AgainAt(at(25)));
-        assert_eq!(watch.look(at(25)), Look::Up(Some(Reason::FirstByte)));
-        // It began right after a look, and is up no earlier than the next.
+        assert_eq!(watch.check_deadline(at(0)), DeadlineCheck::AgainAt(at(10)));
+        assert_eq!(watch.check_deadline(at(20)), DeadlineCheck::AgainAt(at(25)));
+        assert_eq!(watch.check_deadline(at(25)), DeadlineCheck::Up(Some(Reason::FirstByte)));
+        // The request began just after a check, and its deadline is not before the next check.
         watch.with(|progress| progress.received(at(1)));
-        assert_eq!(watch.look(at(10)), Look::AgainAt(at(11)));
-        assert_eq!(watch.look(at(11)), Look::Up(Some(Reason::Request)));
+        assert_eq!(watch.check_deadline(at(10)), DeadlineCheck::AgainAt(at(11)));
+        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Up(Some(Reason::Request)));
         watch.with(|progress| progress.complete());
-        assert_eq!(watch.look(at(100)), Look::AgainAt(at(110)));
+        assert_eq!(watch.check_deadline(at(100)), DeadlineCheck::AgainAt(at(110)));
     }
 
     #[test]
-    fn a_timer_does_not_spin_even_if_the_bounds_are_nothing() {
+    fn timer_does_not_spin_when_the_bounds_are_zero() {
         let start = Instant::now();
         let bounds = Bounds { request: Duration::ZERO, idle: Duration::ZERO, ..BOUNDS };
         let watch = Watch::new(bounds, start);
         watch.with(|progress| progress.complete());
-        assert_eq!(watch.look(start), Look::AgainAt(start + SHORTEST_NAP));
+        assert_eq!(watch.check_deadline(start), DeadlineCheck::AgainAt(start + SHORTEST_NAP));
     }
 }

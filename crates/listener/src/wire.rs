@@ -1,4 +1,4 @@
-//! A socket, a request's body and an answer's, which tell how far their connection is.
+//! A socket, the body of a request and the body of an answer, which report the progress of their connection.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use super::watch::Watch;
 use crate::budget::{MemoryAccount, MemoryCharge};
 
-/// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
-/// and telling it costs an allocation a request.
+/// The largest head of a request; a larger one is answered with 431. hyper accepts 100 headers by default,
+/// and setting another number costs an allocation per request.
 pub(super) const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// The most bytes of one read that leave hyper's buffer as small as it begins. A longer read makes it grow, and hyper
@@ -35,11 +35,11 @@ pub(super) struct Wire {
     head: MemoryCharge,
     /// The charge for an answer that the client does not read.
     unread: MemoryCharge,
-    /// A read was so long that further ones have to be cut.
+    /// Whether a read was so long that further reads have to be cut.
     is_cut: bool,
-    /// Something was written since all was out.
+    /// Whether bytes were written since the last flush.
     is_dirty: bool,
-    /// The client will send nothing more.
+    /// Whether the client will send nothing more.
     has_ended: bool,
 }
 
@@ -50,12 +50,13 @@ impl Wire {
         Wire { stream, watch, account, head, unread, is_cut, is_dirty, has_ended }
     }
 
-    /// The socket, unless the client has left it.
+    /// Returns the socket, unless the client has closed it.
     pub(super) fn into_open_stream(self) -> Option<TcpStream> {
         (!self.has_ended).then_some(self.stream)
     }
 
-    /// Whether the client has closed its side. hyper, which lets it do so, does not look before it has answered.
+    /// Whether the client has closed its side. hyper allows that, and does not check for it before it has
+    /// answered.
     fn is_left(&mut self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let peeked = self.stream.poll_peek(context, &mut ReadBuf::new(&mut byte));
@@ -63,7 +64,7 @@ impl Wire {
         self.has_ended
     }
 
-    /// Returns an error if the connection has to close so that others have memory.
+    /// Returns an error if the connection has to be closed to free memory for others.
     fn memory_is_kept(&self, context: &Context<'_>) -> io::Result<()> {
         if self.head.bytes() + self.unread.bytes() > 0 {
             self.account.wake_when_closed(context.waker());
@@ -95,7 +96,7 @@ impl Wire {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Charges a head that is longer than most. Twice its length, since a buffer doubles when it grows.
+    /// Charges a head that is longer than most: twice its length, because a buffer doubles when it grows.
     fn charge_head(&mut self, bytes: usize) -> io::Result<()> {
         // Bytes beyond the longest head belong to a body that is not read, and hyper drops them.
         let head_bytes = self.watch.count_head(bytes).min(MAX_HEAD_BYTES);
@@ -106,7 +107,8 @@ impl Wire {
         }
     }
 
-    /// Charges an answer that could not be written. It may exceed the budget: the answer is there already.
+    /// Charges an answer that could not be written. It may exceed the budget, because the answer exists
+    /// already.
     fn charge_unread(&mut self, bytes: usize, context: &Context<'_>) {
         self.unread.grow_anyway(bytes.saturating_sub(self.unread.bytes()));
         self.account.wake_when_closed(context.waker());
@@ -141,7 +143,7 @@ impl AsyncRead for Wire {
             }
         };
         self.charge_head(bytes)?;
-        // Under one lock: who was chosen to be closed is not heard any more.
+        // Under one lock: once a connection is chosen for eviction, its bytes are not read any more.
         let is_over = self.watch.with(|progress| {
             progress.received(Instant::now());
             progress.is_over()
@@ -181,8 +183,8 @@ impl AsyncWrite for Wire {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes when it has written all it has, and a socket keeps nothing back; and whenever it looks whether
-    /// there is something to do.
+    /// hyper flushes when it has written everything, and a socket keeps nothing back; hyper also flushes
+    /// whenever it checks for something to do.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !std::mem::take(&mut self.is_dirty) {
             let is_gone = self.watch.is_held() && self.is_left(context);
@@ -204,26 +206,26 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// A request's body, which tells when it is complete, or when nobody reads it any more.
-struct Arriving {
+/// The body of a request. It reports when it is complete, or when it is dropped unread.
+struct ArrivingBody {
     body: Incoming,
-    /// Until it has told.
+    /// `None` once it has reported.
     watch: Option<Arc<Watch>>,
 }
 
-/// A request's body, on its way.
+/// Returns the body of a request that is being received.
 pub(super) fn arriving(body: Incoming, watch: &Arc<Watch>) -> Body {
     watch.end_head();
     if body.is_end_stream() {
         watch.with(|progress| progress.complete());
         return Body::empty();
     }
-    // If it was pipelined, its head was read long ago.
+    // The head of a pipelined request was read earlier.
     watch.with(|progress| progress.received(Instant::now()));
-    Body::new(Arriving { body, watch: Some(Arc::clone(watch)) })
+    Body::new(ArrivingBody { body, watch: Some(Arc::clone(watch)) })
 }
 
-impl Arriving {
+impl ArrivingBody {
     fn tell(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.with(|progress| progress.body_complete());
@@ -231,7 +233,7 @@ impl Arriving {
     }
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for ArrivingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -255,27 +257,27 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for ArrivingBody {
     fn drop(&mut self) {
         self.tell();
     }
 }
 
-/// An answer's body, which tells when its last byte is taken.
-pub(super) struct Leaving {
+/// The body of an answer. It reports when its last byte is taken.
+pub(super) struct AnswerBody {
     body: Body,
     watch: Arc<Watch>,
 }
 
-impl Leaving {
-    pub(super) fn new(body: Body, watch: Arc<Watch>) -> Leaving {
+impl AnswerBody {
+    pub(super) fn new(body: Body, watch: Arc<Watch>) -> AnswerBody {
         watch.with(|progress| progress.answered());
         watch.begin_head();
-        Leaving { body, watch }
+        AnswerBody { body, watch }
     }
 }
 
-impl hyper::body::Body for Leaving {
+impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -295,8 +297,8 @@ impl hyper::body::Body for Leaving {
     }
 }
 
-/// hyper drops a body as soon as it has all of it.
-impl Drop for Leaving {
+/// hyper drops a body as soon as it has taken all of it.
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         self.watch.with(|progress| progress.taken(Instant::now()));
     }

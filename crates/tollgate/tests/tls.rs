@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::{Error, Limit, OnFailure, Redis, StoreError};
-use tollgate_launcher::{Authority, Certified, Flavour, Launch, Server};
+use tollgate_launcher::{Authority, Flavour, Launch, Server, ServerCertificate};
 
 const LIMIT: &str = "token-bucket capacity=10 refill=1/s";
 
@@ -100,7 +100,7 @@ async fn an_authority_of_ones_own_is_trusted_instead_of_others() {
 async fn a_server_that_asks_who_we_are_admits_us_with_a_certificate() {
     let authority = Authority::new("private").unwrap();
     let server = wary_server(&authority, "wary-admits-ca.pem");
-    let Certified { certificate, key, .. } = authority.certify("client").unwrap();
+    let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     let ca = file("admitted-ca.pem", authority.pem());
     let (cert_file, key_file) = (file("admitted.pem", &certificate), file("admitted.key", &key));
     let (ca, cert_file, key_file) = (ca.display(), cert_file.display(), key_file.display());
@@ -122,7 +122,7 @@ async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
         let builder = Redis::at(&server.url()).unwrap();
         builder.root_certificate(authority.pem()).unwrap()
     };
-    let Certified { certificate, key, .. } =
+    let ServerCertificate { certificate, key, .. } =
         Authority::new("stranger").unwrap().certify("me").unwrap();
     let stranger = trusting().client_certificate(certificate, key).unwrap();
     for (builder, want) in [(trusting(), "CertificateRequired"), (stranger, "UnknownCA")] {
@@ -139,7 +139,7 @@ async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
 #[test]
 fn certificates_that_are_none_are_refused_at_once() {
     let authority = Authority::new("private").unwrap();
-    let Certified { certificate, key, .. } = authority.certify("client").unwrap();
+    let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     let other = authority.certify("client").unwrap().key;
     let malformed = certificate.replace("\nMII", "\n!!!");
     let not_a_certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -200,7 +200,7 @@ fn files_that_are_not_there_are_told_by_their_parameter() {
 #[test]
 fn a_certificate_without_tls_is_a_mistake() {
     let authority = Authority::new("private").unwrap();
-    let Certified { certificate, key, .. } = authority.certify("client").unwrap();
+    let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     for url in ["redis://h", "unix:///s", "redis+sentinel://a/n"] {
         let builder = || Redis::at(url).unwrap();
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Starts a cluster.
+//! Starting a cluster.
 
 use std::time::Duration;
 
 use redis::cmd;
 
 use super::{Cluster, SLOTS, meet};
-use crate::launch::Part;
+use crate::launch::ProcessRole;
 use crate::{Launch, LaunchError, Server, find};
 
 /// A cluster to be started.
@@ -18,9 +18,9 @@ pub struct ClusterLaunch {
 }
 
 impl Launch {
-    /// A cluster, unless told otherwise of three primaries, of servers like this one.
+    /// Returns a cluster of servers like this one, to be started; it has three primaries by default.
     ///
-    /// The launcher itself is `default` or [`Launch::admin`], who must be allowed everything.
+    /// The launcher itself logs in as `default` or [`Launch::admin`]. That user must have all permissions.
     pub fn cluster(self) -> ClusterLaunch {
         let node_timeout = Duration::from_secs(1);
         ClusterLaunch { node: self, primaries: 3, replicas_of_each: 0, node_timeout }
@@ -28,29 +28,29 @@ impl Launch {
 }
 
 impl ClusterLaunch {
-    /// How many nodes share the slots: one at least; fewer than three cannot elect anybody.
+    /// Sets how many nodes share the slots: at least one. Fewer than three cannot hold an election.
     pub fn primaries(self, count: u16) -> ClusterLaunch {
         ClusterLaunch { primaries: count.max(1), ..self }
     }
 
-    /// How many replicas each of them has.
+    /// Sets how many replicas each primary has.
     pub fn replicas_of_each(self, count: u16) -> ClusterLaunch {
         ClusterLaunch { replicas_of_each: count, ..self }
     }
 
-    /// After how long a silent node is taken for dead: 1 s unless told otherwise.
+    /// Sets after how long a silent node counts as dead; 1 s by default.
     pub fn node_timeout(self, timeout: Duration) -> ClusterLaunch {
         ClusterLaunch { node_timeout: timeout, ..self }
     }
 
-    /// Starts it, and waits until every node serves and knows every other.
+    /// Starts the cluster, and waits until every node serves and knows every other node.
     pub fn start(&self) -> Result<Cluster, LaunchError> {
-        let node = self.node.clone().part(Part::Node);
+        let node = self.node.clone().part(ProcessRole::Node);
         let node = node
             .own("cluster-node-timeout", self.node_timeout.as_millis())
             .own("cluster-config-file", "nodes.conf")
             .own("cluster-require-full-coverage", "no")
-            // A replica stays where it was put, and takes over however far behind it is.
+            // A replica stays with its primary, and may take over however far behind it is.
             .own("cluster-allow-replica-migration", "no")
             .own("cluster-replica-validity-factor", 0);
         let binary = find::binary(node.flavour)?;
@@ -73,7 +73,7 @@ impl ClusterLaunch {
         for (number, server) in (0..self.primaries).zip(&cluster.servers) {
             let (first, last) = (first_of(number), first_of(number + 1) - 1);
             server.ask::<()>(cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last))?;
-            // Each its own: nodes that start with the same epoch have to sort it out first.
+            // Each node has its own epoch: nodes that start with the same one have to resolve that first.
             server.ask::<()>(cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(number + 1))?;
         }
         Ok(())
@@ -90,7 +90,7 @@ impl ClusterLaunch {
 }
 
 impl Cluster {
-    /// Whether every node has shaken hands with every other.
+    /// Whether every node has completed its handshake with every other node.
     fn have_met(&self) -> Result<bool, LaunchError> {
         let views = self.views()?;
         let is_known = |id: &String| views.iter().all(|(_, view)| view.knows(id));
@@ -98,7 +98,7 @@ impl Cluster {
     }
 }
 
-/// Everybody to everybody: waiting for gossip takes longer.
+/// Introduces every node to every other one: waiting for gossip takes longer.
 fn introduce(servers: &[Server]) -> Result<(), LaunchError> {
     for (index, server) in servers.iter().enumerate() {
         for other in &servers[index + 1..] {

@@ -1,11 +1,11 @@
-//! Moves a slot from node to node, in steps that a test can stop between.
+//! Moves a slot from node to node, in steps, so that a test can act between them.
 
 use redis::cmd;
 
 use super::{Cluster, Node};
 use crate::LaunchError;
 
-/// How long one call may take to move keys.
+/// How long one call that moves keys may take.
 const MOVE_TIMEOUT_MS: u32 = 4_000;
 
 /// How many keys are moved at once.
@@ -19,14 +19,15 @@ impl Cluster {
         self.end_migration(slot, to)
     }
 
-    /// From here on the owner sends those who ask for a key it no longer has to `to`, by ASK.
+    /// Begins a migration: from now on the owner redirects requests for keys that it no longer has to `to`,
+    /// with ASK.
     pub fn begin_migration(&self, slot: u16, to: Node) -> Result<(), LaunchError> {
         let from = self.owner_of(slot)?;
         self.set_slot(to, slot, "IMPORTING", from)?;
         self.set_slot(from, slot, "MIGRATING", to)
     }
 
-    /// Moves up to `count` keys of the slot; how many there were to move.
+    /// Moves up to `count` keys of the slot; returns how many were moved.
     pub fn move_keys(&self, slot: u16, to: Node, count: u32) -> Result<u32, LaunchError> {
         let from = &self[self.owner_of(slot)?];
         let keys: Vec<Vec<u8>> =
@@ -41,11 +42,11 @@ impl Cluster {
             migrate.arg("AUTH2").arg(&admin.user).arg(&admin.password);
         }
         from.ask::<()>(migrate.arg("KEYS").arg(&keys))?;
-        // OK because there are no more than `count`.
+        // OK because there are at most `count`.
         Ok(keys.len() as u32)
     }
 
-    /// Makes `to` the owner, tells the other primaries, and waits until all live nodes agree.
+    /// Makes `to` the owner, informs the other primaries, and waits until all live nodes agree.
     pub fn end_migration(&self, slot: u16, to: Node) -> Result<(), LaunchError> {
         let from = self.owner_of(slot)?;
         self.set_slot(to, slot, "NODE", to)?;

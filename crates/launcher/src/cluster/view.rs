@@ -1,4 +1,4 @@
-//! What one node knows of its cluster.
+//! The view that one node has of its cluster.
 
 use std::ops::RangeInclusive;
 
@@ -7,36 +7,36 @@ use redis::cmd;
 use crate::{LaunchError, Server};
 
 /// The lines of `CLUSTER NODES`.
-pub(super) struct View(Vec<Known>);
+pub(super) struct ClusterView(Vec<NodeView>);
 
-/// What is known of one node.
-pub(super) struct Known {
+/// One node, as another node or itself sees it.
+pub(super) struct NodeView {
     pub(super) id: String,
-    /// If it is a replica.
+    /// The id of its primary, if it is a replica.
     pub(super) primary: Option<String>,
-    /// The higher, the later it came by its slots.
+    /// The higher the epoch, the later the node got its slots.
     pub(super) epoch: u64,
     flags: Vec<String>,
     linked: bool,
     slots: Vec<RangeInclusive<u16>>,
 }
 
-impl View {
-    pub(super) fn of(server: &Server) -> Result<View, LaunchError> {
+impl ClusterView {
+    pub(super) fn of(server: &Server) -> Result<ClusterView, LaunchError> {
         let text: String = server.ask(cmd("CLUSTER").arg("NODES"))?;
-        Ok(View::parse(&text))
+        Ok(ClusterView::parse(&text))
     }
 
-    fn parse(text: &str) -> View {
-        View(text.lines().filter_map(Known::parse).collect())
+    fn parse(text: &str) -> ClusterView {
+        ClusterView(text.lines().filter_map(NodeView::parse).collect())
     }
 
-    /// What the node says of itself.
-    pub(super) fn myself(&self) -> Option<&Known> {
+    /// Returns the entry of the node itself.
+    pub(super) fn myself(&self) -> Option<&NodeView> {
         self.0.iter().find(|known| known.has("myself"))
     }
 
-    pub(super) fn owner_of(&self, slot: u16) -> Option<&Known> {
+    pub(super) fn owner_of(&self, slot: u16) -> Option<&NodeView> {
         self.0.iter().find(|known| known.slots.iter().any(|range| range.contains(&slot)))
     }
 
@@ -44,8 +44,8 @@ impl View {
         self.0.iter().any(|known| known.id == id && !known.has("handshake"))
     }
 
-    /// Whether it sees another as that one sees itself, and is connected to it.
-    pub(super) fn sees(&self, other: &Known) -> bool {
+    /// Whether the node's view of another equals that node's view of itself, and the two are connected.
+    pub(super) fn sees(&self, other: &NodeView) -> bool {
         self.0.iter().find(|known| known.id == other.id).is_some_and(|known| {
             known.linked
                 && !["handshake", "noaddr", "fail", "fail?"].iter().any(|flag| known.has(flag))
@@ -55,14 +55,14 @@ impl View {
     }
 }
 
-impl Known {
+impl NodeView {
     /// `id address flags primary ping pong epoch link slot slot-slot [slot->-id]`
-    fn parse(line: &str) -> Option<Known> {
+    fn parse(line: &str) -> Option<NodeView> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [id, _, flags, primary, _, _, epoch, link, slots @ ..] = words.as_slice() else {
             return None;
         };
-        Some(Known {
+        Some(NodeView {
             id: (*id).to_owned(),
             primary: (*primary != "-").then(|| (*primary).to_owned()),
             epoch: epoch.parse().ok()?,
@@ -77,7 +77,7 @@ impl Known {
     }
 }
 
-/// A slot, or a range of them; those under way between nodes, in brackets, are not counted.
+/// Parses a slot or a range of slots; slots in migration, which are in brackets, are skipped.
 fn parse_slots(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.parse().ok()?..=last.parse().ok()?)
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_tells_roles_and_slots() {
-        let view = View::parse(
+    fn view_parses_roles_and_slots() {
+        let view = ClusterView::parse(
             "aa 127.0.0.1:1@2,, myself,master - 0 0 3 connected 0-5 9 [10->-bb]\n\
              bb 127.0.0.1:3@4 slave,fail? aa 0 0 3 disconnected\n",
         );

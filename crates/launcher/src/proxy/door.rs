@@ -1,4 +1,4 @@
-//! Lets connections in, or not.
+//! Accepts or refuses connections.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use crate::wait::PATIENCE;
 
-/// Where connections come in.
+/// The listening side of a proxy, which can be shut and reopened.
 #[derive(Debug)]
 pub(super) struct Door {
-    state: Mutex<State>,
+    state: Mutex<DoorState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    wanted: Wanted,
-    /// Whether somebody listens.
+struct DoorState {
+    wanted: DoorTarget,
+    /// Whether the port is open.
     listening: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum DoorTarget {
     Open,
     Shut,
     Gone,
@@ -31,30 +31,30 @@ enum Wanted {
 
 impl Door {
     pub(super) fn open() -> Door {
-        let state = State { wanted: Wanted::Open, listening: true };
+        let state = DoorState { wanted: DoorTarget::Open, listening: true };
         Door { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns once connections are refused.
     pub(super) fn shut(&self, addr: SocketAddr) {
-        self.want(Wanted::Shut);
+        self.want(DoorTarget::Shut);
         wake(addr);
-        self.wait_while(|state| state.wanted == Wanted::Shut && state.listening);
+        self.wait_while(|state| state.wanted == DoorTarget::Shut && state.listening);
     }
 
     /// Returns once connections are accepted.
     pub(super) fn reopen(&self) {
-        self.want(Wanted::Open);
-        self.wait_while(|state| state.wanted == Wanted::Open && !state.listening);
+        self.want(DoorTarget::Open);
+        self.wait_while(|state| state.wanted == DoorTarget::Open && !state.listening);
     }
 
     /// Ends [`Door::keep`].
     pub(super) fn remove(&self, addr: SocketAddr) {
-        self.want(Wanted::Gone);
+        self.want(DoorTarget::Gone);
         wake(addr);
     }
 
-    /// Hands over whoever comes in, until the door is removed.
+    /// Accepts connections and passes each to `welcome`, until the door is removed.
     pub(super) fn keep(
         &self,
         addr: SocketAddr,
@@ -64,23 +64,23 @@ impl Door {
         let mut listener = Some(listener);
         loop {
             match (self.wanted(), &listener) {
-                (Wanted::Gone, _) => return,
-                (Wanted::Shut, _) => {
+                (DoorTarget::Gone, _) => return,
+                (DoorTarget::Shut, _) => {
                     listener.take().into_iter().for_each(close);
                     self.set_listening(false);
-                    self.wait_while(|state| state.wanted == Wanted::Shut);
+                    self.wait_while(|state| state.wanted == DoorTarget::Shut);
                 }
-                (Wanted::Open, None) => match TcpListener::bind(addr) {
+                (DoorTarget::Open, None) => match TcpListener::bind(addr) {
                     Ok(again) => {
                         listener = Some(again);
                         self.set_listening(true);
                     }
-                    // Somebody else has the port at the moment.
+                    // Another process has the port at the moment.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
                 },
-                (Wanted::Open, Some(listener)) => {
+                (DoorTarget::Open, Some(listener)) => {
                     if let Ok((client, _)) = listener.accept()
-                        && self.wanted() == Wanted::Open
+                        && self.wanted() == DoorTarget::Open
                     {
                         welcome(client);
                     }
@@ -89,11 +89,11 @@ impl Door {
         }
     }
 
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> DoorTarget {
         self.lock().wanted
     }
 
-    fn want(&self, wanted: Wanted) {
+    fn want(&self, wanted: DoorTarget) {
         self.lock().wanted = wanted;
         self.changed.notify_all();
     }
@@ -103,26 +103,26 @@ impl Door {
         self.changed.notify_all();
     }
 
-    fn wait_while(&self, holds: impl Fn(&State) -> bool) {
-        // A door that stays shut for longer is looked at again by its keeper.
+    fn wait_while(&self, holds: impl Fn(&DoorState) -> bool) {
+        // With a timeout: if the door stays shut for longer, the keeper checks again.
         let wait = self.changed.wait_timeout_while(self.lock(), PATIENCE, |state| holds(state));
         drop(wait);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DoorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends it at once: a server that is being started at this moment has a copy of the socket until it is, and whoever
-/// connects would be let in there.
+/// Closes the socket at once. A server that is being started at this moment has a copy of the socket until it
+/// runs its program, and a client that connects would be accepted there.
 fn close(listener: TcpListener) {
     let socket = TcpStream::from(OwnedFd::from(listener));
-    // Nobody listens on it any more, whatever it says.
+    // The result does not matter: after this no process accepts on the socket.
     let _ = socket.shutdown(Shutdown::Both);
 }
 
-/// The keeper waits for a connection; so make one.
+/// Wakes the keeper, which waits for a connection, by making one.
 fn wake(addr: SocketAddr) {
     let _ = TcpStream::connect(addr);
 }

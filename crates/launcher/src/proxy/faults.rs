@@ -1,4 +1,4 @@
-//! What a proxy is told to do, and what it has counted.
+//! The faults that a proxy injects, and its counts.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,29 +7,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::line::Line;
+use super::connection::ProxiedConnection;
 
-/// What happens to a reply.
+/// A fault of one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// It is not passed, and nothing after it.
+pub(super) enum ReplyFault {
+    /// The reply is dropped, and everything after it on the connection.
     Swallow,
-    /// The connection is closed before it.
+    /// The connection is closed before the reply.
     CutBefore,
-    /// The connection is closed in the middle of it.
+    /// The connection is closed in the middle of the reply.
     CutWithin,
 }
 
-/// What happens to the next replies.
+/// The faults of the next replies.
 #[derive(Default)]
 pub(super) struct Faults {
-    fault: Option<Fault>,
+    fault: Option<ReplyFault>,
     left: u64,
     pub(super) delay: Option<Box<dyn FnMut() -> Duration + Send>>,
 }
 
 impl Faults {
-    pub(super) fn set(&mut self, fault: Fault, count: u64) {
+    pub(super) fn set(&mut self, fault: ReplyFault, count: u64) {
         (self.fault, self.left) = (Some(fault), count);
     }
 
@@ -37,8 +37,8 @@ impl Faults {
         *self = Faults::default();
     }
 
-    /// What happens to this reply, which is one less to come.
-    pub(super) fn take(&mut self) -> Option<Fault> {
+    /// Returns the fault of this reply, and counts the reply.
+    pub(super) fn take(&mut self) -> Option<ReplyFault> {
         self.left = self.left.checked_sub(1)?;
         self.fault
     }
@@ -55,26 +55,26 @@ impl fmt::Debug for Faults {
 }
 
 /// A connection and its threads.
-type Kept = (Arc<Line>, Vec<JoinHandle<()>>);
+type ConnectionThreads = (Arc<ProxiedConnection>, Vec<JoinHandle<()>>);
 
-/// What all connections of a proxy share.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ProxyState {
     pub(super) server: SocketAddr,
     faults: Mutex<Faults>,
-    lines: Mutex<Vec<Kept>>,
+    open_connections: Mutex<Vec<ConnectionThreads>>,
     pub(super) scripts_passed: AtomicU64,
     pub(super) replies_swallowed: AtomicU64,
     pub(super) connections_cut: AtomicU64,
     pub(super) connections: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn new(server: SocketAddr) -> Shared {
-        Shared {
+impl ProxyState {
+    pub(super) fn new(server: SocketAddr) -> ProxyState {
+        ProxyState {
             server,
             faults: Mutex::default(),
-            lines: Mutex::default(),
+            open_connections: Mutex::default(),
             scripts_passed: AtomicU64::new(0),
             replies_swallowed: AtomicU64::new(0),
             connections_cut: AtomicU64::new(0),
@@ -86,22 +86,24 @@ impl Shared {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a connection, to close it later; forgets those that have ended.
-    pub(super) fn keep(&self, line: Arc<Line>, threads: Vec<JoinHandle<()>>) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.retain(|(_, threads)| !threads.iter().all(JoinHandle::is_finished));
-        lines.push((line, threads));
+    /// Keeps a connection, to close it later; forgets connections that have ended.
+    pub(super) fn keep(&self, connection: Arc<ProxiedConnection>, threads: Vec<JoinHandle<()>>) {
+        let mut connections = self.open_connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|(_, threads)| !threads.iter().all(JoinHandle::is_finished));
+        connections.push((connection, threads));
     }
 
-    pub(super) fn close_lines(&self) {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().for_each(|(line, _)| line.close());
+    pub(super) fn close_connections(&self) {
+        let connections = self.open_connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.iter().for_each(|(connection, _)| connection.close());
     }
 
-    /// Waits until the threads of all connections have ended, which they do once it is closed.
-    pub(super) fn join_lines(&self) {
-        let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in lines.into_iter().flat_map(|(_, threads)| threads) {
+    /// Waits until the threads of all connections have ended, which they do once the connections are closed.
+    pub(super) fn join_connections(&self) {
+        let connections = std::mem::take(
+            &mut *self.open_connections.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for thread in connections.into_iter().flat_map(|(_, threads)| threads) {
             let _ = thread.join();
         }
     }

@@ -1,17 +1,17 @@
-//! Where one request or reply of the Redis protocol ends.
+//! Finds the end of a request or reply of the Redis protocol.
 
 use std::io;
 
-/// The first whole request, if all of it has arrived.
+/// Returns the length of the first request, if all of it has arrived.
 pub(super) fn request_len(bytes: &[u8]) -> io::Result<Option<usize>> {
     match bytes.first() {
         Some(b'*') => reply_len(bytes),
-        // A request as a person types it: one line.
+        // An inline request, as a person types it: one line.
         _ => Ok(bytes.iter().position(|byte| *byte == b'\n').map(|end| end + 1)),
     }
 }
 
-/// The first whole reply, if all of it has arrived.
+/// Returns the length of the first reply, if all of it has arrived.
 pub(super) fn reply_len(bytes: &[u8]) -> io::Result<Option<usize>> {
     let mut end = 0;
     let mut values_to_come = 1_usize;
@@ -28,7 +28,7 @@ pub(super) fn reply_len(bytes: &[u8]) -> io::Result<Option<usize>> {
             }
             Some(b'*' | b'~' | b'>') => values_to_come += count(line)?.unwrap_or(0),
             Some(b'%') => values_to_come += 2 * count(line)?.unwrap_or(0),
-            // Attributes, and then the value they belong to.
+            // Attributes, and then the value that they belong to.
             Some(b'|') => values_to_come += 2 * count(line)?.unwrap_or(0) + 1,
             _ => return Err(malformed()),
         }
@@ -53,18 +53,18 @@ pub(super) fn is_error(reply: &[u8]) -> bool {
     matches!(reply.first(), Some(b'-' | b'!'))
 }
 
-/// Whether a reply answers no request.
+/// Whether a reply is a push message, which answers no request.
 pub(super) fn is_push(reply: &[u8]) -> bool {
     reply.first() == Some(&b'>')
 }
 
-/// Without its end.
+/// Returns the first line without its end.
 fn first_line(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     Some(&bytes[..end])
 }
 
-/// The number after the first byte; none if it is -1, which stands for no value.
+/// Returns the number after the first byte; `None` if it is -1, which stands for a null value.
 fn count(line: &[u8]) -> io::Result<Option<usize>> {
     let text = std::str::from_utf8(&line[1..]).map_err(|_| malformed())?;
     if text == "-1" { Ok(None) } else { text.parse().map(Some).map_err(|_| malformed()) }
@@ -95,7 +95,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_reply_ends_where_it_ends() {
+    fn reply_len_finds_the_end_of_a_reply() {
         for reply in REPLIES {
             let text = reply.escape_ascii();
             for len in 0..reply.len() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error() {
+    fn malformed_reply_is_an_error() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"$x\r\n", b"*-2\r\n", b"\r\n"] {
             assert!(reply_len(bytes).is_err(), "{}", bytes.escape_ascii());
         }

@@ -1,4 +1,4 @@
-//! One caller's way through its line, as a future.
+//! The steps of one waiter, as a future.
 
 use std::future::Future;
 use std::mem;
@@ -15,17 +15,18 @@ use super::{Acquire, Acquired};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::lines::{Rest, Standing, Turn, Want};
+use crate::queues::{FrontRest, QueueEntry, QueuePosition, WaiterCharge};
 use crate::scope::{Scope, bounded};
 use crate::store::KeyState;
 
-/// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
-/// millisecond, unless somebody keeps a future without polling it.
+/// How long past its deadline a waiter still waits for the waiters ahead to leave. They leave within tokio's
+/// millisecond, unless a future is kept without being polled.
 const GRACE_US: u64 = 10_000;
 
-/// How far ahead one before a gate takes its place in a shaping limit. Enough for timers and the way to
-/// the store, lest lateness add up; and little, as whoever has a place when the gate closes is out of
-/// the line, and goes when it opens, along with the first in line.
+/// How far ahead a waiter with a gate reserves its place in a shaping limit. Long enough for timers and the
+/// round trip to the store, so that delays do not add up. Short, because a request that has a place when the
+/// gate closes has left the queue already: it proceeds when the gate opens, at the same time as the first
+/// waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
@@ -33,54 +34,54 @@ const LEAD_US: u64 = 10_000;
 #[must_use = "nothing is acquired until this is awaited"]
 pub struct Acquiring<'a> {
     request: Acquire<'a>,
-    /// When it first had to wait.
+    /// When it first had to wait; `None` if it has not waited.
     arrived_us: Option<u64>,
-    step: Step<'a>,
+    step: AcquireStep<'a>,
 }
 
-/// Where it is. What a step holds is given back when it is dropped.
+/// The current step. Dropping a step gives back what it holds.
 #[derive(Debug)]
-enum Step<'a> {
+enum AcquireStep<'a> {
     Arriving,
-    /// Behind others, until it is known how long that will take.
-    Foreseeing {
-        turn: Turn<'a>,
+    /// Behind other waiters, until it is known how long the wait will be.
+    Forecasting {
+        entry: QueueEntry<'a>,
         state: Answer<KeyState>,
         max_wait_us: u64,
     },
-    /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
+    /// Behind other waiters, until woken. The timer is for the deadline, in case the waiters ahead are stuck.
     Behind {
-        turn: Turn<'a>,
+        entry: QueueEntry<'a>,
         deadline: Option<Timer>,
     },
-    /// At the front, with the question put to the store.
-    Asking {
-        turn: Turn<'a>,
+    /// First in the queue, while the store decides.
+    Checking {
+        entry: QueueEntry<'a>,
         answer: Answer<Decision>,
     },
-    /// Refused, until it is known how its key stands.
+    /// Refused, while the decision for its key is read.
     Refusing {
         answer: Answer<Decision>,
         would_wait: Option<Duration>,
     },
-    /// At the front, until it is worth asking again.
-    Resting {
-        turn: Turn<'a>,
+    /// First in the queue, until it is worth checking again.
+    Sleeping {
+        entry: QueueEntry<'a>,
         due_us: u64,
         timer: Timer,
     },
-    /// Charged and out of the line, until its delay has passed.
+    /// Charged and out of the queue, until its delay has passed.
     Delayed {
-        charge: Charge<'a>,
+        charge: UndeliveredCharge<'a>,
         timer: Timer,
     },
     Over,
 }
 
-/// What a step leads to.
-enum Next<'a> {
-    Go(Step<'a>),
-    Stay(Step<'a>),
+/// The outcome of a step.
+enum StepOutcome<'a> {
+    Go(AcquireStep<'a>),
+    Stay(AcquireStep<'a>),
     Done(Acquired),
 }
 
@@ -88,230 +89,252 @@ type Timer = Pin<Box<Sleep>>;
 
 impl<'a> Acquiring<'a> {
     pub(super) fn new(request: Acquire<'a>) -> Acquiring<'a> {
-        Acquiring { request, arrived_us: None, step: Step::Arriving }
+        Acquiring { request, arrived_us: None, step: AcquireStep::Arriving }
     }
 
-    fn advance(&mut self, step: Step<'a>, context: &mut Context<'_>) -> Result<Next<'a>, Error> {
+    fn advance(
+        &mut self,
+        step: AcquireStep<'a>,
+        context: &mut Context<'_>,
+    ) -> Result<StepOutcome<'a>, Error> {
         match step {
-            Step::Arriving => self.arrive(),
-            Step::Foreseeing { turn, state, max_wait_us } => {
-                self.foresee(turn, state, max_wait_us, context)
+            AcquireStep::Arriving => self.arrive(),
+            AcquireStep::Forecasting { entry, state, max_wait_us } => {
+                self.forecast(entry, state, max_wait_us, context)
             }
-            Step::Behind { turn, deadline } => self.stand(turn, deadline, context),
-            Step::Asking { turn, answer } => self.ask(turn, answer, context),
-            Step::Resting { turn, due_us, timer } => Ok(self.rest(turn, due_us, timer, context)),
-            Step::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
-            Step::Refusing { answer, would_wait } => self.be_refused(answer, would_wait, context),
-            Step::Over => Err(Error::AnswerTaken),
+            AcquireStep::Behind { entry, deadline } => self.wait_behind(entry, deadline, context),
+            AcquireStep::Checking { entry, answer } => self.check(entry, answer, context),
+            AcquireStep::Sleeping { entry, due_us, timer } => {
+                Ok(self.sleep(entry, due_us, timer, context))
+            }
+            AcquireStep::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
+            AcquireStep::Refusing { answer, would_wait } => {
+                self.finish_refusal(answer, would_wait, context)
+            }
+            AcquireStep::Over => Err(Error::AnswerTaken),
         }
     }
 
-    fn arrive(&mut self) -> Result<Next<'a>, Error> {
+    fn arrive(&mut self) -> Result<StepOutcome<'a>, Error> {
         let Acquire { scope, key, cost, max_wait_us, .. } = self.request;
         let (cost, _) = (cost?, bounded(key)?);
         if cost.units() > scope.limit().size() {
             return Ok(self.refuse(None));
         }
-        let want = Want { limit: *scope.limit(), cost };
+        let charge = WaiterCharge { limit: *scope.limit(), cost };
         let name = scope.registered().number();
-        let (turn, standing) = scope.limiter().lines().join(name, key, want)?;
-        match standing {
-            Standing::Front if self.closed_us() == 0 => return Ok(self.put(turn)),
-            Standing::Front => turn.has_room()?,
+        let (entry, position) = scope.limiter().queues().join(name, key, charge)?;
+        match position {
+            QueuePosition::Front if self.closed_us() == 0 => return Ok(self.send_check(entry)),
+            QueuePosition::Front => entry.has_room()?,
             _ => {}
         }
         self.arrived_us();
-        Ok(Next::Go(match max_wait_us {
-            None => Step::Behind { turn, deadline: None },
-            // How the key stands first: one that goes in between is then missed, not counted twice,
-            // and nobody is refused for it.
-            Some(max_wait_us) => Step::Foreseeing { turn, state: scope.state(key), max_wait_us },
+        Ok(StepOutcome::Go(match max_wait_us {
+            None => AcquireStep::Behind { entry, deadline: None },
+            // The state of the key is read first. A request that is admitted in between is then missed
+            // instead of being counted twice, so no waiter is refused because of it.
+            Some(max_wait_us) => {
+                AcquireStep::Forecasting { entry, state: scope.state(key), max_wait_us }
+            }
         }))
     }
 
-    fn foresee(
+    fn forecast(
         &mut self,
-        turn: Turn<'a>,
+        entry: QueueEntry<'a>,
         mut state: Answer<KeyState>,
         max_wait_us: u64,
         context: &mut Context<'_>,
-    ) -> Result<Next<'a>, Error> {
-        let Poll::Ready(stands) = Pin::new(&mut state).poll(context) else {
-            return Ok(Next::Stay(Step::Foreseeing { turn, state, max_wait_us }));
+    ) -> Result<StepOutcome<'a>, Error> {
+        let Poll::Ready(state_read) = Pin::new(&mut state).poll(context) else {
+            return Ok(StepOutcome::Stay(AcquireStep::Forecasting { entry, state, max_wait_us }));
         };
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
-        let KeyState { limit, state, now_us } = match stands {
-            // Without the store nothing is foreseen; what comes of it is decided at the front.
+        let KeyState { limit, state, now_us } = match state_read {
+            // Without the store there is no forecast; the request is decided when it is first in the queue.
             Err(Error::Store(_)) if !scope.fails_closed() => {
-                return Ok(Next::Go(Step::Behind { turn, deadline: deadline() }));
+                return Ok(StepOutcome::Go(AcquireStep::Behind { entry, deadline: deadline() }));
             }
-            stands => stands?,
+            state_read => state_read?,
         };
-        let want = Want { limit: *scope.limit(), cost: cost? };
+        let charge = WaiterCharge { limit: *scope.limit(), cost: cost? };
         let closed_us = self.closed_us();
         let forecast = Forecast::of(limit, state, now_us.saturating_add(closed_us));
         let enough_us = max_wait_us.saturating_sub(closed_us);
-        let wait_us = forecast.wait_us(&turn.wants_ahead(), want, enough_us);
+        let wait_us = forecast.wait_us(&entry.charges_ahead(), charge, enough_us);
         let wait_us = wait_us.saturating_add(closed_us);
         if wait_us > max_wait_us {
             return Ok(self.refuse(Some(wait_us)));
         }
-        Ok(Next::Go(Step::Behind { turn, deadline: deadline() }))
+        Ok(StepOutcome::Go(AcquireStep::Behind { entry, deadline: deadline() }))
     }
 
-    fn stand(
+    fn wait_behind(
         &mut self,
-        turn: Turn<'a>,
+        entry: QueueEntry<'a>,
         mut deadline: Option<Timer>,
         context: &mut Context<'_>,
-    ) -> Result<Next<'a>, Error> {
+    ) -> Result<StepOutcome<'a>, Error> {
         let arrived_us = self.arrived_us();
         let deadline_us =
             self.request.max_wait_us.map_or(u64::MAX, |us| arrived_us.saturating_add(us));
-        match turn.stand(deadline_us, context.waker()) {
-            Standing::Front => Ok(self.put(turn)),
-            Standing::TooLate { due_us } => {
+        match entry.poll_position(deadline_us, context.waker()) {
+            QueuePosition::Front => Ok(self.send_check(entry)),
+            QueuePosition::TooLate { due_us } => {
                 Ok(self.refuse(Some(due_us.saturating_sub(arrived_us))))
             }
-            Standing::Behind => {
+            QueuePosition::Behind => {
                 let is_stuck =
                     deadline.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
                 if is_stuck {
                     return Ok(self.refuse(Some(self.waited_us())));
                 }
-                Ok(Next::Stay(Step::Behind { turn, deadline }))
+                Ok(StepOutcome::Stay(AcquireStep::Behind { entry, deadline }))
             }
         }
     }
 
-    /// Puts the question to the store, unless the gate is closed.
-    fn put(&mut self, turn: Turn<'a>) -> Next<'a> {
+    /// Sends the check to the store, unless the gate is closed.
+    fn send_check(&mut self, entry: QueueEntry<'a>) -> StepOutcome<'a> {
         let closed_us = self.closed_us();
         if closed_us > 0 {
-            return self.wait_at_gate(turn, closed_us);
+            return self.wait_at_gate(entry, closed_us);
         }
         let Acquire { scope, key, cost, .. } = self.request;
         let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).for_acquire();
-        // Only a shaping limit has delays; the others' checks are simpler without.
-        if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaped()) {
+        // Only a shaping limit has delays; the checks of other limits are simpler without a maximum.
+        if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaping()) {
             check = check.max_wait(Duration::from_micros(max_delay_us));
         }
-        Next::Go(Step::Asking { turn, answer: check.into_future() })
+        StepOutcome::Go(AcquireStep::Checking { entry, answer: check.into_future() })
     }
 
-    /// The longest delay worth asking for; `None` if any is.
+    /// Returns the longest delay to accept; `None` if any delay is accepted.
     fn max_delay_us(&self) -> Option<u64> {
         let left_us = self.request.max_wait_us.map(|us| us.saturating_sub(self.waited_us()));
         let lead_us = self.request.gate.map(|_| LEAD_US);
         left_us.into_iter().chain(lead_us).min()
     }
 
-    /// How long the gate stays closed; 0 if it is open, or there is none.
+    /// Returns how long the gate stays closed; 0 if it is open, or if there is no gate.
     fn closed_us(&self) -> u64 {
         let closed_for = self.request.gate.map_or(Duration::ZERO, Gate::closed_for);
         // Rounded up: the gate is open by then.
         u64::try_from(closed_for.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
     }
 
-    fn wait_at_gate(&mut self, turn: Turn<'a>, closed_us: u64) -> Next<'a> {
+    fn wait_at_gate(&mut self, entry: QueueEntry<'a>, closed_us: u64) -> StepOutcome<'a> {
         self.arrived_us();
         if let Some(wait_us) = self.too_long_us(closed_us) {
             return self.refuse(Some(wait_us));
         }
         let due_us = self.now_us().saturating_add(closed_us);
-        Next::Go(Step::Resting { turn, due_us, timer: timer(closed_us) })
+        StepOutcome::Go(AcquireStep::Sleeping { entry, due_us, timer: timer(closed_us) })
     }
 
-    /// The whole wait, if `more_us` makes it longer than the caller waits.
+    /// Returns the total wait, if `more_us` makes it longer than the caller's maximum.
     fn too_long_us(&self, more_us: u64) -> Option<u64> {
         let wait_us = self.waited_us().saturating_add(more_us);
         self.request.max_wait_us.is_some_and(|most_us| wait_us > most_us).then_some(wait_us)
     }
 
-    fn ask(
+    fn check(
         &mut self,
-        turn: Turn<'a>,
+        entry: QueueEntry<'a>,
         mut answer: Answer<Decision>,
         context: &mut Context<'_>,
-    ) -> Result<Next<'a>, Error> {
+    ) -> Result<StepOutcome<'a>, Error> {
         let Poll::Ready(decision) = Pin::new(&mut answer).poll(context) else {
-            return Ok(Next::Stay(Step::Asking { turn, answer }));
+            return Ok(StepOutcome::Stay(AcquireStep::Checking { entry, answer }));
         };
         let decision = decision?;
         match decision.verdict() {
-            // The gate closed while the store was asked.
+            // The gate closed while the store decided.
             Verdict::Allowed { .. } if self.closed_us() > 0 => {
-                drop(Charge::new(&self.request, decision));
-                Ok(self.put(turn))
+                drop(UndeliveredCharge::new(&self.request, decision));
+                Ok(self.send_check(entry))
             }
-            Verdict::Allowed { delay_us: 0 } => Ok(Next::Done(self.admitted(decision))),
+            Verdict::Allowed { delay_us: 0 } => Ok(StepOutcome::Done(self.admitted(decision))),
             Verdict::Allowed { delay_us } => {
                 self.arrived_us();
-                let charge = Charge::new(&self.request, decision);
-                Ok(Next::Go(Step::Delayed { charge, timer: timer(delay_us) }))
+                let charge = UndeliveredCharge::new(&self.request, decision);
+                Ok(StepOutcome::Go(AcquireStep::Delayed { charge, timer: timer(delay_us) }))
             }
-            Verdict::Denied { .. } => self.wait_or_refuse(turn, decision),
+            Verdict::Denied { .. } => self.wait_or_refuse(entry, decision),
         }
     }
 
-    fn wait_or_refuse(&mut self, turn: Turn<'a>, denial: Decision) -> Result<Next<'a>, Error> {
+    fn wait_or_refuse(
+        &mut self,
+        entry: QueueEntry<'a>,
+        denial: Decision,
+    ) -> Result<StepOutcome<'a>, Error> {
         let is_first = self.arrived_us.is_none();
         self.arrived_us();
         let Some(retry_us) = denial.decided().retry_after_us() else {
-            return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait: None }));
+            return Ok(StepOutcome::Done(Acquired::Refused { decision: denial, would_wait: None }));
         };
-        if let Some(wait_us) = self.too_long_us(self.until_it_goes_us(retry_us, &denial)) {
+        if let Some(wait_us) = self.too_long_us(self.until_admitted_us(retry_us, &denial)) {
             let would_wait = Some(Duration::from_micros(wait_us));
-            return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait }));
+            return Ok(StepOutcome::Done(Acquired::Refused { decision: denial, would_wait }));
         }
         if is_first {
-            turn.has_room()?;
+            entry.has_room()?;
         }
         let due_us = self.now_us().saturating_add(retry_us);
-        // At least 1 us, which a denial always says: a store that said 0 would make this spin.
-        Ok(Next::Go(Step::Resting { turn, due_us, timer: timer(retry_us.max(1)) }))
+        // At least 1 us, as every denial says: a store that returned 0 would make this loop spin.
+        Ok(StepOutcome::Go(AcquireStep::Sleeping { entry, due_us, timer: timer(retry_us.max(1)) }))
     }
 
-    /// How long until a denied request could go. A shaping limit lets it go when all that is before
-    /// it has left, which is when nothing is spent any more: in a place now, or in one later.
-    fn until_it_goes_us(&self, retry_us: u64, denial: &Decision) -> u64 {
-        if self.is_shaped() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
+    /// Returns how long until a denied request could proceed. A shaping limit admits it when everything
+    /// before it has left, which is when nothing is spent any more; that holds whether its place is reserved
+    /// now or later.
+    fn until_admitted_us(&self, retry_us: u64, denial: &Decision) -> u64 {
+        if self.is_shaping() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
     }
 
-    fn is_shaped(&self) -> bool {
+    fn is_shaping(&self) -> bool {
         self.request.scope.is_shaping()
     }
 
-    fn rest(
+    fn sleep(
         &mut self,
-        turn: Turn<'a>,
+        entry: QueueEntry<'a>,
         due_us: u64,
         mut timer: Timer,
         context: &mut Context<'_>,
-    ) -> Next<'a> {
+    ) -> StepOutcome<'a> {
         let is_due = timer.as_mut().poll(context).is_ready();
-        if is_due || turn.rest(due_us, context.waker()) == Rest::Nudged {
-            return self.put(turn);
+        if is_due || entry.sleep(due_us, context.waker()) == FrontRest::Nudged {
+            return self.send_check(entry);
         }
-        Next::Stay(Step::Resting { turn, due_us, timer })
+        StepOutcome::Stay(AcquireStep::Sleeping { entry, due_us, timer })
     }
 
-    fn delay(&self, charge: Charge<'a>, mut timer: Timer, context: &mut Context<'_>) -> Next<'a> {
+    fn delay(
+        &self,
+        charge: UndeliveredCharge<'a>,
+        mut timer: Timer,
+        context: &mut Context<'_>,
+    ) -> StepOutcome<'a> {
         if timer.as_mut().poll(context).is_pending() {
-            return Next::Stay(Step::Delayed { charge, timer });
+            return StepOutcome::Stay(AcquireStep::Delayed { charge, timer });
         }
         let closed_us = self.closed_us();
         if closed_us > 0 {
             return match self.too_long_us(closed_us) {
                 Some(wait_us) => self.refuse(Some(wait_us)),
-                None => Next::Go(Step::Delayed { charge, timer: self::timer(closed_us) }),
+                None => {
+                    StepOutcome::Go(AcquireStep::Delayed { charge, timer: self::timer(closed_us) })
+                }
             };
         }
         match charge.deliver() {
-            Some(decision) => Next::Done(self.admitted(decision)),
+            Some(decision) => StepOutcome::Done(self.admitted(decision)),
             // Not reached: a charge is delivered once.
-            None => Next::Stay(Step::Over),
+            None => StepOutcome::Stay(AcquireStep::Over),
         }
     }
 
@@ -319,30 +342,30 @@ impl<'a> Acquiring<'a> {
         Acquired::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
     }
 
-    /// Refuses a request that did not get to ask.
-    fn refuse(&self, would_wait_us: Option<u64>) -> Next<'a> {
+    /// Refuses a request that was not sent to the store.
+    fn refuse(&self, would_wait_us: Option<u64>) -> StepOutcome<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
         let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));
         let answer = peek.for_acquire().into_future();
         let would_wait = would_wait_us.map(Duration::from_micros);
-        Next::Go(Step::Refusing { answer, would_wait })
+        StepOutcome::Go(AcquireStep::Refusing { answer, would_wait })
     }
 
-    fn be_refused(
+    fn finish_refusal(
         &self,
         mut answer: Answer<Decision>,
         would_wait: Option<Duration>,
         context: &mut Context<'_>,
-    ) -> Result<Next<'a>, Error> {
+    ) -> Result<StepOutcome<'a>, Error> {
         match Pin::new(&mut answer).poll(context) {
             Poll::Ready(decision) => {
-                Ok(Next::Done(Acquired::Refused { decision: decision?, would_wait }))
+                Ok(StepOutcome::Done(Acquired::Refused { decision: decision?, would_wait }))
             }
-            Poll::Pending => Ok(Next::Stay(Step::Refusing { answer, would_wait })),
+            Poll::Pending => Ok(StepOutcome::Stay(AcquireStep::Refusing { answer, would_wait })),
         }
     }
 
-    /// When it first had to wait: now, if it did not have to before.
+    /// Returns when the request first had to wait: now, if it has not waited before.
     fn arrived_us(&mut self) -> u64 {
         let now_us = self.now_us();
         *self.arrived_us.get_or_insert(now_us)
@@ -363,30 +386,30 @@ impl Future for Acquiring<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            let step = mem::replace(&mut this.step, Step::Over);
+            let step = mem::replace(&mut this.step, AcquireStep::Over);
             match this.advance(step, context)? {
-                Next::Go(step) => this.step = step,
-                Next::Stay(step) => {
+                StepOutcome::Go(step) => this.step = step,
+                StepOutcome::Stay(step) => {
                     this.step = step;
                     return Poll::Pending;
                 }
-                Next::Done(acquired) => return Poll::Ready(Ok(acquired)),
+                StepOutcome::Done(acquired) => return Poll::Ready(Ok(acquired)),
             }
         }
     }
 }
 
-/// A charge that has not been delivered. Dropping it refunds it.
+/// A charge that has not been delivered. Dropping it refunds the charge.
 #[derive(Debug)]
-struct Charge<'a> {
+struct UndeliveredCharge<'a> {
     scope: &'a Scope,
     key: &'a [u8],
     decision: Option<Decision>,
 }
 
-impl<'a> Charge<'a> {
-    fn new(request: &Acquire<'a>, decision: Decision) -> Charge<'a> {
-        Charge { scope: request.scope, key: request.key, decision: Some(decision) }
+impl<'a> UndeliveredCharge<'a> {
+    fn new(request: &Acquire<'a>, decision: Decision) -> UndeliveredCharge<'a> {
+        UndeliveredCharge { scope: request.scope, key: request.key, decision: Some(decision) }
     }
 
     fn deliver(mut self) -> Option<Decision> {
@@ -394,10 +417,10 @@ impl<'a> Charge<'a> {
     }
 }
 
-impl Drop for Charge<'_> {
+impl Drop for UndeliveredCharge<'_> {
     fn drop(&mut self) {
         if let Some(receipt) = self.decision.take().and_then(Decision::into_receipt) {
-            // Nobody is left to tell. On Redis it is on its way all the same.
+            // No caller is left that could read the result. On Redis the refund is sent all the same.
             drop(self.scope.refund(self.key, receipt));
         }
     }

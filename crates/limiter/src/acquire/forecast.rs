@@ -1,14 +1,14 @@
-//! How long a place in a line will take.
+//! How long a waiter at some position in a queue will wait.
 
 use std::mem;
 
 use tollgate_core::{Ask, CarryOver, Decision, Limit, State};
 
-use crate::lines::Want;
+use crate::queues::WaiterCharge;
 
-/// What lies ahead of one that joins a key's line, if nothing else arrives and nobody gives up.
+/// The expected wait of a new waiter, if no other request arrives and no waiter gives up.
 pub(super) struct Forecast {
-    /// What the state is under: each in line asks under its own.
+    /// The limit that the state is under. Each waiter has its own limit.
     limit: Limit,
     state: State,
     now_us: u64,
@@ -16,18 +16,23 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// From how the key stands now, under this limit.
+    /// Returns a forecast from the key's current state under this limit.
     pub(super) fn of(limit: Limit, state: State, now_us: u64) -> Forecast {
         Forecast { limit, state, now_us, wait_us: 0 }
     }
 
-    /// How long one waits behind those `ahead`, its own delay included. It stops counting past
-    /// `enough_us`.
+    /// Returns how long a request waits behind the waiters `ahead`, including its own delay. Stops counting
+    /// past `enough_us`.
     ///
-    /// A bucket of 1 per 100 ms that is empty, three ahead that ask 1 each: 400 ms.
-    pub(super) fn wait_us(mut self, ahead: &[Want], own: Want, enough_us: u64) -> u64 {
-        for want in ahead {
-            self.admit(want);
+    /// With an empty bucket of 1 per 100 ms, and three waiters ahead that cost 1 each: 400 ms.
+    pub(super) fn wait_us(
+        mut self,
+        ahead: &[WaiterCharge],
+        own: WaiterCharge,
+        enough_us: u64,
+    ) -> u64 {
+        for charge in ahead {
+            self.admit(charge);
             if self.wait_us > enough_us {
                 return self.wait_us;
             }
@@ -36,19 +41,19 @@ impl Forecast {
         self.wait_us.saturating_add(delay_us)
     }
 
-    /// Charges one as soon as it fits; its delay from then on.
-    fn admit(&mut self, want: &Want) -> u64 {
-        let first = self.check(want);
+    /// Charges one request as soon as it fits; returns its delay from then on.
+    fn admit(&mut self, charge: &WaiterCharge) -> u64 {
+        let first = self.check(charge);
         if first.is_allowed() {
             return first.delay_us();
         }
-        // Never, for a cost above the limit: those do not join a line.
+        // Never `None`: a request whose cost is above the limit does not join a queue.
         let retry_us = first.retry_after_us().unwrap_or(u64::MAX);
         self.wait_us = self.wait_us.saturating_add(retry_us);
-        self.check(want).delay_us()
+        self.check(charge).delay_us()
     }
 
-    fn check(&mut self, &Want { limit, cost }: &Want) -> Decision {
+    fn check(&mut self, &WaiterCharge { limit, cost }: &WaiterCharge) -> Decision {
         let at_us = self.now_us.saturating_add(self.wait_us);
         if limit != self.limit {
             let state = mem::replace(&mut self.state, limit.fresh());

@@ -1,13 +1,15 @@
-//! What may close the way for everybody in a line.
+//! A further condition that holds back all waiters of a queue.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// Something else that a key's requests have to wait for, such as the word of the server they go to.
+/// A further condition that the requests of a key have to wait for, for example until the upstream server
+/// accepts requests again.
 ///
-/// Whoever closes it [wakes](crate::Scope::wake_waiters) the first waiter, which then learns of it.
+/// The code that closes the gate must [wake](crate::Scope::wake_waiters) the first waiter, which then reads
+/// the new state.
 pub trait Gate: Debug + Send + Sync {
-    /// How long it stays closed from now on; zero if it is open.
+    /// Returns how long the gate stays closed from now on; zero if it is open.
     fn closed_for(&self) -> Duration;
 }
 
@@ -22,7 +24,7 @@ mod tests {
 
     use crate::{Acquired, Clock, Limiter};
 
-    /// Closes when it was looked at so often, until a time.
+    /// A gate that closes when it is read for the third time, until a given time.
     #[derive(Debug)]
     struct Closing {
         looks: AtomicUsize,
@@ -39,7 +41,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gate_that_closes_while_the_store_is_asked_is_waited_for_and_nothing_charged() {
+    async fn acquire_waits_and_charges_nothing_when_the_gate_closes_during_a_check() {
         for limit in ["token-bucket capacity=1 refill=1/d", "leaky-bucket capacity=9 leak=1/s"] {
             let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
             let scope = limiter.scope("test", limit.parse::<Limit>().unwrap()).unwrap();

@@ -1,14 +1,15 @@
-//! What one of several processes may let through on its own.
+//! The share of a limit that one of several processes may admit on its own.
 
 use std::time::Duration;
 
 use tollgate_core::{FixedWindow, LeakyBucket, Limit, Rate, SlidingWindowCounter};
 use tollgate_core::{LimitError, SlidingWindowLog, TokenBucket};
 
-/// What one of so many processes may let through on its own.
+/// Returns the share of a limit that one of `processes` processes may admit on its own.
 pub(crate) fn share_of(limit: &Limit, processes: u32) -> Limit {
     let processes = u64::from(processes.max(1));
-    // A share of 1 may be slower than any limit can be; it then comes back as the whole limit does.
+    // The rate of a share of size 1 may be slower than a limit can be; the share then refills at the rate of
+    // the whole limit.
     let share = divided(limit, processes, processes).or_else(|_| divided(limit, processes, 1));
     share.unwrap_or(*limit)
 }
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_part_of_the_size_and_of_the_rate() {
+    fn share_divides_the_size_and_the_rate() {
         for (limit, processes, share) in [
             ("fixed-window limit=100 window=1m", 4, "fixed-window limit=25 window=1m"),
             ("sliding-window-log limit=10 window=1m", 3, "sliding-window-log limit=3 window=1m"),
@@ -56,7 +57,7 @@ mod tests {
             ),
             ("fixed-window limit=5 window=1m", 0, "fixed-window limit=5 window=1m"),
             ("fixed-window limit=5 window=1m", u32::MAX, "fixed-window limit=1 window=1m"),
-            // As slow as a limit can be.
+            // The slowest rate that a limit can have.
             (
                 "token-bucket capacity=2 refill=2/36525d",
                 4,

@@ -1,4 +1,4 @@
-//! What a check gives its store, and what it comes to without it.
+//! The deadline of a check, and its failure policy.
 
 use std::time::Duration;
 
@@ -6,44 +6,47 @@ use tollgate_core::Role;
 
 use super::OnFailure;
 
-/// The part of a caller's own deadline that is left for the way back.
+/// The part of the caller's own deadline that is left for returning the answer.
 const WAY_BACK: Duration = Duration::from_millis(3);
 
-/// How long a store has for a request, and what that comes to when it fails.
+/// How long a store has for a request, and what happens when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct StoreTerms {
     pub(crate) deadline: Duration,
-    /// `None` if neither the limiter nor the scope has one: open for a check, local for an acquire.
+    /// `None` if neither the limiter nor the scope has a policy: open for a check, local for an acquire.
     pub(crate) on_failure: Option<OnFailure>,
 }
 
-/// Returns a deadline that leaves the way back of the caller's own: no time at all, if there is none.
+/// Returns a deadline that ends early enough to return the answer within the caller's own; zero if there is
+/// no time for that.
 pub(crate) fn bounded_deadline(deadline: Duration, callers: Option<Duration>) -> Duration {
     let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
     deadline.min(callers)
 }
 
-impl Terms {
+impl StoreTerms {
     /// Sets the deadline: at least 1 ms, at most an hour.
     pub(crate) fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
     }
 
-    /// Those of one check of several limits: the shortest deadline and the strictest policy of those that
-    /// can refuse. If none can, of all, and closed is open: what only watches does not fail. `None` of
-    /// nothing.
+    /// Returns the terms of one check of several limits: the shortest deadline and the strictest policy of
+    /// the enforced limits. If all limits are shadows, then of all of them, and closed becomes open: a shadow
+    /// limit must not fail a check. `None` without limits.
     ///
-    /// One that is enforced, open and has 10 ms, beside a shadow that is closed and has 5: open, 10 ms.
-    pub(crate) fn of_all(parts: &[(Role, Terms)]) -> Option<Terms> {
+    /// An enforced limit that is open and has 10 ms, next to a shadow limit that is closed and has 5 ms:
+    /// open, 10 ms.
+    pub(crate) fn of_all(parts: &[(Role, StoreTerms)]) -> Option<StoreTerms> {
         let of = |wanted| parts.iter().filter(move |(role, _)| *role == wanted);
-        let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(Terms::stricter);
+        let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(StoreTerms::stricter);
         let watching = || of(Role::Shadow).map(|(_, terms)| terms.watching());
-        enforced.or_else(|| watching().reduce(Terms::stricter))
+        enforced.or_else(|| watching().reduce(StoreTerms::stricter))
     }
 
-    /// Returns these terms for a caller that has so much time itself, of which 3 ms are for the way back.
-    pub(crate) fn bounded(self, callers: Option<Duration>) -> Terms {
-        Terms { deadline: bounded_deadline(self.deadline, callers), ..self }
+    /// Returns these terms for a caller with a deadline of its own, of which 3 ms are left for returning the
+    /// answer.
+    pub(crate) fn bounded(self, callers: Option<Duration>) -> StoreTerms {
+        StoreTerms { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
 
     /// The policy for a check.
@@ -51,22 +54,23 @@ impl Terms {
         self.on_failure.unwrap_or_default()
     }
 
-    /// The terms of an acquire, which waits its turn also without the store: it would flood what it paces otherwise.
-    pub(crate) fn of_acquire(self) -> Terms {
+    /// Returns the terms of an acquire. It queues in this process even when the store fails; otherwise it
+    /// would flood the service that it paces.
+    pub(crate) fn of_acquire(self) -> StoreTerms {
         let on_failure = self.on_failure.unwrap_or(OnFailure::Local { processes: 1 });
-        Terms { on_failure: Some(on_failure), ..self }
+        StoreTerms { on_failure: Some(on_failure), ..self }
     }
 
-    fn watching(self) -> Terms {
+    fn watching(self) -> StoreTerms {
         match self.policy() {
-            OnFailure::Closed => Terms { on_failure: Some(OnFailure::Open), ..self },
+            OnFailure::Closed => StoreTerms { on_failure: Some(OnFailure::Open), ..self },
             _ => self,
         }
     }
 
-    fn stricter(self, other: Terms) -> Terms {
+    fn stricter(self, other: StoreTerms) -> StoreTerms {
         let on_failure = self.policy().stricter(other.policy());
-        Terms { deadline: self.deadline.min(other.deadline), on_failure: Some(on_failure) }
+        StoreTerms { deadline: self.deadline.min(other.deadline), on_failure: Some(on_failure) }
     }
 }
 
@@ -75,7 +79,7 @@ impl OnFailure {
         if other.strictness() > self.strictness() { other } else { self }
     }
 
-    /// Closed, then local with the most processes, then open.
+    /// Ranks the policies: closed, then local with the most processes, then open.
     fn strictness(self) -> (u8, u32) {
         match self {
             OnFailure::Open => (0, 0),
@@ -97,14 +101,14 @@ mod tests {
 
     fn of(parts: &[(Role, u64, OnFailure)]) -> (u64, OnFailure) {
         let part = |&(role, ms, on_failure)| {
-            (role, Terms { deadline: Duration::from_millis(ms), on_failure: Some(on_failure) })
+            (role, StoreTerms { deadline: Duration::from_millis(ms), on_failure: Some(on_failure) })
         };
-        let terms = Terms::of_all(&parts.iter().map(part).collect::<Vec<_>>()).unwrap();
+        let terms = StoreTerms::of_all(&parts.iter().map(part).collect::<Vec<_>>()).unwrap();
         (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.policy())
     }
 
     #[test]
-    fn the_strictest_of_each_pair_wins_in_either_order() {
+    fn strictest_policy_wins_in_either_order() {
         let by_strictness = [Open, LARGE, SMALL, Closed];
         for (rank, &one) in by_strictness.iter().enumerate() {
             for &other in &by_strictness[..=rank] {
@@ -117,28 +121,28 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_deadline_holds_whosever_it_is() {
+    fn shortest_deadline_wins_whatever_the_policy() {
         assert_eq!(of(&[(Enforced, 20, Closed), (Enforced, 5, Open)]), (5, Closed));
         assert_eq!(of(&[(Enforced, 5, Closed), (Enforced, 20, Open)]), (5, Closed));
         assert_eq!(of(&[(Enforced, 5, LARGE), (Enforced, 7, SMALL)]), (5, SMALL));
     }
 
     #[test]
-    fn a_shadow_beside_an_enforced_part_has_no_say() {
+    fn shadow_terms_are_ignored_next_to_an_enforced_limit() {
         assert_eq!(of(&[(Shadow, 1, Closed), (Enforced, 10, Open)]), (10, Open));
         assert_eq!(of(&[(Enforced, 10, LARGE), (Shadow, 1, SMALL)]), (10, LARGE));
         assert_eq!(of(&[(Enforced, 10, Closed), (Shadow, 20, Open)]), (10, Closed));
     }
 
     #[test]
-    fn shadows_among_themselves_have_a_say_and_closed_is_open() {
+    fn shadow_terms_apply_without_an_enforced_limit_and_closed_becomes_open() {
         assert_eq!(of(&[(Shadow, 8, Open), (Shadow, 3, LARGE)]), (3, LARGE));
         assert_eq!(of(&[(Shadow, 3, Closed), (Shadow, 8, LARGE)]), (3, LARGE));
         assert_eq!(of(&[(Shadow, 3, Closed), (Shadow, 8, Closed)]), (3, Open));
     }
 
     #[test]
-    fn no_processes_are_as_many_as_one() {
+    fn zero_processes_count_as_one() {
         let [none, one] = [0, 1].map(|processes| Local { processes });
         assert_eq!(of(&[(Enforced, 1, Open), (Enforced, 1, none)]), (1, none));
         assert_eq!(none.strictness(), one.strictness());
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn without_a_policy_checks_are_open_and_acquires_are_local() {
-        let terms = |on_failure| Terms { deadline: Duration::from_millis(10), on_failure };
+        let terms = |on_failure| StoreTerms { deadline: Duration::from_millis(10), on_failure };
         assert_eq!(terms(None).policy(), Open);
         assert_eq!(terms(None).of_acquire().policy(), Local { processes: 1 });
         for explicit in [Open, LARGE, Closed] {
@@ -156,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_terms() {
-        assert_eq!(Terms::of_all(&[]), None);
+    fn check_without_limits_has_no_terms() {
+        assert_eq!(StoreTerms::of_all(&[]), None);
     }
 
     #[test]
-    fn a_deadline_is_from_a_millisecond_to_an_hour() {
-        let mut terms = Terms { deadline: Duration::from_millis(10), on_failure: None };
+    fn deadline_is_clamped_to_between_1_ms_and_1_hour() {
+        let mut terms = StoreTerms { deadline: Duration::from_millis(10), on_failure: None };
         for (deadline, want_ms) in [(Duration::ZERO, 1), (Duration::MAX, 3_600_000)] {
             terms.set_deadline(deadline);
             assert_eq!(terms.deadline, Duration::from_millis(want_ms));

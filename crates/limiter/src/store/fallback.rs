@@ -1,4 +1,4 @@
-//! Decisions without the store, when it has failed.
+//! Decisions by the failure policy, when the store has failed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use crate::joint::{Demand, JointDecision};
 /// Decides requests that a store failed to decide, by the failure policy of the request.
 #[derive(Debug)]
 pub struct Fallback {
-    /// What this process has admitted on its share of the limits. Made when it is first needed.
+    /// The charges that this process has admitted on its share of the limits. Allocated when it is first needed.
     local: OnceLock<Memory>,
     max_bytes: Option<usize>,
     clock: Clock,
@@ -34,7 +34,8 @@ impl Fallback {
         call.at_us.unwrap_or_else(|| self.clock.now_us())
     }
 
-    /// Decides one charge. `None` if the policy is [`OnFailure::Closed`]: then the failure of the store is the answer.
+    /// Decides one charge. `None` if the policy is [`OnFailure::Closed`]: the caller then returns the store's
+    /// error.
     pub fn decide(&self, charge: &Charge, call: &Call) -> Option<Decision> {
         let now_us = self.now_us(call);
         let decision = match call.on_failure {
@@ -53,7 +54,7 @@ impl Fallback {
         Some(degraded(decision))
     }
 
-    /// Decides several charges, all or none. `None` if the policy is [`OnFailure::Closed`].
+    /// Decides several charges: all are made, or none is. `None` if the policy is [`OnFailure::Closed`].
     pub fn decide_all(&self, charges: &[Charge], call: &Call) -> Option<JointDecision> {
         let now_us = self.now_us(call);
         let (together, each) = match call.on_failure {
@@ -66,7 +67,8 @@ impl Fallback {
         Some(JointDecision::new(together, each.into_iter().map(degraded).collect()))
     }
 
-    /// Decides one charge as if its key had spent nothing: for an answer that does not depend on it.
+    /// Decides one charge as if its key had spent nothing, for an answer that does not depend on what is
+    /// spent.
     pub fn decide_unspent(&self, charge: &Charge, call: &Call) -> Decision {
         degraded(unspent(charge, self.now_us(call)))
     }
@@ -76,7 +78,7 @@ fn degraded(decision: core::Decision) -> Decision {
     Decision::uncharged(decision, Source::Degraded)
 }
 
-/// Decides for a key that has spent nothing. A cost above the limit is refused all the same.
+/// Decides for a key that has spent nothing. A cost above the limit is still refused.
 fn unspent(charge: &Charge, now_us: u64) -> core::Decision {
     let (limit, Demand { ask, intent, .. }) = (charge.limit(), charge.demand());
     let mut state = limit.fresh();
@@ -111,15 +113,19 @@ fn decide_here(
         .map(|charge| scope_of(memory, processes, charge))
         .collect::<Option<Vec<_>>>()?;
     let both = charges.iter().zip(&scopes);
-    let parts: Vec<memory::Part<'_>> = both
-        .map(|(charge, scope)| memory::Part { scope, key: charge.key(), demand: *charge.demand() })
+    let parts: Vec<memory::JointPart<'_>> = both
+        .map(|(charge, scope)| memory::JointPart {
+            scope,
+            key: charge.key(),
+            demand: *charge.demand(),
+        })
         .collect();
     let mut each = Vec::with_capacity(charges.len());
     let together = memory.together(&parts, now_us, &mut each);
     Some((together, each.iter().map(|decision| *decision.decided()).collect()))
 }
 
-/// Returns the share of a limit; `None` if there are more limits than a memory store takes.
+/// Returns the scope of a limit's share; `None` if there are more limits than a memory store holds.
 fn scope_of(memory: &Memory, processes: u32, charge: &Charge) -> Option<Arc<memory::Scope>> {
     memory.scope(charge.name(), share_of(charge.limit(), processes)).ok()
 }

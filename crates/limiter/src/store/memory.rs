@@ -1,25 +1,27 @@
-//! The memory store: every key's state in this process, in bounded memory.
+//! The memory store: the state of every key in this process, in bounded memory.
 //!
-//! - `identity`: what a slot remembers of a key
-//! - `slot`: a key and its state in 44 bytes; `logs`: the states too large for that
-//! - `table`: open addressing, over nine tenths full, growing in place; `regions`: where its slots are
+//! - `identity`: how a slot identifies its key
+//! - `slot`: a key and its state in 44 bytes; `logs`: states that are too large for a slot
+//! - `table`: a hash table with open addressing, over nine tenths full, that grows in place; `regions`: the
+//!   memory of its slots
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
-//! - `scopes`: the limits, by name and by the index that a slot has; `reclaim`: indices that are free again
-//! - `look`: peeks, refunds and resets
-//! - `together`: several limits of one check (`part`); `known`: the same of keys that are all known
+//! - `scopes`: the limits, by name and by the index that a slot holds; `reclaim`: frees the indices of
+//!   dropped limits
+//! - `access`: peeks, refunds and resets
+//! - `together`: a check of several limits (`part`); `known`: the fast path of that, for keys that all have
+//!   state
 //!
-//! A check hashes its key, takes one shard's lock and changes one slot. A slot that was last checked
-//! under another limit of the same name is carried over to the one asked of. Keys with nothing spent
-//! are dropped a few at a time, by whoever brings in a new one. At the byte ceiling nobody's state is
-//! dropped to make room: newcomers share their name's overflow state.
+//! A check hashes its key, takes one shard's lock and changes one slot. If the slot was last checked under
+//! another limit of the same name, its state is carried over to the limit of this check. Keys with nothing
+//! spent are removed, a few with each new key. SlotPosition the byte ceiling no state is evicted: new keys share the
+//! overflow state of their name.
 
+mod access;
 mod budget;
-mod census;
 mod identity;
 mod known;
 mod lock;
 mod logs;
-mod look;
 mod part;
 mod reclaim;
 mod regions;
@@ -28,6 +30,7 @@ mod shard;
 mod slot;
 mod table;
 mod together;
+mod view;
 mod words;
 
 use std::fmt;
@@ -48,38 +51,39 @@ use crate::error::Error;
 use crate::names::Name;
 use crate::receipt::Fingerprint;
 use budget::Budget;
-use census::Census;
-use identity::{Identify, Identity};
+use identity::{Identity, KeyHasher};
 use lock::Lock;
 use logs::Logs;
-pub(crate) use part::{Few, Part};
+pub(crate) use part::{JointPart, ShortVec};
 pub(crate) use scopes::Scope;
 use scopes::Scopes;
-use shard::{Reached, Shard};
-use slot::{Kept, Slot, Usual};
+use shard::{ReachedState, Shard};
+use slot::{InlineState, Slot, SlotState};
 use table::Table;
+use view::StoreView;
 
-/// What a shard may grow to, so that its table grows in microseconds.
+/// The most bytes that a shard grows to, so that its table grows in microseconds.
 const SHARD_BYTES: usize = 32 << 10;
 
-/// Enough that two callers seldom meet, and few enough that an empty store is small.
+/// Enough shards that two callers seldom contend for one, and few enough that an empty store is small.
 const SHARDS: RangeInclusive<usize> = 16..=65_536;
 
-/// Of a store that keeps every key.
+/// The number of shards in a store without a ceiling.
 const SHARDS_WITHOUT_CEILING: usize = 4_096;
 
-/// Where one key's state is, or would be.
+/// Where a key's state is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeyLocation {
     identity: Identity,
-    /// The bits of the scope's index that the identity does not have.
+    /// The bits of the scope's index that are not in the identity.
     scope: u32,
     hash: u64,
     shard: usize,
 }
 
-impl Place {
-    /// The hash of a key and its name, which no two names share: the fingerprint for receipts is there already.
+impl KeyLocation {
+    /// Returns the fingerprint for receipts: the hash of a key and its name, which is computed already. No
+    /// two names share hashes.
     #[inline(always)]
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.hash)
@@ -87,44 +91,46 @@ impl Place {
 }
 
 pub(crate) struct Memory {
-    shards: Box<[Apart<Lock<Shard>>]>,
-    /// Which bits of a hash say which: the uppermost.
+    shards: Box<[CacheAligned<Lock<Shard>>]>,
+    /// A shard's index is the uppermost bits of a hash; this shift leaves them.
     shard_shift: u32,
-    identify: Identify,
-    /// Away from what checks of known keys read: those of new ones write to its lock. Who locks it and
-    /// a shard locks the shard first.
+    identify: KeyHasher,
+    /// Boxed, away from the fields that checks of known keys read, because checks of new keys write to its
+    /// lock. Lock order: a shard first, then this.
     scopes: Box<RwLock<Scopes>>,
-    /// Held while a scope is made.
+    /// JointCharge while a scope is made.
     making: Mutex<()>,
-    /// The time, to a second, of the last request that was not just a known key's.
+    /// The time, to a second, of the last request that was not simply a check of a known key.
     seen_us: AtomicU64,
     budget: Budget,
     overflowed: AtomicU64,
 }
 
-/// On a cache line of its own, so that one shard's lock does not slow its neighbour's. Two that a processor fetches
-/// together are two shards', and seldom wanted at once.
+/// Aligned to a cache line of its own, so that one shard's lock does not slow down its neighbour's. A
+/// processor may fetch two neighbouring queues together; these are two shards, which are seldom used at the
+/// same time.
 #[repr(align(64))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
-/// On one alone: a check reads all of it.
-const _: () = assert!(size_of::<Apart<Lock<Shard>>>() == 64);
+/// A shard fits one line: a check reads all of it.
+const _: () = assert!(size_of::<CacheAligned<Lock<Shard>>>() == 64);
 
-/// What the store holds.
+/// The keys and bytes that the memory store holds, and how often it had no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The keys with state.
+    /// The number of keys with state.
     pub keys: usize,
-    /// The bytes their state takes, used or not.
+    /// The bytes that are allocated for their state, used or not.
     pub bytes: usize,
-    /// The checks decided on a name's shared overflow state, for want of room.
+    /// The number of checks that were decided on a name's shared overflow state, because the ceiling left no
+    /// room.
     pub overflowed: u64,
-    /// How often two entries of a sliding window log were merged, for want of room: the older one's units count as
-    /// long as the newer one's.
+    /// How often two entries of a sliding window log were merged, because the ceiling left no room: the older
+    /// entry's units then count as long as the newer entry's.
     pub coarsened: u64,
 }
 
-/// How often a memory store at its ceiling had no room, since it was made.
+/// How often a memory store had no room at its ceiling, since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CeilingCounts {
@@ -135,7 +141,7 @@ pub struct CeilingCounts {
 }
 
 impl Memory {
-    /// A store of at most `max_bytes`; without that, of every key there ever was.
+    /// Returns a store of at most `max_bytes`; `None` keeps every key.
     pub(crate) fn new(max_bytes: Option<usize>) -> Memory {
         let (shards, shard_bytes) = match max_bytes {
             Some(max_bytes) => {
@@ -145,13 +151,13 @@ impl Memory {
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let shard = |_| Apart(Lock::new(Shard::default()));
-        let fixed_bytes = shards * size_of::<Apart<Lock<Shard>>>();
+        let shard = |_| CacheAligned(Lock::new(Shard::default()));
+        let fixed_bytes = shards * size_of::<CacheAligned<Lock<Shard>>>();
         Memory {
             shards: (0..shards).map(shard).collect(),
             // OK because the number of shards is a power of two.
             shard_shift: u64::BITS - shards.ilog2(),
-            identify: Identify::new(),
+            identify: KeyHasher::new(),
             scopes: Box::default(),
             making: Mutex::default(),
             seen_us: AtomicU64::new(0),
@@ -160,8 +166,8 @@ impl Memory {
         }
     }
 
-    /// Has the memory for so many keys at hand from now on, as far as the ceiling allows; there is none yet. For no more:
-    /// shards that get more keys than others grow by a chunk.
+    /// Allocates the memory for `keys` keys in an empty store, as far as the ceiling allows. Shards that get
+    /// more keys than others still grow by a chunk.
     pub(crate) fn make_room_for(&self, keys: usize) {
         let shards = self.shards.len();
         let left = self.budget.left().saturating_sub(shards * Shard::list_bytes(&self.budget));
@@ -173,16 +179,17 @@ impl Memory {
         regions::fetch(chunks);
         let before = |shard: usize| chunks / shards * shard + chunks % shards * shard / shards;
         for (nth, shard) in self.shards.iter().enumerate() {
-            shard.0.lock().grow_by(before(nth + 1) - before(nth), &self.census_at(0));
+            shard.0.lock().grow_by(before(nth + 1) - before(nth), &self.view_at(0));
         }
     }
 
-    /// This limit under this name; a key has one state under all limits of it.
+    /// Returns this limit under this name. A key has one state under all limits of a name.
     pub(crate) fn scope(&self, name: &Arc<Name>, limit: Limit) -> Result<Arc<Scope>, Error> {
         self.scope_as_of(name, limit, || self.last_seen_us())
     }
 
-    /// The same for one who knows the time, which is asked for only if others must make room.
+    /// Does the same for a caller that knows the time. The time is read only if dropped limits must make
+    /// room.
     pub(crate) fn scope_as_of(
         &self,
         name: &Arc<Name>,
@@ -208,14 +215,14 @@ impl Memory {
 
     /// Decides one request of a key that has state; `None` if it has none.
     ///
-    /// Apart from [`check_any`](Self::check_any) so that nothing of it need be in memory: what a
-    /// call that might be made returns, or is given, has to be.
+    /// Separate from [`check_any`](Self::check_any), so that its values stay in registers: arguments and
+    /// results of a call that might be made have to be in memory.
     #[inline(always)]
-    pub(crate) fn check_known<A: Charged>(
+    pub(crate) fn check_known<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
-        place: Place,
+        place: KeyLocation,
         now_us: u64,
         ask: Ask,
     ) -> Option<Checked> {
@@ -225,11 +232,11 @@ impl Memory {
         Some(A::State::change(slot, logs, &self.budget, check))
     }
 
-    /// Decides a request for one unit, with any delay, at the clock's time: what most are.
+    /// Decides a request of one unit, with any delay, at the clock's time, as most requests are.
     ///
-    /// The answer is written where the caller wants it, once for each way out.
+    /// The decision is written once on each path, directly to where the caller wants it.
     #[inline(always)]
-    pub(crate) fn check_one<A: Charged>(
+    pub(crate) fn check_one<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
@@ -253,12 +260,12 @@ impl Memory {
         Decision::of_key(checked, place.fingerprint())
     }
 
-    /// Decides one request. A key whose state is under another limit of the name has it carried over.
-    /// A key without state is given one, if there is something to keep and room for it; without room
-    /// it shares its name's overflow state.
+    /// Decides one request. A key whose state is under another limit of the name has it carried over. A key
+    /// without state gets one, if there is anything to keep and room for it; without room it shares its
+    /// name's overflow state.
     #[cold]
     #[inline(never)]
-    pub(crate) fn check_any<A: Charged>(
+    pub(crate) fn check_any<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
@@ -267,17 +274,17 @@ impl Memory {
         ask: Ask,
     ) -> Checked {
         let place = self.place(scope, key);
-        let census = self.census(now_us);
+        let view = self.view(now_us);
         let mut shard = self.shard(place).lock();
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
-        let check_any = |reached: Reached<'_, A::State>| match reached {
-            Reached::Own(state) => check(state),
-            Reached::Other(limit, state) => {
+        let check_any = |reached: ReachedState<'_, A::State>| match reached {
+            ReachedState::Own(state) => check(state),
+            ReachedState::Other(limit, state) => {
                 let Checked { decision, receipt } = limit.check(state, now_us, ask);
                 Checked { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
         };
-        if let Some(brought) = shard.bring(place, scope, &census, ask.cost) {
+        if let Some(brought) = shard.bring(place, scope, &view, ask.cost) {
             return shard.change_brought(brought, &self.budget, check_any);
         }
         let mut state = A::State::default();
@@ -285,7 +292,7 @@ impl Memory {
         if state == A::State::default() {
             return answer;
         }
-        if shard.make_room(1, &census) {
+        if shard.make_room(1, &view) {
             shard.insert(place, state, &self.budget);
             return answer;
         }
@@ -305,48 +312,49 @@ impl Memory {
         CeilingCounts { overflowed, coarsened: self.budget.coarsened() }
     }
 
-    /// Where a key's state is, or would be. Best asked for before the clock is: the two then
+    /// Returns where a key's state is, or would be. Best called before the clock is read: the two then
     /// overlap, which saves 2 ns.
     #[inline]
-    pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> Place {
+    pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> KeyLocation {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
-        // OK because the shift leaves 16 bits or fewer. The table takes the others.
+        // OK because the shift leaves 16 bits or fewer. The table uses the other bits.
         let shard = (hash >> self.shard_shift) as usize;
-        Place { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
+        KeyLocation { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }
 
-    /// The hash of a slot's key, if it is of this scope; of others one would have to look for theirs.
+    /// Returns the hash of a slot's key, if the slot is in this scope. The salts of other scopes would need a
+    /// lookup.
     fn hash_within(&self, scope: &Scope, slot: &Slot) -> Option<u64> {
         (slot.scope() == scope.index).then(|| slot.salted_hash(&self.identify, scope.salt))
     }
 
     #[inline]
-    fn shard(&self, place: Place) -> &Lock<Shard> {
+    fn shard(&self, place: KeyLocation) -> &Lock<Shard> {
         &self.shards[place.shard].0
     }
 
-    fn census(&self, now_us: u64) -> Census<'_> {
-        // Written seldom, so that those who bring in keys do not meet here.
+    fn view(&self, now_us: u64) -> StoreView<'_> {
+        // Written seldom, so that checks of new keys do not contend for it.
         if now_us.abs_diff(self.last_seen_us()) >= 1_000_000 {
             self.seen_us.store(now_us, Ordering::Relaxed);
         }
-        self.census_at(now_us)
+        self.view_at(now_us)
     }
 
     fn last_seen_us(&self) -> u64 {
         self.seen_us.load(Ordering::Relaxed)
     }
 
-    fn census_at(&self, now_us: u64) -> Census<'_> {
-        Census { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
+    fn view_at(&self, now_us: u64) -> StoreView<'_> {
+        StoreView { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
     }
 }
 
-/// Decides a request for one unit of the key in a slot, by the long way.
-// Never: in the caller it would take registers from the short way.
+/// Decides a request of one unit for the key in a slot, on the slow path.
+// Never inlined: in the caller it would take registers from the fast path.
 #[inline(never)]
-fn check_slot<A: Charged>(
+fn check_slot<A: SlotAlgorithm>(
     limit: &A,
     slot: &mut Slot,
     logs: &mut Logs,
@@ -361,33 +369,34 @@ fn check_slot<A: Charged>(
     A::State::change(slot, logs, budget, check)
 }
 
-/// A limit whose keys a slot can keep.
-pub(crate) trait Charged: FastPath<State: Kept, Usual: Usual> {
-    /// Decides one request, and charges it if it is allowed, with no more memory than there is.
+/// An algorithm whose state a slot can hold.
+pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, Usual: InlineState> {
+    /// Decides one request, and charges it if it is allowed, without taking more memory than the budget
+    /// allows.
     #[inline(always)]
     fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
         self.check(state, now_us, ask)
     }
 
-    /// Refuses a request for one unit of the key in a slot, if that is simple.
+    /// Refuses a request of one unit for the key in a slot; `None` unless the fast path can refuse it.
     #[inline(always)]
     fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<Checked> {
         None
     }
 
-    /// Decides a request for one unit of the key in a slot, if that is simple.
+    /// Decides a request of one unit for the key in a slot; `None` unless the fast path can decide it.
     #[inline(always)]
     fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<Checked> {
         slot.try_change(|state| self.check_one(state, now_us))
     }
 }
 
-impl Charged for FixedWindow {}
-impl Charged for SlidingWindowCounter {}
-impl Charged for TokenBucket {}
-impl Charged for LeakyBucket {}
+impl SlotAlgorithm for FixedWindow {}
+impl SlotAlgorithm for SlidingWindowCounter {}
+impl SlotAlgorithm for TokenBucket {}
+impl SlotAlgorithm for LeakyBucket {}
 
-impl Charged for SlidingWindowLog {
+impl SlotAlgorithm for SlidingWindowLog {
     #[inline(always)]
     fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
         if let Some(checked) = slot.try_change(|few| self.check_one(few, now_us)) {
@@ -403,7 +412,7 @@ impl Charged for SlidingWindowLog {
 
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
         if log.is_full() {
-            // First, as on a new clock others may leave.
+            // First, because entries may expire at the new time.
             self.settle(log, now_us);
             if self.growth_bytes(log, now_us, ask.cost) > 0 {
                 let decision = self.peek(log, now_us, ask);

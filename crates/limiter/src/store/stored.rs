@@ -1,4 +1,4 @@
-//! Decisions on states that a store has read: for stores that do not run the algorithms where the states are.
+//! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
 use tollgate_core::{self as core, CarryOver, Cost, Intent, Limit, MAX_STEP_BACK_US, Receipt};
 use tollgate_core::{Ask, Checked, State, check_all};
@@ -10,21 +10,21 @@ use crate::joint::{Demand, JointDecision};
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredState {
-    /// The limit that the state was reached under. It is not always the limit of the last charge: a key that has spent
-    /// more than a new limit allows stays under the old one for a while.
+    /// The limit that the state was reached under. This is not always the limit of the last charge: a key
+    /// that has spent more than a new limit allows stays under the old limit for a while.
     pub limit: Limit,
     /// The state.
     pub state: State,
 }
 
 impl StoredState {
-    /// Gives back what of a charge still counts, and returns how many units more remain then.
+    /// Gives back what of a charge still counts, and returns how many units that frees.
     pub fn refund(&mut self, now_us: u64, receipt: Receipt) -> u64 {
         self.limit.refund(&mut self.state, now_us, receipt)
     }
 
-    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent any more, and a clock that steps
-    /// back by up to 10 s does not tell the difference.
+    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent any more, even for a
+    /// clock that steps back by up to 10 s.
     ///
     /// A window of a minute that was charged in its first second is kept for the other 59, and 10 s more.
     pub fn expires_at_us(&self, now_us: u64) -> u64 {
@@ -34,8 +34,8 @@ impl StoredState {
 }
 
 impl Charge {
-    /// Decides this charge on the state of its key, which is `None` for a key that has none. Changes the state as it
-    /// must be written back; of a look, not at all.
+    /// Decides this charge on the state of its key; `None` is a key without state. Changes the state to what
+    /// must be written back. A peek does not change it.
     pub fn decide(&self, stored: &mut Option<StoredState>, now_us: u64) -> Decision {
         if self.demand().intent == Intent::Look {
             return Decision::uncharged(self.look(stored.as_ref(), now_us), Source::Store);
@@ -48,8 +48,8 @@ impl Charge {
         Decision::of_key(Checked { decision, receipt }, self.fingerprint())
     }
 
-    /// Decides charges of one request on the states of their keys, in the same order: all are made, or none. Changes
-    /// the states as they must be written back, in one step.
+    /// Decides the charges of one request on the states of their keys, in the same order: all are made, or
+    /// none is. Changes the states to what must be written back, in one step.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -135,7 +135,7 @@ impl Charge {
         }
     }
 
-    /// Carries the state of the key over to the limit of this charge, if it can be.
+    /// Carries the state of the key over to the limit of this charge, if possible.
     fn bring(&self, stored: Option<StoredState>, now_us: u64) -> BroughtState {
         let (asked, is_new) = (*self.limit(), stored.is_none());
         let (under, decides, state) = match stored {
@@ -154,16 +154,16 @@ impl Charge {
 
 /// A state while it is decided on.
 struct BroughtState {
-    /// The limit that it is kept under.
+    /// The limit that the state is kept under.
     under: Limit,
-    /// The limit that decides on it.
+    /// The limit that decides.
     decides: Limit,
     state: State,
     is_new: bool,
 }
 
 impl BroughtState {
-    /// Returns what is written back: nothing of a new key that was not charged.
+    /// Returns what is written back; `None` for a new key that was not charged.
     fn stored(self) -> Option<StoredState> {
         let BroughtState { under, state, is_new, .. } = self;
         (!is_new || state != under.fresh()).then_some(StoredState { limit: under, state })

@@ -1,8 +1,9 @@
 //! The memory of one connection: what is charged to it, and which connections are closed when the budget is spent.
 //!
-//! A connection is charged for what it has sent and what is not decided yet, and for answers that it does not read. When the
-//! budget is nearly spent, the connections that hold most of it are closed until enough is free. A client that sends
-//! whole requests and reads its answers holds next to nothing between two reads, so it is not among them.
+//! A connection is charged for what it has sent and is not decided yet, and for answers that its client does
+//! not read. When the budget is nearly spent, the connections that hold most of it are closed until enough is
+//! free. A client that sends complete requests and reads its answers holds almost nothing between two reads,
+//! so it is not closed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,24 +13,25 @@ use std::task::Waker;
 use ahash::AHashMap;
 use parking_lot::Mutex;
 
-/// Connections whose bytes wait for their clients come before others in steps of this many bytes: below one step, a
-/// request may simply be on its way.
+/// Connections whose bytes wait for their clients are closed before others, ranked in steps of this many
+/// bytes: below one step, the rest of a request may simply be in flight.
 const WAITING_STEP_BYTES: i64 = 64 << 10;
 
-/// A connection that holds more than one of these is refused the last bytes of the budget: bytes that wait for its client,
-/// and bytes in all, of which one read can bring less. The last bytes are for other connections while room is being made.
+/// A connection that holds more than one of these bounds may not take the last bytes of the budget: bytes
+/// that wait for its client, and bytes in total. The second is more than a single read can bring. The last
+/// bytes are for other connections while memory is being freed.
 const LIGHT_WAITING_BYTES: i64 = 16 << 10;
 const LIGHT_BYTES: i64 = 4 << 20;
 
 /// The bytes of a budget, and the accounts of the connections that take them.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Below 0 if an answer had to be given that exceeds the budget.
+    /// Below 0 if an answer exceeded the budget and had to be sent.
     free: AtomicI64,
     reserve: i64,
-    /// Fewer free bytes than this, and connections are closed.
+    /// If fewer bytes than this are free, connections are closed.
     low: i64,
-    /// The bytes of connections that are chosen to be closed and still hold them.
+    /// The bytes of connections that were chosen to be closed and still hold them.
     leaving: AtomicI64,
     accounts: Mutex<Accounts>,
 }
@@ -45,11 +47,11 @@ struct Accounts {
 struct Balance {
     /// All of its bytes.
     all: AtomicI64,
-    /// The bytes among them of requests that are incomplete.
+    /// The bytes among them that belong to incomplete requests.
     waiting: AtomicI64,
     /// The bytes that it held when it was chosen to be closed; 0 before that.
     leaving: AtomicI64,
-    /// The client does not read: all of its bytes wait for it.
+    /// Whether the client does not read: then all of its bytes wait for it.
     is_blocked: AtomicBool,
     is_closed: AtomicBool,
     task: Mutex<Option<Waker>>,
@@ -113,7 +115,7 @@ impl Ledger {
         self.take(bytes, if balance.is_light() { 0 } else { self.low })
     }
 
-    /// Chooses connections to be closed until as many bytes are free, or about to be, as there should be.
+    /// Chooses connections to be closed, until enough bytes are free or about to be.
     fn make_room(&self) {
         if self.free.load(Ordering::Relaxed) >= self.low {
             return;
@@ -131,7 +133,7 @@ impl Ledger {
         let mut candidates: Vec<_> =
             candidates.map(|balance| (Reverse(balance.rank()), balance)).collect();
         candidates.sort_unstable_by_key(|(rank, _)| *rank);
-        // Twice as much as is missing, so that not every request looks at all connections.
+        // Twice the missing bytes, so that not every request has to examine all connections.
         let mut missing = 2 * self.low - soon_free;
         for (_, balance) in candidates {
             if missing <= 0 {
@@ -141,7 +143,7 @@ impl Ledger {
         }
     }
 
-    /// Tells a connection to close, and returns how many bytes that will free.
+    /// Makes a connection close, and returns how many bytes that will free.
     fn close(&self, balance: &Balance) -> i64 {
         let bytes = balance.all.load(Ordering::Relaxed);
         balance.leaving.store(bytes, Ordering::Relaxed);
@@ -155,12 +157,12 @@ impl Ledger {
 }
 
 impl Balance {
-    /// The order in which connections are closed, highest first.
+    /// Returns the rank in the order of closing, highest first.
     fn rank(&self) -> (i64, i64) {
         (self.waiting() / WAITING_STEP_BYTES, self.all.load(Ordering::Relaxed))
     }
 
-    /// The bytes that wait for the client.
+    /// Returns the bytes that wait for the client.
     fn waiting(&self) -> i64 {
         let is_blocked = self.is_blocked.load(Ordering::Relaxed);
         let waiting = if is_blocked { &self.all } else { &self.waiting };
@@ -206,12 +208,12 @@ impl MemoryAccount {
         self.balance.is_closed()
     }
 
-    /// Says whether the client reads what is written.
+    /// Sets whether the client has stopped reading.
     pub fn set_blocked(&self, is_blocked: bool) {
         self.balance.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 
-    /// Lets a task be woken when the connection has to close.
+    /// Registers a task to be woken when the connection has to close.
     pub fn wake_when_closed(&self, waker: &Waker) {
         let mut task = self.balance.task.lock();
         if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -237,7 +239,7 @@ impl MemoryCharge {
         if taken.is_ok() {
             self.add(more);
         }
-        // Last, so that this connection is chosen if it is the one that holds most.
+        // Last, so that this connection is chosen if it holds most.
         self.ledger.make_room();
         taken
     }
@@ -259,7 +261,7 @@ impl MemoryCharge {
         }
     }
 
-    /// Counts the bytes as work of the server from now on: the request is complete.
+    /// Counts the bytes as work of the server from now on, because the request is complete.
     pub fn stop_waiting(&mut self) {
         if std::mem::replace(&mut self.is_waiting, false) {
             self.balance.waiting.fetch_sub(self.bytes, Ordering::Relaxed);

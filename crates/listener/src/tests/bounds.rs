@@ -1,10 +1,10 @@
-//! How long a connection may take for what.
+//! The deadlines of a connection.
 
 use super::*;
 
 #[test]
-fn a_client_that_says_nothing_is_closed() {
-    let listening = Listening::start(Bounds { first_byte: SHORT, ..AMPLE });
+fn silent_client_is_closed() {
+    let listening = TestListener::start(Bounds { first_byte: SHORT, ..AMPLE });
     let start = Instant::now();
     listening.client().is_closed();
     took(start, SHORT);
@@ -14,8 +14,8 @@ fn a_client_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_head_is_too_slow() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let start = Instant::now();
     let endless = "GET / HTTP/1.1\r\nx: ".bytes().chain(std::iter::repeat_n(b'x', 10_000));
     listening.client().dribbles(endless);
@@ -24,8 +24,8 @@ fn a_head_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
 }
 
 #[test]
-fn a_body_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_body_is_too_slow() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n");
@@ -35,8 +35,8 @@ fn a_body_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
 }
 
 #[test]
-fn a_pipelined_request_whose_body_does_not_come_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_pipelined_body_is_missing() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send(
@@ -49,8 +49,8 @@ fn a_pipelined_request_whose_body_does_not_come_is_closed_at_the_requests_bound(
 }
 
 #[test]
-fn a_connection_is_closed_when_it_was_idle_for_too_long() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+fn connection_is_closed_when_idle_for_too_long() {
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     for _ in 0..3 {
         client.get("/");
@@ -58,17 +58,17 @@ fn a_connection_is_closed_when_it_was_idle_for_too_long() {
     }
     let start = Instant::now();
     client.is_closed();
-    // The answer was out a little before it was read.
+    // The answer was sent slightly before it was read.
     took(start, SHORT - Duration::from_millis(100));
     assert_eq!(listening.closed(Reason::Idle), 1);
 }
 
 #[test]
 fn each_request_has_its_own_time() {
-    let listening = Listening::start(Bounds { request: SHORT, idle: 2 * SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { request: SHORT, idle: 2 * SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
-    // In two parts each, and longer in all than one may take.
+    // Each request comes in two parts, and together they take longer than one may.
     while start.elapsed() < 3 * SHORT {
         client.send("GET / HTTP/1.1\r\n");
         client.hears_nothing_for(Duration::from_millis(5));
@@ -79,7 +79,7 @@ fn each_request_has_its_own_time() {
 
 #[test]
 fn a_client_that_does_not_read_its_answer_is_closed() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.get("/big");
@@ -91,7 +91,7 @@ fn a_client_that_does_not_read_its_answer_is_closed() {
 #[test]
 fn a_client_that_reads_slowly_gets_its_whole_answer() {
     let idle = Duration::from_secs(1);
-    let listening = Listening::start(Bounds { idle, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle, ..AMPLE });
     let mut client = listening.client();
     client.get("/big");
     let start = Instant::now();
@@ -101,14 +101,14 @@ fn a_client_that_reads_slowly_gets_its_whole_answer() {
         std::thread::sleep(idle / 15);
     }
     took(start, idle);
-    // The head came first, so as much of the body is left.
+    // The head came first, so that much of the body is left.
     assert!(!client.rest().is_empty());
 }
 
 #[test]
-fn an_answer_takes_the_time_that_it_takes() {
+fn answer_has_no_deadline() {
     let bounds = Bounds { first_byte: SHORT, request: SHORT, idle: SHORT, ..AMPLE };
-    let listening = Listening::start(bounds);
+    let listening = TestListener::start(bounds);
     let mut client = listening.client();
     client.get("/slow");
     client.hears_nothing_for(4 * SHORT);
@@ -120,12 +120,12 @@ fn an_answer_takes_the_time_that_it_takes() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     let three = "GET / HTTP/1.1\r\nhost: a\r\n\r\n\
                  POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
                  GET /missing HTTP/1.1\r\nhost: a\r\n\r\n";
-    // More than hyper answers in one go.
+    // More than hyper answers at once.
     client.send(three.repeat(20));
     for _ in 0..20 {
         assert!(client.answer().ends_with("hello"));
@@ -137,8 +137,8 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn requests_that_come_while_another_is_answered_wait_for_it() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn requests_wait_while_another_is_answered() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     client.get("/slow");
     client.get("/");
@@ -152,8 +152,8 @@ fn requests_that_come_while_another_is_answered_wait_for_it() {
 }
 
 #[test]
-fn a_body_that_nobody_reads_is_no_obstacle() {
-    let listening = Listening::start(AMPLE);
+fn unread_body_does_not_block_the_next_request() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     for _ in 0..2 {
         client.send("POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc");
@@ -162,20 +162,21 @@ fn a_body_that_nobody_reads_is_no_obstacle() {
 }
 
 #[test]
-fn an_answer_is_not_lost_because_the_request_was_not_read_to_its_end() {
-    let listening = Listening::start(AMPLE);
+fn answer_is_received_when_the_request_was_not_read_completely() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.send("POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\n");
     client.send(vec![b'x'; 1_000_000]);
     assert!(client.rest().ends_with("unread"));
-    // The server has said its last word, and still hears the client out, whose system would take a reset for an error.
+    // The server has sent its last answer and still reads, because a reset would be an error for the client's
+    // system.
     client.send(vec![b'x'; 500_000]);
     client.send(vec![b'x'; 500_000]);
 }
 
 #[test]
-fn who_goes_on_after_the_last_answer_is_not_heard_for_ever() {
-    let listening = Listening::start(AMPLE);
+fn client_that_sends_after_the_last_answer_is_closed() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.send("GET / HTTP/1.0\r\n\r\n");
     assert!(client.rest().ends_with("hello"));
@@ -188,8 +189,8 @@ fn who_goes_on_after_the_last_answer_is_not_heard_for_ever() {
 }
 
 #[test]
-fn a_client_is_asked_to_continue_only_within_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn request_deadline_includes_100_continue() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send(

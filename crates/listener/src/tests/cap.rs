@@ -1,17 +1,17 @@
-//! At most so many connections.
+//! The cap on the number of connections.
 
 use super::*;
 
 #[test]
-fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
-    let listening = Listening::start(Bounds { max_connections: 3, ..AMPLE });
+fn longest_silent_connection_without_requests_is_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 3, ..AMPLE });
     let connect = |accepted| {
         let client = listening.client();
         until("accepted", || listening.connections.accepted() == accepted);
         client
     };
     let [mut kept, mut first, mut second] = [1, 2, 3].map(connect);
-    // It was there first, but was silent last.
+    // It connected first, but was silent for the shortest time.
     kept.get("/");
     assert!(kept.answer().ends_with("hello"));
 
@@ -31,8 +31,8 @@ fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
 }
 
 #[test]
-fn who_is_served_is_not_closed_for_another() {
-    let listening = Listening::start(Bounds { max_connections: 2, ..AMPLE });
+fn connection_in_use_is_not_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 2, ..AMPLE });
     let [mut first, mut second] = [listening.client(), listening.client()];
     first.get("/slow");
     second.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n");
@@ -44,7 +44,7 @@ fn who_is_served_is_not_closed_for_another() {
     newcomer.hears_nothing_for(Duration::from_millis(50));
     second.send("bc");
     assert!(second.answer().ends_with("\r\n\r\n3"));
-    // Now it is silent, and makes room.
+    // Now it is silent, and is evicted.
     assert!(newcomer.answer().ends_with("hello"));
     second.is_closed();
     listening.gate.add_permits(1);
@@ -53,23 +53,23 @@ fn who_is_served_is_not_closed_for_another() {
 }
 
 #[test]
-fn a_place_is_free_when_its_client_has_left() {
-    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+fn slot_is_free_when_the_client_has_left() {
+    let listening = TestListener::start(Bounds { max_connections: 1, ..AMPLE });
     let mut first = listening.client();
     first.get("/slow");
     until("accepted", || listening.connections.accepted() == 1);
     let mut next = listening.client();
     next.get("/");
     drop(first);
-    // What it asked for is done all the same.
+    // Its request is still completed.
     listening.gate.add_permits(1);
     assert!(next.answer().ends_with("hello"));
     assert_eq!(listening.closed(Reason::Evicted), 0);
 }
 
 #[test]
-fn many_that_come_and_go_leave_nothing_behind() {
-    let listening = Listening::start(Bounds { max_connections: 4, ..AMPLE });
+fn finished_connections_leave_nothing_behind() {
+    let listening = TestListener::start(Bounds { max_connections: 4, ..AMPLE });
     for _ in 0..200 {
         let mut client = listening.client();
         client.get("/");
@@ -79,8 +79,8 @@ fn many_that_come_and_go_leave_nothing_behind() {
     assert_eq!(listening.connections.accepted(), 200);
 }
 
-/// So many that send the beginning of a request, and no more of it.
-fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
+/// Opens `count` connections that send the beginning of a request, and no more.
+fn stuck(listening: &TestListener, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = listening.client();
         client.send("G");
@@ -90,8 +90,8 @@ fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
 }
 
 #[test]
-fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
-    let listening = Listening::start(Bounds { max_connections: 50, ..AMPLE });
+fn stalled_clients_do_not_block_known_or_new_clients() {
+    let listening = TestListener::start(Bounds { max_connections: 50, ..AMPLE });
     let mut kept: Vec<Client> = (0..5).map(|_| listening.client()).collect();
     for client in &mut kept {
         client.get("/");
@@ -103,7 +103,7 @@ fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
     let mut new = listening.client();
     new.get("/");
     assert!(new.answer().ends_with("hello"));
-    // The 255 before it took their turns, 45 at a time.
+    // The 255 before it were served and evicted, 45 at a time.
     assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
     for client in &mut kept {
         client.get("/");
@@ -112,8 +112,8 @@ fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
 }
 
 #[test]
-fn a_client_that_does_not_read_makes_room() {
-    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+fn client_that_does_not_read_is_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 1, ..AMPLE });
     let mut unread = listening.client();
     unread.get("/big");
     until("accepted", || listening.connections.accepted() == 1);

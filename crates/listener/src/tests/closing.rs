@@ -1,10 +1,10 @@
-//! What becomes of connections when the server is to go.
+//! Connections when the server drains and closes.
 
 use super::*;
 
 #[test]
 fn every_answer_closes_its_connection_while_the_server_drains() {
-    let listening = Listening::start(AMPLE);
+    let listening = TestListener::start(AMPLE);
     let mut kept = listening.client();
     kept.get("/");
     assert!(!kept.answer().contains("connection: close"));
@@ -21,7 +21,7 @@ fn every_answer_closes_its_connection_while_the_server_drains() {
 
 #[test]
 fn a_connection_that_is_idle_stays_while_the_server_drains() {
-    let listening = Listening::start(AMPLE);
+    let listening = TestListener::start(AMPLE);
     let mut kept = listening.client();
     kept.get("/");
     kept.answer();
@@ -30,8 +30,8 @@ fn a_connection_that_is_idle_stays_while_the_server_drains() {
 }
 
 #[test]
-fn what_is_silent_is_closed_and_what_is_in_flight_is_finished() {
-    let listening = Listening::start(AMPLE);
+fn closing_ends_silent_connections_and_answers_requests_in_flight() {
+    let listening = TestListener::start(AMPLE);
     let [mut silent, mut idle, mut half, mut slow] = std::array::from_fn(|_| listening.client());
     for client in [&mut idle, &mut half] {
         client.get("/");
@@ -56,11 +56,11 @@ fn what_is_silent_is_closed_and_what_is_in_flight_is_finished() {
 }
 
 #[test]
-fn a_connection_whose_answer_was_on_its_way_is_closed_after_it() {
-    let listening = Listening::start(AMPLE);
+fn connection_is_closed_after_an_answer_in_flight() {
+    let listening = TestListener::start(AMPLE);
     let [mut idle, mut client] = [listening.client(), listening.client()];
     client.get("/big");
-    // It has its head, which promises to keep the connection.
+    // The client has the head, which promises to keep the connection open.
     let mut head = [0; 12];
     client.stream.read_exact(&mut head).unwrap();
     listening.phase.send_replace(Phase::Closing);
@@ -72,9 +72,9 @@ fn a_connection_whose_answer_was_on_its_way_is_closed_after_it() {
 }
 
 #[test]
-fn who_was_connected_but_not_yet_accepted_is_answered() {
+fn connections_in_the_backlog_are_answered_when_the_server_closes() {
     let mut clients = Vec::new();
-    let listening = Listening::start_after(AMPLE, |address, phase| {
+    let listening = TestListener::start_after(AMPLE, |address, phase| {
         for _ in 0..50 {
             let mut client = Client::connect(address);
             client.get("/");
@@ -92,10 +92,10 @@ fn who_was_connected_but_not_yet_accepted_is_answered() {
 }
 
 #[test]
-fn the_cap_holds_for_who_is_accepted_last() {
+fn cap_applies_to_the_backlog_when_the_server_closes() {
     let mut clients = Vec::new();
     let listening =
-        Listening::start_after(Bounds { max_connections: 2, ..AMPLE }, |address, phase| {
+        TestListener::start_after(Bounds { max_connections: 2, ..AMPLE }, |address, phase| {
             for _ in 0..6 {
                 let mut client = Client::connect(address);
                 client.get("/slow");
@@ -112,8 +112,8 @@ fn the_cap_holds_for_who_is_accepted_last() {
 }
 
 #[test]
-fn the_end_is_heard_while_there_is_no_room() {
-    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+fn closing_is_noticed_while_there_is_no_room() {
+    let listening = TestListener::start(Bounds { max_connections: 1, ..AMPLE });
     let mut served = listening.client();
     served.get("/slow");
     until("accepted", || listening.connections.accepted() == 1);

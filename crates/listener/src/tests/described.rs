@@ -1,12 +1,12 @@
-//! What a request is told of its connection.
+//! The information that a request gets about its connection.
 
 use std::net::Shutdown;
 
 use super::*;
 
 #[test]
-fn a_request_knows_the_address_of_its_peer() {
-    let listening = Listening::start(AMPLE);
+fn request_knows_the_address_of_its_peer() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     let own_address = client.stream.local_addr().unwrap().to_string();
     for _ in 0..2 {
@@ -17,7 +17,7 @@ fn a_request_knows_the_address_of_its_peer() {
 
 #[test]
 fn a_held_answer_ends_when_its_client_closes_its_side() {
-    let listening = Listening::start(AMPLE);
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.get("/held");
     client.stream.shutdown(Shutdown::Write).unwrap();
@@ -27,7 +27,7 @@ fn a_held_answer_ends_when_its_client_closes_its_side() {
 
 #[test]
 fn an_answer_that_is_not_held_reaches_a_client_that_closed_its_side() {
-    let listening = Listening::start(AMPLE);
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.get("/slow");
     client.stream.shutdown(Shutdown::Write).unwrap();

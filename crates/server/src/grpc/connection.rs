@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use super::calls::Calls;
 use super::{MAX_AGE, MAX_AGE_APART_S, MAX_AGE_GRACE};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::{Bounds, Connections, Place, Room};
+use crate::listener::{Bounds, ConnectionSlot, Connections, Room};
 use driver::ConnectionDriver;
 use socket::Socket;
 
@@ -62,7 +62,7 @@ async fn accept(
     bounds: &Bounds,
     lifecycle: &Lifecycle,
     room: &mut Room,
-) -> (Socket<TcpStream>, Arc<Place>) {
+) -> (Socket<TcpStream>, Arc<ConnectionSlot>) {
     let stream = loop {
         match listener.accept().await {
             Ok((stream, _)) => break stream,
@@ -80,7 +80,7 @@ async fn accept(
 async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
     http2: Builder,
     socket: Socket<S>,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
     calls: Calls,
     lifecycle: Lifecycle,
 ) {

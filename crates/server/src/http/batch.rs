@@ -15,7 +15,7 @@ use super::asked::{self, MAX_REQUESTS};
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
-use crate::budget::{Budget, Held, SMALL_BYTES};
+use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
 use crate::pipeline::{DecisionRequest, Pipeline, SentRequest};
 
 /// The longest body of a batch.
@@ -84,7 +84,7 @@ fn send<'a>(pipeline: &Pipeline, request: DecisionRequest<'a>) -> Result<SentReq
 /// What is answered so far, as JSON, and the memory that it holds.
 struct Answers {
     json: Vec<u8>,
-    held: Held,
+    held: HeldMemory,
 }
 
 impl Answers {

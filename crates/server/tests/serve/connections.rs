@@ -102,7 +102,7 @@ fn the_maximum_of_connections_is_that_of_the_flag() {
     assert!(is_closed(&mut first));
     check(&mut connect(&server));
     let log = whole_log(server);
-    assert_eq!(log.matches("the most that there may be").count(), 1, "{log}");
+    assert_eq!(log.matches("which is the maximum").count(), 1, "{log}");
 }
 
 #[test]

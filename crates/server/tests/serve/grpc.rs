@@ -192,7 +192,7 @@ fn health_watchers_do_not_block_new_clients() {
         page.value("tollgate_connections_closed_total", &[("port", "http"), evicted[1]]),
         0.0
     );
-    let log = server.wait_for_log(|log| log.contains("the most that there may be"));
+    let log = server.wait_for_log(|log| log.contains("which is the maximum"));
     assert!(plain(&log).contains("port=\"grpc\""), "{log}");
 }
 

@@ -10,7 +10,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use tollgate_launcher::{Authority, Certified};
+use tollgate_launcher::{Authority, ServerCertificate};
 
 use crate::check::rules;
 use crate::metrics::scrape;
@@ -110,7 +110,7 @@ fn publish(is_down: &Arc<AtomicBool>) -> SocketAddr {
 
 /// Answers every request with the key set over TLS, with a certificate for `localhost`.
 fn publish_by_tls(authority: &Authority) -> SocketAddr {
-    let Certified { certificate, key, .. } = authority.certify("localhost").unwrap();
+    let ServerCertificate { certificate, key, .. } = authority.certify("localhost").unwrap();
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));

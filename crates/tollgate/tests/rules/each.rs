@@ -97,25 +97,25 @@ fn numbers_that_cannot_be_are_an_error_with_the_rule_and_the_remedy() {
             ALGORITHMS[1],
             70_000,
             MINUTE,
-            "a request cannot limit `api/it` so: `limit=70000` is above the 65536 that a sliding-window-log keeps; use sliding-window-counter",
+            "the request's numbers do not fit the limit `api/it`: `limit=70000` is above the 65536 that a sliding-window-log keeps; use sliding-window-counter",
         ),
         (
             ALGORITHMS[0],
             1 << 53,
             MINUTE,
-            "a request cannot limit `api/it` so: `limit` is 2^53 or more; use at most 9007199254740991",
+            "the request's numbers do not fit the limit `api/it`: `limit` is 2^53 or more; use at most 9007199254740991",
         ),
         (
             ALGORITHMS[2],
             1,
             367 * day,
-            "a request cannot limit `api/it` so: `window` is above 366 days; use a shorter window",
+            "the request's numbers do not fit the limit `api/it`: `window` is above 366 days; use a shorter window",
         ),
         (
             ALGORITHMS[3],
             1,
             Duration::ZERO,
-            "a request cannot limit `api/it` so: `rate` is zero; use a value above zero",
+            "the request's numbers do not fit the limit `api/it`: `rate` is zero; use a value above zero",
         ),
     ] {
         let fixture = limited(limit, "");

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::SHARD_BYTES;
 
-/// A ceiling in bytes, and how many of them are taken. Touched only when something grows or goes.
+/// A ceiling in bytes, and how many bytes are taken. Accessed only when something grows or is freed.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// `None` is no ceiling.
+    /// `None` means no ceiling.
     max_bytes: Option<usize>,
     /// The planned size of one shard; 0 without a ceiling.
     shard_bytes: usize,
@@ -26,7 +26,7 @@ impl Budget {
         self.shard_bytes
     }
 
-    /// The most that the free logs of one shard may keep.
+    /// Returns the most bytes that the free logs of one shard may keep.
     pub(super) fn spare_log_bytes(&self) -> usize {
         if self.shard_bytes > 0 { self.shard_bytes / 4 } else { SHARD_BYTES / 4 }
     }
@@ -47,12 +47,12 @@ impl Budget {
         self.coarsened.load(Ordering::Relaxed)
     }
 
-    /// How many are left.
+    /// Returns how many bytes are left.
     pub(super) fn left(&self) -> usize {
         self.max_bytes.map_or(usize::MAX, |max_bytes| max_bytes.saturating_sub(self.used()))
     }
 
-    /// Takes `bytes` if that many are left.
+    /// Takes `bytes`, if they are left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let taken = |used: usize| {
             let used = used.saturating_add(bytes);
@@ -61,7 +61,7 @@ impl Budget {
         self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
-    /// Corrects what was taken to what was used, which may be a little more.
+    /// Corrects the bytes taken to the bytes used, which may be slightly more.
     pub(super) fn settle(&self, taken: usize, used: usize) {
         if used > taken {
             self.used.fetch_add(used - taken, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Budget {
     pub(super) fn give_back(&self, bytes: usize) {
         let given_back = |used: usize| {
             debug_assert!(bytes <= used, "{bytes} bytes given back of {used}");
-            // Saturates: a byte too many would otherwise be a store that is full for ever.
+            // Saturates: if it wrapped around, the store would be full for ever.
             Some(used.saturating_sub(bytes))
         };
         let _ = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, given_back);

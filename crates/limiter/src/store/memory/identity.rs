@@ -1,4 +1,4 @@
-//! Who a slot belongs to, in 16 bytes: a key, and a part of its scope's index.
+//! The owner of a slot, in 16 bytes: a key, and a part of its scope's index.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -8,57 +8,58 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const INLINE_BYTES: usize = 15;
 
-/// The bits of a scope's index that an identity has.
+/// The number of bits of a scope's index that an identity holds.
 pub(super) const SCOPE_BITS: u32 = 4;
 
-/// The bits of a scope's index that a word of the slot has.
+/// The number of bits of a scope's index that a word of the slot holds.
 pub(super) const SLOT_SCOPE_BITS: u32 = 11;
 
-/// The largest index of a scope that a slot has room for.
+/// The largest index of a scope that fits into a slot.
 pub(super) const MAX_SCOPE: u32 = (1 << (SCOPE_BITS + SLOT_SCOPE_BITS)) - 1;
 
-/// A key of 1 to 15 bytes itself, of any other a keyed fingerprint of 120 bits.
+/// A key of 1 to 15 bytes as it is; for any other key a keyed fingerprint of 120 bits.
 ///
-/// Short keys cannot collide. For two long ones to do so by chance, 10 million keys have odds of
-/// 1 in 10^22; by design, nobody can without the secret that this process drew at its start.
+/// Short keys cannot collide. Among 10 million long keys, the odds that two collide by chance are 1 in 10^22.
+/// A collision cannot be produced on purpose without the secret that this process drew at its start.
 ///
-/// In the last byte, the lower half is the length of a key that is kept itself, and 0 for a
-/// fingerprint; the upper half belongs to the scope.
+/// In the last byte, the lower half is the length of a key that is kept as it is, and 0 for a fingerprint;
+/// the upper half belongs to the scope.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
 )]
 #[repr(transparent)]
 pub(super) struct Identity(pub(super) [u64; 2]);
 
-/// A scope's index, as slots have it: a part in the identity, where it is above the key, and a part beside.
+/// A scope's index as slots hold it: one part in the identity, above the key, and one part in a word of the
+/// slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct ScopeMark {
     in_identity: u64,
     pub(super) in_slot: u32,
 }
 
-impl Mark {
-    pub(super) fn new(index: u32) -> Mark {
+impl ScopeMark {
+    pub(super) fn new(index: u32) -> ScopeMark {
         let in_identity = u64::from(index >> SLOT_SCOPE_BITS) << (64 - SCOPE_BITS);
-        Mark { in_identity, in_slot: index & ((1 << SLOT_SCOPE_BITS) - 1) }
+        ScopeMark { in_identity, in_slot: index & ((1 << SLOT_SCOPE_BITS) - 1) }
     }
 }
 
-/// The secrets that make identities and places.
-pub(super) struct Identify {
+/// The secrets that identities and hashes are made with.
+pub(super) struct KeyHasher {
     fingerprint: SipHasher13,
     place: RandomState,
 }
 
-impl Identify {
-    pub(super) fn new() -> Identify {
+impl KeyHasher {
+    pub(super) fn new() -> KeyHasher {
         let place = RandomState::new();
         let seed = RandomState::new();
         let fingerprint = SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8));
-        Identify { fingerprint, place }
+        KeyHasher { fingerprint, place }
     }
 
-    /// The identity of a key, as yet in no scope.
+    /// Returns the identity of a key, without a scope.
     #[inline]
     pub(super) fn identity(&self, key: &[u8]) -> Identity {
         Identity(match key.len() {
@@ -75,8 +76,8 @@ impl Identify {
         [whole as u64, (whole >> 64) as u64]
     }
 
-    /// Where in the store to look for a key, with its scope's salt. The same for all limits of one
-    /// name.
+    /// Returns the hash that says where in the store a key is, with its scope's salt. It is the same for all
+    /// limits of one name.
     #[inline]
     pub(super) fn hash(&self, key: Identity, salt: u64) -> u64 {
         debug_assert_eq!(key, key.key(), "in a scope");
@@ -86,37 +87,37 @@ impl Identify {
         hasher.finish()
     }
 
-    /// What tells the keys of one name from those of another: nobody can choose keys of two that meet
-    /// in one place.
+    /// Returns the salt that separates the keys of one name from another name's. Without the secret, no
+    /// client can choose keys of two names that collide.
     pub(super) fn salt(&self, name: &str) -> u64 {
         self.place.hash_one(name)
     }
 }
 
 impl Identity {
-    /// The key alone.
+    /// Returns the key without its scope.
     pub(super) fn key(self) -> Identity {
         let Identity([low, high]) = self;
         Identity([low, high & (u64::MAX >> SCOPE_BITS)])
     }
 
-    /// The key, which is in no scope, in one.
+    /// Adds a scope to a key that has none.
     #[inline]
-    pub(super) fn with_scope(self, mark: Mark) -> Identity {
+    pub(super) fn with_scope(self, mark: ScopeMark) -> Identity {
         let Identity([low, high]) = self;
         Identity([low, high | mark.in_identity])
     }
 
-    /// The bits of its scope's index.
+    /// Returns the upper bits of the scope's index.
     pub(super) fn scope(self) -> u32 {
         // OK because the shift leaves 4 bits.
         (self.0[1] >> (64 - SCOPE_BITS)) as u32
     }
 }
 
-/// A key of at most 15 bytes, zeros after it, and its length in the last byte.
+/// Returns a key of at most 15 bytes, padded with zeros, with its length in the last byte.
 ///
-/// The second half is read from the key's end, which spares a copy of unknown length.
+/// The second half is read from the key's end, which avoids a copy of unknown length.
 #[inline]
 fn inline(key: &[u8]) -> [u64; 2] {
     let length = (key.len() as u64) << 56;

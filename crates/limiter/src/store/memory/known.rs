@@ -1,27 +1,29 @@
-//! Several limits of one check, where every key is known and has a state of its own: what most are.
+//! The fast path of a check of several limits: every key has a state of its own, as in most checks.
 //!
-//! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap unless there
-//! are many. The rest is for [`Memory::together`], which this comes before.
+//! It visits each slot twice, once to see whether any limit refuses and once to charge, and takes no memory
+//! from the heap unless there are many limits. [`Memory::together`] tries this path first, and handles all
+//! other cases.
 
 use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
 use super::lock::Locked;
-use super::part::{Few, Part};
+use super::part::{JointPart, ShortVec};
 use super::shard::Shard;
-use super::table::At;
-use super::{Charged, Memory, Place};
+use super::table::SlotPosition;
+use super::{KeyLocation, Memory, SlotAlgorithm};
 use crate::decision::{Decision, Source};
 use crate::receipt::Fingerprint;
 
-/// More are not compared with one another.
+/// The most parts that are compared with one another.
 const MOST: usize = 16;
 
 impl Memory {
-    /// [`together`](Self::together), as far as that is simple; otherwise nothing has changed.
+    /// Does the same as [`together`](Self::together), if the fast path can; otherwise `None`, and nothing has
+    /// changed.
     pub(super) fn together_if_known(
         &self,
-        parts: &[Part<'_>],
+        parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
     ) -> Option<Together> {
@@ -29,20 +31,20 @@ impl Memory {
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
             return None;
         }
-        // Pushed where they stay: what is collected is moved.
-        let (mut places, mut shards) = (Few::new(), Few::new());
+        // Pushed one by one to where they stay: `collect` would move them.
+        let (mut places, mut shards) = (ShortVec::new(), ShortVec::new());
         if !self.places_apart(parts, &mut places, &mut shards) {
             return None;
         }
-        // Each once and in order, so that no two callers can wait for each other.
+        // Each shard once and in order, so that no two callers can wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locks: Few<Locked<'_, Shard>> = Few::new();
+        let mut locks: ShortVec<Locked<'_, Shard>> = ShortVec::new();
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }
-        // All before any is looked at: a processor then waits for several at a time.
-        let mut known: Few<(usize, At)> = Few::new();
+        // All slots are found before any is read: the processor then fetches several at the same time.
+        let mut known: ShortVec<(usize, SlotPosition)> = ShortVec::new();
         for place in &places {
             let lock = shards.iter().position(|shard| *shard == place.shard)?;
             known.push((lock, locks[lock].find(*place)?));
@@ -68,20 +70,21 @@ impl Memory {
                 }
             }
         }
-        Some(Together::of(parts.iter().zip(&*each).map(told)))
+        Some(Together::of(parts.iter().zip(&*each).map(outcome)))
     }
 
-    /// The places of these, and their shards; whether no two are of one name and key, under whichever limits.
+    /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
+    /// key.
     #[inline]
     fn places_apart(
         &self,
-        parts: &[Part<'_>],
-        places: &mut Few<Place>,
-        shards: &mut Few<usize>,
+        parts: &[JointPart<'_>],
+        places: &mut ShortVec<KeyLocation>,
+        shards: &mut ShortVec<usize>,
     ) -> bool {
         for part in parts {
             let place = self.place(part.scope, part.key);
-            let is_same = |(other, at): (&Part<'_>, &Place)| {
+            let is_same = |(other, at): (&JointPart<'_>, &KeyLocation)| {
                 other.scope.family() == part.scope.family()
                     && at.identity.key() == place.identity.key()
             };
@@ -95,31 +98,37 @@ impl Memory {
     }
 }
 
-fn told((part, decision): (&Part<'_>, &Decision)) -> core::Part {
+fn outcome((part, decision): (&JointPart<'_>, &Decision)) -> core::Part {
     let requests_remaining = decision.remaining() / part.ask().cost.units();
     core::Part { role: part.demand.role, decision: *decision.decided(), requests_remaining }
 }
 
-impl Part<'_> {
+impl JointPart<'_> {
     fn ask(&self) -> Ask {
         self.demand.ask
     }
 }
 
 impl Shard {
-    /// What a key would be answered; `None` if the clock has stepped back.
+    /// Decides without charging; `None` if the clock has stepped back.
     #[inline]
-    fn peek_known(&self, at: At, limit: &Limit, now_us: u64, ask: Ask) -> Option<core::Decision> {
+    fn peek_known(
+        &self,
+        at: SlotPosition,
+        limit: &Limit,
+        now_us: u64,
+        ask: Ask,
+    ) -> Option<core::Decision> {
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
         is_later.then(|| slot.peek(limit, logs, now_us, ask))
     }
 
-    /// Charges a request that a peek has admitted.
+    /// Charges a request that a peek has allowed.
     #[inline]
     fn charge(
         &mut self,
-        at: At,
+        at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &Limit,
         budget: &Budget,
@@ -146,16 +155,16 @@ impl Shard {
     }
 
     #[inline]
-    fn charge_by<A: Charged>(
+    fn charge_by<A: SlotAlgorithm>(
         &mut self,
-        at: At,
+        at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &A,
         budget: &Budget,
         now_us: u64,
         ask: Ask,
     ) -> Decision {
-        // Made where it is charged: a decision that is copied has to wait for its words to be written.
+        // Made where it is charged: copying a decision would wait until its words are written.
         let check = |state: &mut A::State| {
             Decision::of_key(limit.check_within(budget, state, now_us, ask), fingerprint)
         };

@@ -1,10 +1,11 @@
-//! A shard's lock.
+//! The lock of a shard.
 //!
-//! It is let go by a plain store. One that wakes those that wait for it has to ask whether there are any, in one step with
-//! letting go, and the processor then waits for memory that it could do without: a tenth of a check over many keys, and more.
-//! So nobody is woken here. Who finds a shard locked looks again, and as a rule it is free within a check's time; who still
-//! waits after a few microseconds lets other threads have the CPU, and then sleeps between looks. So a fingerprint that was
-//! interrupted goes on, also one of lower priority.
+//! It is released by a plain store. A lock that wakes waiting threads must test, in one step with the
+//! release, for waiting threads, and the processor then waits for memory: a tenth of the time of a check
+//! over many keys, or more. So this lock wakes no thread. A thread that finds a shard locked tries again, and
+//! usually the shard is free within the time of one check. After a few microseconds it yields the CPU to
+//! other threads, and later it sleeps between its tries. A lock holder that was interrupted can then
+//! continue, even if its priority is lower.
 
 use std::time::Duration;
 use std::{hint, thread};
@@ -13,22 +14,23 @@ use parking_lot::lock_api::{Mutex, MutexGuard};
 use spinning_top::RawSpinlock;
 use spinning_top::relax::Relax;
 
-pub(super) struct Lock<T>(Mutex<RawSpinlock<Patience>, T>);
+pub(super) struct Lock<T>(Mutex<RawSpinlock<Backoff>, T>);
 
-pub(super) type Locked<'a, T> = MutexGuard<'a, RawSpinlock<Patience>, T>;
+pub(super) type Locked<'a, T> = MutexGuard<'a, RawSpinlock<Backoff>, T>;
 
-/// Each twice as far from the next as from the one before: together some microseconds.
+/// The number of tries without yielding. Each waits twice as long as the one before; together some
+/// microseconds.
 const LOOKS_AT_ONCE: u32 = 7;
 
-/// With others on the CPU in between.
+/// The number of tries with a yield before each.
 const LOOKS_IN_TURN: u32 = 16;
 
-/// What grows a shard of 32 KiB is done by then.
+/// How long a thread sleeps between tries. Growing a shard of 32 KiB takes less.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How often a waiting thread has looked.
+/// How often a waiting thread has tried.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     looks: u32,
 }
 
@@ -45,7 +47,7 @@ impl<T> Lock<T> {
         }
     }
 
-    // Apart, so that who need not wait has the registers.
+    // Separate, so that a caller that need not wait keeps the registers.
     #[cold]
     #[inline(never)]
     fn wait(&self) -> Locked<'_, T> {
@@ -53,12 +55,12 @@ impl<T> Lock<T> {
     }
 }
 
-impl Relax for Patience {
+impl Relax for Backoff {
     fn relax(&mut self) {
         match self.looks {
             looks @ ..LOOKS_AT_ONCE => (0..1 << looks).for_each(|_: u32| hint::spin_loop()),
             looks if looks < LOOKS_AT_ONCE + LOOKS_IN_TURN => thread::yield_now(),
-            // Who has slept looks as often as those who come then.
+            // A thread that has slept tries as often as one that has just arrived.
             _ => {
                 thread::sleep(NAP);
                 self.looks = 0;
@@ -76,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_long_sleeps_between_looks() {
-        let mut patience = Patience::default();
+    fn long_waiting_thread_sleeps_between_tries() {
+        let mut patience = Backoff::default();
         for _ in 0..3 {
             for _ in 0..LOOKS_AT_ONCE + LOOKS_IN_TURN {
                 patience.relax();
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_goes_on() {
+    fn lock_is_held_by_one_thread_at_a_time() {
         let lock = Lock::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -97,7 +99,7 @@ mod tests {
                     for _ in 0..1_000 {
                         let mut count = lock.lock();
                         let seen = *count;
-                        // Others find it locked.
+                        // Other threads find the lock taken.
                         thread::yield_now();
                         *count = seen + 1;
                     }

@@ -1,4 +1,4 @@
-//! The logs of a shard that are too large for a slot, which keeps a number instead.
+//! The logs of a shard that are too large for a slot; the slot holds a number instead.
 
 use std::mem;
 
@@ -8,20 +8,21 @@ use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 use super::budget::Budget;
 use super::words::Words;
 
-/// What they grow by, in place: nothing moves, and so the allocator's heap has no holes.
+/// How many logs the list grows by. It grows in place: nothing moves, so the allocator's heap gets no holes.
 const CHUNK_LOGS: usize = 16;
 
-/// With what the allocator takes, the list of chunks, and the numbers once they are free again.
+/// The bytes of a chunk, including the allocator's overhead, the list of chunks, and the list of free
+/// numbers.
 const CHUNK_BYTES: usize =
     BYTES_PER_ALLOCATION + 2 * size_of::<usize>() + CHUNK_LOGS * (size_of::<Log>() + 8);
 
-/// What the allocator takes beside what was asked of it: a header, and what is left over.
+/// The bytes that the allocator takes in addition to the requested bytes: a header, and rounding.
 const BYTES_PER_ALLOCATION: usize = 24;
 
-/// Instead of a number: what is before it are the times of a few charges.
+/// In the place of a number: the words before it are the times of a few charges.
 const FEW: u64 = 1 << 52;
 
-/// Logs by number. Nothing is allocated before the first.
+/// Logs by number. Nothing is allocated before the first log.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
     list: Option<Box<LogList>>,
@@ -29,16 +30,16 @@ pub(crate) struct Logs {
 
 #[derive(Debug, Default)]
 struct LogList {
-    #[allow(clippy::vec_box)] // so that they stay where they are
+    #[allow(clippy::vec_box)] // so that the chunks stay where they are
     chunks: Vec<Box<[Log; CHUNK_LOGS]>>,
-    /// Those with a number, free or not.
+    /// How many logs have a number, free or not.
     numbered: usize,
     free: Vec<u32>,
     /// The bytes that free logs have kept.
     spare_bytes: usize,
 }
 
-/// The bytes that the list takes of the budget.
+/// The bytes of the list in the budget.
 const LIST_BYTES: usize = size_of::<LogList>() + BYTES_PER_ALLOCATION;
 
 impl LogList {
@@ -55,7 +56,7 @@ impl Logs {
         self.list.as_mut()?.get_mut(words)
     }
 
-    /// Looks at a log, wherever it is.
+    /// Reads a log, wherever it is.
     pub(super) fn look<T>(&self, words: Words, look: impl FnOnce(&Log) -> T) -> T {
         let chunk = |index: usize| self.list.as_ref()?.chunks.get(index / CHUNK_LOGS);
         match index(words).and_then(|index| Some(&chunk(index)?[index % CHUNK_LOGS])) {
@@ -64,7 +65,7 @@ impl Logs {
         }
     }
 
-    /// Takes a log out; its number stays its own until it is put back.
+    /// Takes a log out; its number stays reserved until it is put back.
     pub(super) fn take(&mut self, words: Words) -> Log {
         match self.get_mut(words) {
             Some(log) => mem::take(log),
@@ -72,8 +73,8 @@ impl Logs {
         }
     }
 
-    /// Puts a log back where it was, or in. One that a slot has no room for gets a number; without memory
-    /// for that, its charges become one.
+    /// Puts a log back where it was, or stores a new one. A log that does not fit into a slot gets a number;
+    /// without memory for that, its charges are merged into one.
     pub(super) fn put(&mut self, words: Words, log: Log, budget: &Budget) -> Words {
         if let Some(own) = self.get_mut(words) {
             *own = log;
@@ -97,7 +98,7 @@ impl Logs {
         brief_words(log.coarsened())
     }
 
-    /// A number that no log has; `None` without memory for it.
+    /// Returns an unused number; `None` without memory for it.
     fn free_number(&mut self, budget: &Budget) -> Option<u32> {
         let list = match &mut self.list {
             Some(list) => list,
@@ -108,14 +109,14 @@ impl Logs {
             list.spare_bytes -= list.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
             return Some(number);
         }
-        // One above the index, so that 0 names none.
+        // One above the index, so that 0 is not a number.
         let number = u32::try_from(list.numbered + 1).ok()?;
         if list.numbered == list.chunks.len() * CHUNK_LOGS {
             if !budget.take(CHUNK_BYTES) {
                 return None;
             }
             list.chunks.push(Box::default());
-            // So that whoever gives a number back needs no memory for it.
+            // Reserved now, so that freeing a number needs no memory.
             list.free.reserve(list.chunks.len() * CHUNK_LOGS);
         }
         list.numbered += 1;
@@ -131,8 +132,9 @@ impl Logs {
         }
     }
 
-    /// Forgets a log that is in its slot again. Its memory is for the next that is not, so that a key which is busy now
-    /// and then allocates nothing; unless there is enough of that.
+    /// Frees the number of a log that fits into its slot again. Its memory is kept for the next log that does
+    /// not, so that a key which is busy from time to time allocates nothing; unless enough memory is kept
+    /// already.
     pub(super) fn retire(&mut self, words: Words, budget: &Budget) {
         let Words([.., number]) = words;
         let Some(list) = &mut self.list else { return };
@@ -147,11 +149,11 @@ impl Logs {
         list.free.push(number);
     }
 
-    /// Gives back what free ones have kept; whether that is anything.
+    /// Gives back the memory that free logs have kept; returns whether there was any.
     pub(super) fn give_back_spare(&mut self, budget: &Budget) -> bool {
         let Some(list) = &mut self.list else { return false };
         let spare = mem::take(&mut list.spare_bytes);
-        // Every newcomer at the ceiling asks.
+        // Tested first, because every new key at the ceiling calls this.
         if spare == 0 {
             return false;
         }
@@ -167,14 +169,14 @@ impl Logs {
 
 #[cfg(test)]
 impl Logs {
-    /// What they take of the budget, counted anew.
+    /// Computes the bytes of the logs in the budget anew.
     pub(super) fn recounted(&self) -> usize {
         let Some(list) = &self.list else { return 0 };
         let entries = list.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
         LIST_BYTES + list.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
     }
 
-    /// How many have a number.
+    /// Returns how many logs have a number.
     pub(super) fn count(&self) -> usize {
         self.list.as_ref().map_or(0, |list| list.numbered - list.free.len())
     }
@@ -193,7 +195,7 @@ fn index(Words([.., number]): Words) -> Option<usize> {
     usize::try_from(number.checked_sub(1)?).ok()
 }
 
-/// A log that is in its slot.
+/// Returns a log that is kept in its slot.
 fn in_slot(words: Words) -> Log {
     match few(words) {
         Some(few) => few.into(),
@@ -204,7 +206,7 @@ fn in_slot(words: Words) -> Log {
     }
 }
 
-/// The words of a log that a slot has room for.
+/// Returns the words of a log that fits into a slot.
 pub(super) fn slot_words(log: &Log) -> Option<Words> {
     log.few().map(few_words).or_else(|| log.brief().map(brief_words))
 }
@@ -215,7 +217,7 @@ fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
 
 #[inline]
 pub(super) fn few(Words([newest_us, earlier_us, oldest_us, mark]): Words) -> Option<FewLog> {
-    // OK because numbers are far below.
+    // OK because numbers are far smaller.
     (mark >= FEW).then_some(FewLog { at_us: [newest_us, earlier_us, oldest_us] })
 }
 
@@ -224,18 +226,18 @@ pub(super) fn few_words(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: Fe
     Words([newest_us, earlier_us, oldest_us, FEW])
 }
 
-/// What a log's entries take of the budget.
+/// Returns the bytes of a log's entries in the budget.
 pub(super) fn held_bytes(log: &Log) -> usize {
     counted_bytes(log.heap_bytes())
 }
 
-/// The same of a state of any kind.
+/// Returns the same for a state of any algorithm.
 pub(super) fn state_bytes(state: &State) -> usize {
     if let State::Log(log) = state { held_bytes(log) } else { 0 }
 }
 
-/// Some bytes of entries, with what the allocator takes: a quarter more, since logs grow and go, and
-/// leave holes.
+/// Adds the allocator's overhead to the bytes of some entries: a quarter more, because logs grow and are
+/// freed, and leave holes.
 fn counted_bytes(heap_bytes: usize) -> usize {
     match heap_bytes {
         0 => 0,
@@ -243,10 +245,10 @@ fn counted_bytes(heap_bytes: usize) -> usize {
     }
 }
 
-/// Sees to it that a log has the memory for a charge at this time.
+/// Ensures that a log has memory for a charge at this time.
 ///
-/// Without that the two newest entries become one, at the later time: no unit is forgiven, but the older entry's units
-/// count until the newer entry's are gone.
+/// Without memory the two newest entries are merged into one, at the later time: no unit is forgiven, but the
+/// older entry's units count until the newer entry's expire.
 pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
@@ -264,7 +266,7 @@ pub(super) fn reserve(
         log.reserve_one();
         budget.settle(taken, held_bytes(log) - before);
     } else {
-        // OK because one that must grow is full, and so has two.
+        // OK because a log that must grow is full, and so has two entries.
         log.coarsen();
         budget.count_coarsened();
     }

@@ -5,12 +5,12 @@ use smallvec::SmallVec;
 use super::scopes::Scope;
 use crate::joint::Demand;
 
-/// As many as most checks have; more are on the heap.
-pub(crate) type Few<T> = SmallVec<[T; 8]>;
+/// A list that needs no heap for the number of parts that most checks have.
+pub(crate) type ShortVec<T> = SmallVec<[T; 8]>;
 
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct JointPart<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) key: &'a [u8],
     pub(crate) demand: Demand,

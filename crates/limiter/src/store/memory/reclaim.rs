@@ -1,4 +1,4 @@
-//! Indices are few: those of scopes that nobody holds any more are taken back when none is left.
+//! Frees the indices of dropped scopes when no index is left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -7,77 +7,78 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::Memory;
-use super::census::Census;
 use super::scopes::{Scope, Scopes};
+use super::view::StoreView;
 
-/// Scopes that are looked at while the list of them is locked: few enough that nobody notices.
+/// How many scopes are visited while the list of scopes is locked: few enough that checks are not delayed.
 const STEP: usize = 256;
 
-/// The scopes that are to go.
-pub(super) struct Leaving {
-    by_index: Vec<Option<Leaver>>,
-    /// By the family's number.
-    heirs: HashMap<u64, Heirs, RandomState>,
+/// The scopes that no caller holds any more.
+pub(super) struct DroppedScopes {
+    by_index: Vec<Option<DroppedScope>>,
+    /// The scopes that take over their keys, by the number of the family.
+    heirs: HashMap<u64, HeirScopes, RandomState>,
 }
 
-struct Leaver {
+struct DroppedScope {
     scope: Arc<Scope>,
-    /// Has keys that no other can take.
+    /// Whether the scope has keys that no other scope can take over.
     is_needed: bool,
 }
 
-/// Those of a family that can take the others' keys.
-struct Heirs {
-    /// By size, then by age.
+/// The scopes of a family that can take over the keys of its dropped scopes.
+struct HeirScopes {
+    /// The scopes that callers still hold, by size, then by age.
     held: BTreeMap<(u64, u64), Arc<Scope>>,
-    /// The largest of those that are to go: stays if nobody holds another and it has keys.
+    /// The largest of the dropped scopes: it is kept if no caller holds a scope of the family and there are
+    /// keys.
     stand_in: Arc<Scope>,
 }
 
 impl Memory {
-    /// Takes back what indices it can. The caller lets nobody make a scope meanwhile; checks wait for
-    /// one shard's walk at most.
+    /// Frees as many indices as possible. The caller ensures that no scope is made meanwhile; checks wait at
+    /// most while one shard is visited.
     ///
-    /// Of a scope that nobody holds, dead keys are dropped. A live one goes on under another limit of
-    /// its name, as it would at its next check: under the smallest that has room for all it can have
-    /// spent, or else the largest; or it stays, if that cannot hold it. If nobody holds any of its name,
-    /// the largest stays for as long as it has keys.
+    /// The dead keys of a dropped scope are removed. A live key is carried over to another limit of its name,
+    /// as its next check would do: to the smallest limit that has room for all that the key can have spent,
+    /// or else to the largest. If that limit cannot hold it, the key stays where it is. If no caller holds
+    /// any limit of the name, the largest dropped one is kept as long as there are keys.
     pub(super) fn reclaim(&self, now_us: u64) {
-        let mut leaving = self.unlist();
-        if leaving.heirs.is_empty() {
+        let mut dropped = self.unlist();
+        if dropped.heirs.is_empty() {
             return;
         }
-        // One that keeps every key replays a trace, at the trace's own times.
+        // A store that keeps every key replays a trace, and uses the times of the trace.
         let now_us = if self.budget.has_ceiling() { now_us } else { self.last_seen_us() };
-        let census = self.census_at(now_us);
+        let view = self.view_at(now_us);
         for shard in &self.shards {
-            shard.0.lock().vacate(&mut leaving, &census);
+            shard.0.lock().vacate(&mut dropped, &view);
         }
-        leaving.keep_overflows(&census);
-        self.free(&leaving);
+        dropped.keep_overflows(&view);
+        self.free(&dropped);
     }
 
-    /// Takes those that nobody holds off the list.
-    fn unlist(&self) -> Leaving {
+    /// Takes the scopes that no caller holds off the list.
+    fn unlist(&self) -> DroppedScopes {
         let indices = self.scopes.read().indices();
         let mut by_index = Vec::with_capacity(indices);
         for step in steps(indices) {
             let mut scopes = self.scopes.write();
             by_index.extend(step.map(|index| {
                 let scope = scopes.unlist(index)?;
-                Some(Leaver { scope, is_needed: false })
+                Some(DroppedScope { scope, is_needed: false })
             }));
         }
-        let mut leaving = Leaving { by_index, heirs: HashMap::default() };
-        leaving.find_heirs(&self.scopes.read());
-        leaving
+        let mut dropped = DroppedScopes { by_index, heirs: HashMap::default() };
+        dropped.find_heirs(&self.scopes.read());
+        dropped
     }
 
-    fn free(&self, leaving: &Leaving) {
-        let leavers = || leaving.by_index.iter().flatten();
-        // Those that stay first: a name is free with the last that goes.
-        leavers().filter(|it| it.is_needed).for_each(|it| self.scopes.write().list(&it.scope));
-        leavers().filter(|it| !it.is_needed).for_each(|it| self.scopes.write().free(&it.scope));
+    fn free(&self, dropped: &DroppedScopes) {
+        let dropped = || dropped.by_index.iter().flatten();
+        // The needed scopes are listed first: a name is freed with its last scope.
+        dropped().filter(|it| it.is_needed).for_each(|it| self.scopes.write().list(&it.scope));
+        dropped().filter(|it| !it.is_needed).for_each(|it| self.scopes.write().free(&it.scope));
     }
 }
 
@@ -85,12 +86,12 @@ fn steps(count: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(STEP).map(move |from| from..count.min(from + STEP))
 }
 
-impl Leaving {
+impl DroppedScopes {
     fn find_heirs(&mut self, scopes: &Scopes) {
-        for Leaver { scope, .. } in self.by_index.iter().flatten() {
+        for DroppedScope { scope, .. } in self.by_index.iter().flatten() {
             let heirs = self.heirs.entry(scope.family()).or_insert_with(|| {
                 let held = scopes.listed(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
-                Heirs { held: held.collect(), stand_in: Arc::clone(scope) }
+                HeirScopes { held: held.collect(), stand_in: Arc::clone(scope) }
             });
             if scope.rank() > heirs.stand_in.rank() {
                 heirs.stand_in = Arc::clone(scope);
@@ -99,13 +100,13 @@ impl Leaving {
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&Scope> {
-        self.by_index.get(index as usize)?.as_ref().map(|leaver| &*leaver.scope)
+        self.by_index.get(index as usize)?.as_ref().map(|dropped| &*dropped.scope)
     }
 
-    /// Whose a live key of this scope is to be; `None` if it stays where it is.
+    /// Returns the scope that takes over the live keys of this one; `None` if they stay.
     pub(super) fn heir_of(&mut self, index: u32) -> Option<Arc<Scope>> {
         let scope = self.get(index)?;
-        let Heirs { held, stand_in } = self.heirs.get(&scope.family())?;
+        let HeirScopes { held, stand_in } = self.heirs.get(&scope.family())?;
         let has_room = held.range((scope.limit.size(), 0)..).next();
         if let Some((_, heir)) = has_room.or_else(|| held.last_key_value()) {
             return Some(Arc::clone(heir));
@@ -115,20 +116,21 @@ impl Leaving {
         (stand_in.index != index).then_some(stand_in)
     }
 
-    /// It has keys that no other can take.
+    /// Marks a scope that has keys which no other scope can take over.
     pub(super) fn need(&mut self, index: u32) {
-        if let Some(Some(leaver)) = self.by_index.get_mut(index as usize) {
-            leaver.is_needed = true;
+        if let Some(Some(dropped)) = self.by_index.get_mut(index as usize) {
+            dropped.is_needed = true;
         }
     }
 
-    /// What was spent by keys without room stays spent: its name stays for it.
-    fn keep_overflows(&mut self, census: &Census<'_>) {
+    /// Keeps a scope of each name whose overflow state still counts.
+    fn keep_overflows(&mut self, view: &StoreView<'_>) {
         let mut needed = Vec::new();
-        for Heirs { stand_in, .. } in self.heirs.values().filter(|heirs| heirs.held.is_empty()) {
+        for HeirScopes { stand_in, .. } in self.heirs.values().filter(|heirs| heirs.held.is_empty())
+        {
             let mut overflow = stand_in.family.overflow.lock();
-            if overflow.is_dead(census.now_us) {
-                overflow.clear(census.budget);
+            if overflow.is_dead(view.now_us) {
+                overflow.clear(view.budget);
             } else {
                 needed.push(stand_in.index);
             }

@@ -1,8 +1,8 @@
-//! Where the slots of all tables are: in regions of some hundred chunks.
+//! The memory of all tables' slots, in regions of some hundred chunks.
 //!
-//! A table lives on borrowed ground: what it lets go when its limiter goes is for the next table that grows, of whichever
-//! limiter, and nothing is given back to the system. That takes no more than was in use at once, and needs nobody to
-//! know who has what.
+//! A table borrows its chunks. When its limiter is dropped, the chunks become free for the next table that
+//! grows, of any limiter, and no memory is returned to the system. The memory so taken is never more than was
+//! in use at one time, and no record is needed of which table has which chunk.
 
 use std::{hint, mem, slice};
 
@@ -11,30 +11,30 @@ use zerocopy::FromZeros;
 
 use super::slot::Slot;
 
-/// The slots of a bucket, and the buckets of a chunk.
+/// The number of slots in a bucket, and of buckets in a chunk.
 pub(super) const BUCKET_SLOTS: usize = 7;
 pub(super) const CHUNK_BUCKETS: usize = 3;
 
 /// The slots of one chunk of a table.
 pub(super) type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
 
-/// 256 KiB: far from a huge page, which the system would have to clear while somebody waits.
+/// 256 KiB: far smaller than a huge page, which the system would have to clear while a caller waits.
 const REGION_CHUNKS: usize = (256 << 10) / size_of::<Slots>();
 
 #[cfg(target_os = "linux")]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Chunks that nobody has.
-static FREE: Mutex<Free> = Mutex::new(Free { fetched: Vec::new(), fresh: &mut [] });
+/// The chunks that no table has.
+static FREE: Mutex<FreeChunks> = Mutex::new(FreeChunks { fetched: Vec::new(), fresh: &mut [] });
 
-struct Free {
+struct FreeChunks {
     /// Runs of chunks that have been written to.
     fetched: Vec<&'static mut [Slots]>,
-    /// The rest of a region.
+    /// The unused rest of a region.
     fresh: &'static mut [Slots],
 }
 
-/// The slots of one chunk, with anything in them.
+/// Returns the slots of one chunk, with any content.
 pub(super) fn take() -> &'static mut Slots {
     let mut free = FREE.lock();
     if let Some(slots) = free.fetched.pop().and_then(|run| split(run, &mut free.fetched)) {
@@ -49,7 +49,7 @@ pub(super) fn take() -> &'static mut Slots {
     }
 }
 
-/// The first of a run; the others stay.
+/// Returns the first chunk of a run, and puts the others back.
 fn split(
     run: &'static mut [Slots],
     runs: &mut Vec<&'static mut [Slots]>,
@@ -61,35 +61,36 @@ fn split(
     Some(first)
 }
 
-/// Gives back the slots of some chunks.
+/// Frees the slots of some chunks.
 pub(super) fn give_back(chunks: impl Iterator<Item = &'static mut Slots>) {
     FREE.lock().fetched.extend(chunks.map(slice::from_mut));
 }
 
-/// Has the system hand out the memory of so many chunks now, if not so many are free, in huge pages where it has them:
-/// each of those is one entry in the processor's table of pages, which otherwise knows a fraction of a million keys.
+/// Ensures that this many chunks are free and backed by memory, in huge pages where the system has them. A
+/// huge page is one entry in the processor's page cache (TLB), which otherwise covers only a fraction of a
+/// million keys.
 ///
-/// Who grows at the same time may take of it.
+/// A table that grows at the same time may take some of the chunks.
 pub(super) fn fetch(chunks: usize) {
     let had: usize = FREE.lock().fetched.iter().map(|run| run.len()).sum();
     let missing = chunks.saturating_sub(had);
     let in_huge_pages = huge_pages(missing);
     let others = region(missing - in_huge_pages.as_ref().map_or(0, |run| run.len()));
     others.fill(Slots::default());
-    // Otherwise a compiler that knows them to be zeros would write none.
+    // A compiler that knew the slots to be zero would write nothing.
     let others = hint::black_box(others);
     let runs = in_huge_pages.into_iter().chain([others]);
     FREE.lock().fetched.extend(runs.filter(|run| !run.is_empty()));
 }
 
-/// Memory that the system hands out once it is written to.
+/// Allocates memory that the system provides when it is first written to.
 fn region(chunks: usize) -> &'static mut [Slots] {
-    // Without memory that ends as any allocation does.
+    // If there is no memory, this fails as any allocation does.
     let slots = Slots::new_vec_zeroed(chunks).unwrap_or_else(|_| vec![Slots::default(); chunks]);
     Vec::leak(slots)
 }
 
-/// As many chunks as fill huge pages, of so many; `None` if that is none.
+/// Returns as many of `chunks` chunks as fill huge pages; `None` if they do not fill one.
 #[cfg(target_os = "linux")]
 fn huge_pages(chunks: usize) -> Option<&'static mut [Slots]> {
     use memmap2::{Advice, MmapMut};
@@ -99,13 +100,13 @@ fn huge_pages(chunks: usize) -> Option<&'static mut [Slots]> {
     if bytes == 0 {
         return None;
     }
-    // One page more, as they begin at multiples of their size.
+    // One more page, because huge pages begin at multiples of their size.
     let map = MmapMut::map_anon(bytes + HUGE_PAGE_BYTES).ok()?;
     let start = map.as_ptr().align_offset(HUGE_PAGE_BYTES);
-    // An error says that there are no huge pages, which is as it would be without.
+    // OK because an error means that there are no huge pages; the memory then consists of normal pages.
     let _ = map.advise_range(Advice::HugePage, start, bytes);
     let own = Box::leak(Box::new(map)).get_mut(start..)?.get_mut(..bytes)?;
-    // A page is handed out when it is written to.
+    // The system provides a page when it is first written to.
     own.fill(0);
     let count = bytes / size_of::<Slots>();
     <[Slots]>::mut_from_prefix_with_elems(own, count).ok().map(|(slots, _)| slots)

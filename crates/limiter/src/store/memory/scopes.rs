@@ -1,4 +1,4 @@
-//! Which limits there are: by name, and by the index that a slot has.
+//! The limits of the store: by name, and by the index that a slot holds.
 
 use std::collections::HashMap;
 use std::mem;
@@ -9,26 +9,26 @@ use parking_lot::Mutex;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use super::budget::Budget;
-use super::identity::{Identify, MAX_SCOPE, Mark};
+use super::identity::{KeyHasher, MAX_SCOPE, ScopeMark};
 use super::logs;
 use super::slot::Slot;
 use crate::names::Name;
 
-/// A limit under a name: what a check is asked of.
+/// A limit under a name, as the memory store keeps it.
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(super) index: u32,
-    /// The index as slots have it.
-    pub(super) mark: Mark,
-    /// The family's, where a check has it at hand.
+    /// The index, split as slots hold it.
+    pub(super) mark: ScopeMark,
+    /// A copy of the family's salt, close at hand for checks.
     pub(super) salt: u64,
     pub(crate) limit: Limit,
     pub(super) family: Arc<Family>,
-    /// Rises with every scope that is made.
+    /// Rises with every new scope.
     made: u64,
 }
 
-/// All limits of one name. A key has one state in it, under the limit of its last check.
+/// All limits of one name. A key has one state in a family, under the limit of its last check.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: Arc<Name>,
@@ -36,32 +36,32 @@ pub(super) struct Family {
     pub(super) overflow: Mutex<Overflow>,
 }
 
-/// What the keys of a family that found no room share, and the limit that it was reached under.
+/// The state shared by the keys of a family that found no room, and the limit that it was reached under.
 #[derive(Debug)]
 pub(super) struct Overflow {
     pub(super) limit: Limit,
     pub(super) state: State,
 }
 
-/// Every scope.
+/// All scopes.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// A slot with an index has its scope here.
+    /// The scope of every index that a slot holds.
     by_index: Vec<Option<Arc<Scope>>>,
     free: Vec<u32>,
-    /// By the name's number.
-    by_name: HashMap<u64, Named, RandomState>,
+    /// By the number of the name.
+    by_name: HashMap<u64, NameScopes, RandomState>,
     made: u64,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NameScopes {
     family: Arc<Family>,
     by_limit: HashMap<Limit, u32, RandomState>,
 }
 
 impl Scope {
-    /// Returns the name that the limit is under.
+    /// Returns the name of the limit.
     pub(crate) fn name(&self) -> &Name {
         &self.family.name
     }
@@ -71,7 +71,7 @@ impl Scope {
         self.family.name.number()
     }
 
-    /// Larger and newer ones last.
+    /// Orders scopes by size, then by age.
     pub(super) fn rank(&self) -> (u64, u64) {
         (self.limit.size(), self.made)
     }
@@ -83,12 +83,12 @@ impl Scopes {
         self.by_index.get(index as usize)?.clone()
     }
 
-    /// A scope that there is not yet; `None` if no index is left for it.
+    /// Makes a scope that does not exist yet; `None` if no index is left.
     pub(super) fn make(
         &mut self,
         name: &Arc<Name>,
         limit: Limit,
-        identify: &Identify,
+        identify: &KeyHasher,
     ) -> Option<Arc<Scope>> {
         let index = self.free_index()?;
         self.made += 1;
@@ -97,19 +97,19 @@ impl Scopes {
             let salt = identify.salt(name.text());
             let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
             let family = Arc::new(Family { name: Arc::clone(name), salt, overflow });
-            Named { family, by_limit: HashMap::default() }
+            NameScopes { family, by_limit: HashMap::default() }
         });
         named.by_limit.insert(limit, index);
         let family = Arc::clone(&named.family);
         let scope = Arc::new(Scope {
             index,
-            mark: Mark::new(index),
+            mark: ScopeMark::new(index),
             salt: family.salt,
             limit,
             family,
             made,
         });
-        // OK because a free index is at most one past the end, where there is a place for it.
+        // OK because `free_index` has made an element for every index that it returns.
         self.by_index[index as usize] = Some(Arc::clone(&scope));
         Some(scope)
     }
@@ -124,12 +124,12 @@ impl Scopes {
         Some(index)
     }
 
-    /// How many there are.
+    /// Returns the number of scopes.
     pub(super) fn count(&self) -> usize {
         self.by_index.len() - self.free.len()
     }
 
-    /// One more than the largest index there was.
+    /// Returns one more than the largest index so far.
     pub(super) fn indices(&self) -> usize {
         self.by_index.len()
     }
@@ -139,14 +139,14 @@ impl Scopes {
         self.by_index.get(index as usize)?.as_ref()
     }
 
-    /// What the keys of a scope are placed with.
+    /// Returns the salt of a scope's keys.
     pub(super) fn salt(&self, index: u32) -> u64 {
-        // Always found: the slot that has the index keeps its scope.
+        // Always found: a scope stays while a slot holds its index.
         self.get(index).map_or(0, |scope| scope.salt)
     }
 
     /// Returns the hash of a slot's key.
-    pub(super) fn hash_of(&self, slot: &Slot, identify: &Identify) -> u64 {
+    pub(super) fn hash_of(&self, slot: &Slot, identify: &KeyHasher) -> u64 {
         slot.salted_hash(identify, self.salt(slot.scope()))
     }
 
@@ -154,17 +154,18 @@ impl Scopes {
         self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
-    /// Those of a family that can be found by their limit.
+    /// Returns the scopes of a family that can be found by their limit.
     pub(super) fn listed<'s>(&'s self, family: &Family) -> impl Iterator<Item = &'s Arc<Scope>> {
         let named = self.by_name.get(&family.name.number()).into_iter();
         named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
     }
 
-    /// Takes a scope that nobody holds off the list, so that nobody comes to hold it; `None` if
-    /// somebody does.
+    /// Takes a scope that no caller holds off the list, so that it cannot be found; `None` if a caller holds
+    /// it.
     pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<Scope>> {
         let scope = self.by_index.get(index)?.as_ref();
-        // Only the list has it; to come to hold it one has to look here, where now nobody can.
+        // Only the list holds it. A caller could get it only from here, and the caller of this function has
+        // locked the list.
         let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
         let named = self.by_name.get_mut(&scope.family())?;
         named.by_limit.remove(&scope.limit);
@@ -178,7 +179,8 @@ impl Scopes {
         }
     }
 
-    /// Frees the index of a scope that is off the list and has no keys; with the last one, its name.
+    /// Frees the index of a scope that is off the list and has no keys; with the last scope of a name, also
+    /// the name.
     pub(super) fn free(&mut self, scope: &Scope) {
         let name = scope.family();
         if self.by_name.get(&name).is_some_and(|named| named.by_limit.is_empty()) {
@@ -199,13 +201,14 @@ impl Scopes {
 }
 
 impl Overflow {
-    /// A copy of its state, and the limit that decides on it, if it is under another than this.
+    /// Returns a copy of the state, and the limit that decides on it; `None` if the state is under `limit`.
     pub(super) fn carried(&self, limit: &Limit, now_us: u64, cost: Cost) -> Option<(Limit, State)> {
         let carried = || carried(&self.limit, self.state.clone(), limit, now_us, cost);
         (self.limit != *limit).then(|| carried().decides(limit))
     }
 
-    /// Brings it under a limit, if it can be; otherwise the limit that decides on it; and the state.
+    /// Carries the state over to a limit, if possible. Returns the state, and the limit that decides on it if
+    /// that is another one.
     pub(super) fn bring(
         &mut self,
         limit: &Limit,
@@ -232,21 +235,21 @@ impl Overflow {
         (decides, &mut self.state)
     }
 
-    /// Whether nothing has been spent of it for so long that nobody can tell.
+    /// Whether nothing is spent any more, even if the clock steps back as far as it may.
     pub(super) fn is_dead(&self, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.limit.peek(&self.state, then_us, Ask::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 
-    /// Begins anew.
+    /// Replaces the state by a fresh one.
     pub(super) fn clear(&mut self, budget: &Budget) {
         let state = mem::replace(&mut self.state, self.limit.fresh());
         budget.give_back(logs::state_bytes(&state));
     }
 }
 
-/// One that nobody has spent anything of stays a fresh one.
+/// Carries a state over. A state with nothing spent becomes a fresh one.
 fn carried(old: &Limit, state: State, limit: &Limit, now_us: u64, cost: Cost) -> CarryOver {
     match state == old.fresh() {
         true => CarryOver::Done(limit.fresh()),

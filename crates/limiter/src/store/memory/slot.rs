@@ -7,33 +7,34 @@ use tollgate_core::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::Place;
+use super::KeyLocation;
 use super::budget::Budget;
-use super::identity::{Identify, Identity, Mark, SLOT_SCOPE_BITS};
+use super::identity::{Identity, KeyHasher, SLOT_SCOPE_BITS, ScopeMark};
 use super::logs::{self, Logs};
 use super::words::Words;
 
-/// Every number of a state is below 2^53, which leaves the bottom of a word free.
+/// Every number of a state is below 2^53, which leaves the lowest bits of a word free.
 const NUMBER_BITS: u32 = 53;
 const SPARE_BITS: u32 = 64 - NUMBER_BITS;
 
-/// One of the free parts has a part of the scope's index.
+/// One of the free parts holds a part of the scope's index.
 const _: () = assert!(SPARE_BITS == SLOT_SCOPE_BITS);
 const SPARE: u64 = (1 << SPARE_BITS) - 1;
 
-/// A key: who it is, which scope it is in, and its state, in 44 bytes.
+/// A key, its scope and its state, in 44 bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C, packed(4))]
 pub(crate) struct Slot {
     identity: Identity,
-    /// Three numbers; below the first, the scope, below the others, the lower bits of the fourth.
+    /// Three numbers. The free bits of the first word hold the scope, and the other words' free bits the lowest bits of
+    /// the fourth number.
     words: [u64; 3],
     /// The upper bits of the fourth number.
     rest: u32,
 }
 
 impl Slot {
-    pub(super) fn new(place: Place, state: Words) -> Slot {
+    pub(super) fn new(place: KeyLocation, state: Words) -> Slot {
         let mut slot =
             Slot { identity: place.identity, words: [u64::from(place.scope), 0, 0], rest: 0 };
         slot.set_state(state);
@@ -41,57 +42,59 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn is_at(&self, place: Place) -> bool {
+    pub(super) fn is_at(&self, place: KeyLocation) -> bool {
         self.is(place.identity, place.scope)
     }
 
-    /// Whether it is this key's, in the scope of whose index it has these bits.
+    /// Whether the slot belongs to this key, in the scope whose index has these lower bits.
     #[inline]
     pub(super) fn is(&self, Identity([low, high]): Identity, scope: u32) -> bool {
         let Slot { identity: Identity([own_low, own_high]), words: [first, ..], .. } = *self;
-        // Word by word: as 16 bytes they would be compared in memory, which waits for what was just written there.
+        // Compared word by word: a comparison of 16 bytes would be made in memory, and wait for a recent
+        // write there.
         own_low == low && own_high == high && first & SPARE == u64::from(scope)
     }
 
-    /// Whether it is this key's, under whichever limit.
+    /// Whether the slot belongs to this key, under any limit.
     pub(super) fn is_of(&self, key: Identity) -> bool {
         let Slot { identity, .. } = *self;
         identity.key() == key
     }
 
-    /// The scope's index.
+    /// Returns the scope's index.
     pub(super) fn scope(&self) -> u32 {
         let Slot { identity, .. } = *self;
         identity.scope() << SLOT_SCOPE_BITS | self.low_scope()
     }
 
-    /// Something of it: slots are smaller than cache lines, so that who reads this of all has read of every line.
+    /// Returns a word of the slot. Slots are smaller than cache queues, so reading this word of all slots
+    /// reads every line.
     #[inline]
     pub(super) fn first_word(&self) -> u64 {
         let [first, ..] = self.words;
         first
     }
 
-    /// Its place, where that of its key under another limit is this.
-    pub(super) fn place(&self, other: Place) -> Place {
+    /// Returns the location of this slot, given the location of its key under another limit.
+    pub(super) fn place(&self, other: KeyLocation) -> KeyLocation {
         let Slot { identity, .. } = *self;
-        Place { identity, scope: self.low_scope(), ..other }
+        KeyLocation { identity, scope: self.low_scope(), ..other }
     }
 
     fn low_scope(&self) -> u32 {
-        // OK because those are 11 bits.
+        // OK because the mask leaves 11 bits.
         ({ self.words }[0] & SPARE) as u32
     }
 
     pub(super) fn set_scope(&mut self, scope: u32) {
         let Slot { identity, words: [first, second, third], .. } = *self;
-        let mark = Mark::new(scope);
+        let mark = ScopeMark::new(scope);
         self.identity = identity.key().with_scope(mark);
         self.words = [first & !SPARE | u64::from(mark.in_slot), second, third];
     }
 
     /// Returns the hash of its key, with the salt of its scope.
-    pub(super) fn salted_hash(&self, identify: &Identify, salt: u64) -> u64 {
+    pub(super) fn salted_hash(&self, identify: &KeyHasher, salt: u64) -> u64 {
         let Slot { identity, .. } = *self;
         identify.hash(identity.key(), salt)
     }
@@ -110,7 +113,8 @@ impl Slot {
         self.set_numbers(words, 4);
     }
 
-    /// Sets the first `count` numbers of a state whose others are 0 and stay so: those may be on another cache line.
+    /// Sets the first `count` numbers of a state. The others are 0 and stay 0: they may be on another cache
+    /// line.
     #[inline(always)]
     fn set_numbers(&mut self, Words([first, second, third, fourth]): Words, count: usize) {
         let [scope, .., own_third] = self.words;
@@ -121,14 +125,14 @@ impl Slot {
             if count > 2 { third } else { own_third },
         ];
         if count > 3 {
-            // OK because the fourth has 53 bits, and 22 of them are elsewhere.
+            // OK because the fourth number has 53 bits, and 22 of them are elsewhere.
             self.rest = (fourth >> (2 * SPARE_BITS)) as u32;
         }
     }
 
-    /// Runs `act` on a state that is as most are; `None` if it is not, or that comes to nothing.
+    /// Runs `act` on a state that is kept in the slot alone; `None` if it is not, or if `act` returns `None`.
     #[inline(always)]
-    pub(super) fn try_change<S: Usual, T>(
+    pub(super) fn try_change<S: InlineState, T>(
         &mut self,
         act: impl FnOnce(&mut S) -> Option<T>,
     ) -> Option<T> {
@@ -140,15 +144,15 @@ impl Slot {
         Some(answer)
     }
 
-    /// Whether nothing has been spent for so long that a fresh key would decide alike, also if the
-    /// clock stepped back as far as it may.
+    /// Whether the key decides like a fresh one because nothing is spent any more, even if the clock steps
+    /// back as far as it may.
     pub(super) fn is_dead(&self, limit: &Limit, logs: &Logs, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.peek(limit, logs, then_us, Ask::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 
-    /// When the state was last charged, as far as it knows.
+    /// Returns when the state was last charged, as far as the state records it.
     pub(super) fn charged_us(&self, limit: &Limit, logs: &Logs) -> u64 {
         let words = self.state();
         match limit {
@@ -159,7 +163,7 @@ impl Slot {
         }
     }
 
-    /// What the key would be answered.
+    /// Decides a request without charging it.
     #[inline]
     pub(super) fn peek(&self, limit: &Limit, logs: &Logs, now_us: u64, ask: Ask) -> Decision {
         let words = self.state();
@@ -195,12 +199,12 @@ impl From<Words> for Fill {
 }
 
 impl Words {
-    /// The state of a scope's key as one of any kind, taken out.
+    /// Takes the state out, as a state of any algorithm.
     pub(super) fn take_state(self, limit: &Limit, logs: &mut Logs) -> State {
         self.state_of(limit, |words| logs.take(words))
     }
 
-    /// A copy of it.
+    /// Returns a copy of the state.
     pub(super) fn copy_state(self, limit: &Limit, logs: &Logs) -> State {
         self.state_of(limit, |words| logs.look(words, Log::clone))
     }
@@ -225,12 +229,12 @@ impl Words {
     }
 }
 
-/// A state as most keys have it, in its slot and nowhere else.
-pub(crate) trait Usual: Sized {
-    /// How many numbers it has; the others are 0.
+/// A state that is kept in its slot and nowhere else, as most are.
+pub(crate) trait InlineState: Sized {
+    /// How many numbers the state has; the other numbers of the slot are 0.
     const NUMBERS: usize;
 
-    /// `None` if this key's is not.
+    /// Returns the state; `None` if this one is not kept in the slot alone.
     fn of(words: Words) -> Option<Self>;
 
     fn words(self) -> Words;
@@ -238,7 +242,7 @@ pub(crate) trait Usual: Sized {
 
 macro_rules! usual {
     ($($state:ident: $numbers:literal),*) => {
-        $(impl Usual for $state {
+        $(impl InlineState for $state {
             const NUMBERS: usize = $numbers;
 
             #[inline]
@@ -256,7 +260,7 @@ macro_rules! usual {
 
 usual!(Window: 2, WindowPair: 3, Fill: 4);
 
-impl Usual for FewLog {
+impl InlineState for FewLog {
     const NUMBERS: usize = 3;
 
     #[inline]
@@ -270,9 +274,9 @@ impl Usual for FewLog {
     }
 }
 
-/// A state that a slot can keep.
-pub(crate) trait Kept: Clone + Default + PartialEq {
-    /// Runs `act` on the state in a slot, or where that points to.
+/// A state that a slot can hold, in itself or by a reference to a log.
+pub(crate) trait SlotState: Clone + Default + PartialEq {
+    /// Runs `act` on the state in a slot, or on the log that the slot refers to.
     fn change<T>(
         slot: &mut Slot,
         logs: &mut Logs,
@@ -280,10 +284,10 @@ pub(crate) trait Kept: Clone + Default + PartialEq {
         act: impl FnOnce(&mut Self) -> T,
     ) -> T;
 
-    /// The words of a state that is new here.
+    /// Stores a new state, and returns its words.
     fn keep(self, logs: &mut Logs, budget: &Budget) -> Words;
 
-    /// The state inside one of any kind.
+    /// Returns the state inside a state of any algorithm.
     fn of(state: &mut State) -> Option<&mut Self>;
 }
 
@@ -296,7 +300,7 @@ macro_rules! kept_in_words {
             }
         }
 
-        impl Kept for $state {
+        impl SlotState for $state {
             #[inline]
             fn change<T>(
                 slot: &mut Slot,
@@ -325,7 +329,7 @@ kept_in_words!(Window, it => [it.start_us, it.spent, 0, 0]);
 kept_in_words!(WindowPair, it => [it.start_us, it.current, it.previous, 0]);
 kept_in_words!(Fill, it => [it.as_of_us, it.level.units, it.level.fraction, it.charged]);
 
-impl Kept for Log {
+impl SlotState for Log {
     #[inline]
     fn change<T>(
         slot: &mut Slot,
@@ -368,7 +372,8 @@ mod tests {
     use super::super::identity::MAX_SCOPE;
     use super::*;
 
-    /// Each number at the edges of the parts it is kept in, in scopes at the edges of theirs.
+    /// Tests each number at the boundaries of the parts it is split into, in scopes at the boundaries of
+    /// their parts.
     #[test]
     fn a_slot_keeps_its_numbers_and_its_scope() {
         const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
@@ -376,8 +381,8 @@ mod tests {
         for scope in [0, 1, (1 << SLOT_SCOPE_BITS) - 1, 1 << SLOT_SCOPE_BITS, MAX_SCOPE] {
             let identity = Identity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
             let low = scope & ((1 << SLOT_SCOPE_BITS) - 1);
-            let place = Place { identity, scope: low, hash: 0, shard: 0 };
-            let other = Place { scope: low ^ 1, ..place };
+            let place = KeyLocation { identity, scope: low, hash: 0, shard: 0 };
+            let other = KeyLocation { scope: low ^ 1, ..place };
             for nth in 0..4 {
                 for number in edges {
                     let mut numbers = [NUMBER, 0, NUMBER, 0];

@@ -1,4 +1,4 @@
-//! What the store holds, and for whom.
+//! Tests of what the store holds, and for which keys.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use super::*;
 use crate::joint::Demand;
 use crate::receipt::Receipt;
 
-/// A whole hour, in 2001.
+/// A full hour, in 2001.
 const NOW_US: u64 = 1_000_000_800_000_000;
 const S: u64 = 1_000_000;
 
@@ -18,7 +18,7 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
-/// The same name for the same text in all tests: a test has its own stores.
+/// Returns the same name for the same text in all tests; each test has its own stores.
 fn named(text: &str) -> Arc<Name> {
     static NAMES: LazyLock<Mutex<HashMap<String, Arc<Name>>>> = LazyLock::new(Mutex::default);
     let made = || Arc::new(Name::new(text, []));
@@ -29,9 +29,9 @@ fn ask(units: u64) -> Ask {
     Ask::new(Cost::new(units).unwrap())
 }
 
-/// As a limiter checks what is not for one unit at the clock's time.
+/// Checks as a limiter does when the cost or the time is set.
 fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
-    fn decide<A: Charged>(
+    fn decide<A: SlotAlgorithm>(
         (memory, scope): (&Memory, &Scope),
         limit: &A,
         key: &[u8],
@@ -62,7 +62,7 @@ fn remaining(memory: &Memory, scope: &Scope, key: &str, now_us: u64) -> u64 {
     memory.peek(scope, key.as_bytes(), now_us, ask(1)).remaining
 }
 
-/// What the keys take of the budget, counted anew.
+/// Computes the bytes in use anew.
 fn recounted(memory: &Memory) -> usize {
     let shards: usize =
         memory.shards.iter().map(|shard| shard.0.lock().recounted(&memory.budget)).sum();
@@ -72,14 +72,14 @@ fn recounted(memory: &Memory) -> usize {
     shards + overflows.sum::<usize>()
 }
 
-/// How many logs are not in their slots.
+/// Returns how many logs are outside their slots.
 fn logs(memory: &Memory) -> usize {
     memory.shards.iter().map(|shard| shard.0.lock().logs()).sum()
 }
 
-/// Keys that are charged, refunded, reset and die under these limits of two names, alone and together,
-/// at the ceiling and below.
-fn count_while_keys_come_and_go(limits: &[&str]) {
+/// Charges, refunds, resets and expires keys under these limits of two names, alone and together, at the
+/// ceiling and below it.
+fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
     let memory = Memory::new(Some(90_000));
     let scopes = ["one", "other"].map(|name| {
         let scope = |text: &&str| memory.scope(&named(name), limit(text)).unwrap();
@@ -89,7 +89,7 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
     let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
     let mut fullest = 0;
     for step in 0..30_000_u64 {
-        // A step of a generator whose numbers are good enough for a test.
+        // A step of a random number generator that is good enough for a test.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = |below: u64, from: u32| (seed >> from) % below;
         let key = random(300, 20).to_string();
@@ -103,7 +103,7 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
                 receipt.map(|it| refund(&memory, asked, &key, now_us, it));
             }
             2..=5 => {
-                let parts = [0, 1].map(|name| Part {
+                let parts = [0, 1].map(|name| JointPart {
                     scope: scope(name),
                     key: key.as_bytes(),
                     demand: Demand {
@@ -135,13 +135,13 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
 }
 
 #[test]
-fn what_is_counted_is_what_is_held() {
-    count_while_keys_come_and_go(&["sliding-window-log limit=40 window=1h"]);
+fn budget_equals_the_bytes_held() {
+    assert_budget_while_keys_come_and_go(&["sliding-window-log limit=40 window=1h"]);
 }
 
 #[test]
-fn what_is_counted_is_what_is_held_while_logs_become_others_and_back() {
-    count_while_keys_come_and_go(&[
+fn budget_equals_the_bytes_held_when_keys_change_between_logs_and_other_limits() {
+    assert_budget_while_keys_come_and_go(&[
         "sliding-window-log limit=40 window=1h",
         "sliding-window-log limit=40 window=1h",
         "sliding-window-log limit=60 window=2h",
@@ -154,7 +154,7 @@ fn what_is_counted_is_what_is_held_while_logs_become_others_and_back() {
 }
 
 #[test]
-fn room_is_made_once_and_is_enough() {
+fn make_room_for_allocates_enough_for_the_keys() {
     let memory = Memory::new(Some(64 << 20));
     let scope = memory.scope(&named("api"), window(10)).unwrap();
     let empty = memory.budget.used();
@@ -163,10 +163,10 @@ fn room_is_made_once_and_is_enough() {
     memory.make_room_for(100_000);
     let with_room = memory.budget.used();
     assert_eq!(with_room - empty, recounted(&memory));
-    // The lists of chunks are not counted here: they have room for all keys under the ceiling.
+    // The lists of chunks are excluded: they have room for all keys under the ceiling.
     let lists = memory.shards.len() * Shard::list_bytes(&memory.budget);
     assert!((44..50).contains(&((with_room - empty - lists) / 100_000)), "{with_room} bytes");
-    // Few enough that none of 2,048 shards has too many.
+    // ShortVec enough that none of the 2,048 shards gets too many.
     for key in 0..20_000 {
         check(&memory, &scope, &key.to_string(), NOW_US, ask(1));
     }
@@ -177,7 +177,7 @@ fn room_is_made_once_and_is_enough() {
 }
 
 #[test]
-fn room_ends_at_the_ceiling() {
+fn make_room_for_stops_at_the_ceiling() {
     let memory = Memory::new(Some(1 << 20));
     memory.make_room_for(usize::MAX);
     assert!((950_000..=1 << 20).contains(&memory.budget.used()), "{}", memory.budget.used());
@@ -188,7 +188,7 @@ fn room_ends_at_the_ceiling() {
 
 /// Keys without room share one state under all limits of their name.
 #[test]
-fn what_those_without_room_spent_stays_spent_under_another_limit() {
+fn overflow_state_is_carried_over_to_another_limit() {
     let memory = Memory::new(Some(0));
     let scope = |text| memory.scope(&named("api"), limit(text)).unwrap();
     let window = scope("fixed-window limit=10 window=1h");
@@ -205,38 +205,39 @@ fn what_those_without_room_spent_stays_spent_under_another_limit() {
         assert_eq!(receipt.unwrap().cost().units(), units);
         assert_eq!(memory.budget.used() - empty, recounted(&memory), "{}", scope.limit);
     }
-    let part = |scope, key| Part { scope, key, demand: Demand::of(ask(1)) };
+    let part = |scope, key| JointPart { scope, key, demand: Demand::of(ask(1)) };
     let (together, each) = together(&memory, &[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
     assert!(together.verdict.is_allowed());
-    let told = each.iter().map(|each| (each.remaining(), each.receipt().is_some()));
-    assert_eq!(told.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
+    let outcome = each.iter().map(|each| (each.remaining(), each.receipt().is_some()));
+    assert_eq!(outcome.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
     assert_eq!(memory.usage().keys, 0);
 }
 
-fn look<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
+fn look<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
     let demand = Demand { intent: Intent::Look, ..Demand::of(ask(units)) };
-    Part { scope, key: key.as_bytes(), demand }
+    JointPart { scope, key: key.as_bytes(), demand }
 }
 
-fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
-    Part { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
+fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
+    JointPart { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
 }
 
-fn together(memory: &Memory, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Decision>) {
+fn together(memory: &Memory, parts: &[JointPart<'_>], now_us: u64) -> (Together, Vec<Decision>) {
     let mut each = Vec::new();
     let together = memory.together(parts, now_us, &mut each);
     (together, each)
 }
 
-fn told(memory: &Memory, parts: &[Part<'_>]) -> (bool, Vec<u64>) {
+fn outcome(memory: &Memory, parts: &[JointPart<'_>]) -> (bool, Vec<u64>) {
     let (together, each) = together(memory, parts, NOW_US);
     let left = each.iter().map(Decision::remaining).collect();
     (together.verdict.is_allowed(), left)
 }
 
-/// Two stores are asked the same, one of them never the short way. Most go it, once their keys are known.
+/// Two stores get the same requests, and one of them never uses the fast path. Most requests use it once
+/// their keys have state.
 #[test]
-fn known_keys_are_answered_as_any_are() {
+fn fast_path_decides_like_the_slow_path() {
     let limits = [
         "fixed-window limit=30 window=1s",
         "sliding-window-log limit=20 window=1s",
@@ -256,7 +257,7 @@ fn known_keys_are_answered_as_any_are() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = |below: u64, from: u32| (seed >> from) % below;
         let keys = [random(3, 20).to_string(), random(3, 24).to_string()];
-        let part = |store: usize, nth: u32| Part {
+        let part = |store: usize, nth: u32| JointPart {
             scope: &scopes[store][random(6, 30 + nth) as usize],
             key: keys[nth as usize % 2].as_bytes(),
             demand: Demand {
@@ -270,19 +271,19 @@ fn known_keys_are_answered_as_any_are() {
         };
         let count = 1 + random(4, 60) as u32;
         let [own, other] = [0, 1].map(|store| (0..count).map(|nth| part(store, nth)).collect());
-        let (own, other): (Vec<Part<'_>>, Vec<Part<'_>>) = (own, other);
+        let (own, other): (Vec<JointPart<'_>>, Vec<JointPart<'_>>) = (own, other);
         let (mut answer, mut wanted) = (Vec::new(), Vec::new());
         let decided = stores[0].together_if_known(&own, now_us, &mut answer);
         short += usize::from(decided.is_some());
         let decided = decided.unwrap_or_else(|| stores[0].together_any(&own, now_us, &mut answer));
         refused += usize::from(!decided.verdict.is_allowed());
         assert_eq!(decided, stores[1].together_any(&other, now_us, &mut wanted), "step {step}");
-        // But for the fingerprints of the keys, which no two stores share.
-        let told = |decision: &Decision| {
+        // All but the fingerprints of the keys, which differ between stores.
+        let outcome = |decision: &Decision| {
             let charge = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
             (*decision.decided(), charge)
         };
-        assert!(answer.iter().map(told).eq(wanted.iter().map(told)), "step {step}");
+        assert!(answer.iter().map(outcome).eq(wanted.iter().map(outcome)), "step {step}");
         now_us += random(40_000, 16);
         now_us -= [0, 5_000_000, 30_000_000][random(400, 8).saturating_sub(397) as usize];
     }
@@ -290,21 +291,27 @@ fn known_keys_are_answered_as_any_are() {
 }
 
 #[test]
-fn what_is_only_looked_at_brings_in_no_key() {
+fn peeks_add_no_keys() {
     let memory = Memory::new(Some(1 << 20));
     let scope = memory.scope(&named("api"), window(10)).unwrap();
-    assert_eq!(told(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]), (true, vec![10, 10]));
+    assert_eq!(
+        outcome(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]),
+        (true, vec![10, 10])
+    );
     assert_eq!(memory.usage().keys, 0);
-    assert_eq!(told(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]), (true, vec![10, 4]));
-    // Nor does what a look refuses.
+    assert_eq!(
+        outcome(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]),
+        (true, vec![10, 4])
+    );
+    // Neither does a charge that a peek refuses.
     let refused = [look(&scope, "b", 6), charge(&scope, "c", 1)];
-    assert_eq!(told(&memory, &refused), (false, vec![4, 10]));
+    assert_eq!(outcome(&memory, &refused), (false, vec![4, 10]));
     assert_eq!((memory.usage().keys, memory.usage().overflowed), (1, 0));
 }
 
-/// As a peek by itself does: whoever has no state may be one of them.
+/// Like a peek on its own: a key without state may use the overflow state.
 #[test]
-fn looks_see_what_those_without_room_share_each_for_itself() {
+fn peeks_read_the_overflow_state_separately() {
     for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
         let memory = Memory::new(Some(0));
         let scope = memory.scope(&named("api"), limit(text)).unwrap();
@@ -312,37 +319,37 @@ fn looks_see_what_those_without_room_share_each_for_itself() {
             memory.scope(&named("api"), limit("token-bucket capacity=10 refill=1/h")).unwrap();
         check(&memory, &scope, "a", NOW_US, ask(3));
         let looks = [look(&scope, "b", 4), look(&scope, "c", 5), look(&other, "d", 6)];
-        assert_eq!(told(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
+        assert_eq!(outcome(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
         assert_eq!(memory.usage().overflowed, 1, "{text}: looks are not counted");
-        // Before the charge beside them, which they are no part of.
+        // They are decided before the charge, which they are not part of.
         let both = [charge(&scope, "e", 2), look(&scope, "b", 7), look(&other, "d", 7)];
-        assert_eq!(told(&memory, &both), (true, vec![5, 7, 7]), "{text}");
+        assert_eq!(outcome(&memory, &both), (true, vec![5, 7, 7]), "{text}");
         let refused = [charge(&scope, "e", 2), look(&scope, "b", 6)];
-        assert_eq!(told(&memory, &refused), (false, vec![5, 5]), "{text}");
+        assert_eq!(outcome(&memory, &refused), (false, vec![5, 5]), "{text}");
         assert_eq!(remaining(&memory, &scope, "a", NOW_US), 5, "{text}");
         assert_eq!(scope.family.overflow.lock().limit, scope.limit, "{text}");
     }
 }
 
 #[test]
-fn a_look_under_another_limit_leaves_the_key_under_its_own() {
+fn peek_under_another_limit_does_not_carry_the_key_over() {
     let memory = Memory::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
     let other = memory.scope(&named("api"), window(8)).unwrap();
     check(&memory, &log, "a", NOW_US, ask(3));
     let (empty, looks) = (memory.budget.used(), [look(&other, "a", 6), charge(&other, "b", 1)]);
-    assert_eq!(told(&memory, &looks), (false, vec![5, 8]));
+    assert_eq!(outcome(&memory, &looks), (false, vec![5, 8]));
     assert_eq!(memory.usage().keys, 1);
     assert_eq!(memory.budget.used(), empty);
     let looks = [look(&other, "a", 5), charge(&other, "b", 1)];
-    assert_eq!(told(&memory, &looks), (true, vec![5, 7]));
+    assert_eq!(outcome(&memory, &looks), (true, vec![5, 7]));
     assert_eq!(limit_of(&memory, &log, "a"), Some(log.limit));
     assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
 }
 
-/// Three units are three times, wherever they are kept: listed, refunded and gone to the microsecond.
+/// Three units are three times, wherever they are kept: listed, refunded and expired to the microsecond.
 #[test]
-fn a_small_log_is_in_its_slot_and_comes_back_there() {
+fn small_log_is_kept_in_its_slot_and_returns_there() {
     const HOUR_US: u64 = 3_600 * S;
     let memory = Memory::new(None);
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
@@ -363,9 +370,9 @@ fn a_small_log_is_in_its_slot_and_comes_back_there() {
     }
 }
 
-/// It is there when the key is busy again, and for others when there is no other.
+/// It is reused when the key is busy again, and given to other keys when there is no other memory.
 #[test]
-fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
+fn memory_of_a_log_that_returned_to_its_slot_is_reused() {
     let memory = Memory::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     let spare = || memory.shards.iter().map(|shard| shard.0.lock().spare_bytes()).sum::<usize>();
@@ -389,9 +396,9 @@ fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
     assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
 }
 
-/// Without memory for it, the two newest become one before the answer is made, and no others.
+/// Without memory, the two newest entries are merged before the decision is made, and no others.
 #[test]
-fn what_a_log_says_at_the_ceiling_is_true_after_it() {
+fn log_decisions_stay_correct_when_entries_are_merged_at_the_ceiling() {
     let memory = Memory::new(Some(200_000));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     (1..=4).for_each(|nth| _ = check(&memory, &log, "a", NOW_US + nth * S, ask(1)));
@@ -405,28 +412,28 @@ fn what_a_log_says_at_the_ceiling_is_true_after_it() {
     while memory.budget.take(64) {}
     for nth in 5..=12 {
         let now_us = NOW_US + nth * S;
-        let told = check(&memory, &log, "a", now_us, ask(1)).decision;
-        assert_eq!(memory.peek(&log, b"a", now_us, ask(1)).first_back_us, told.first_back_us);
-        assert_eq!(told.first_back_us, NOW_US + S + 3_600 * S - now_us, "after {nth}");
+        let outcome = check(&memory, &log, "a", now_us, ask(1)).decision;
+        assert_eq!(memory.peek(&log, b"a", now_us, ask(1)).first_back_us, outcome.first_back_us);
+        assert_eq!(outcome.first_back_us, NOW_US + S + 3_600 * S - now_us, "after {nth}");
     }
     assert_eq!(memory.entries(&log, b"a", NOW_US + 12 * S).len(), 4);
 }
 
-/// A charge makes room for its entry first, or one of the two newest.
+/// A charge makes room for its entry first, or merges the two newest.
 #[test]
-fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
+fn peek_at_a_log_takes_no_memory_and_merges_no_entries() {
     let memory = Memory::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     for nth in 1..=40 {
         check(&memory, &log, "a", NOW_US + nth, ask(1));
         let used = memory.budget.used();
-        assert_eq!(told(&memory, &[look(&log, "a", 1)]), (true, vec![99 - nth]));
+        assert_eq!(outcome(&memory, &[look(&log, "a", 1)]), (true, vec![99 - nth]));
         assert_eq!(memory.budget.used(), used, "after {nth}");
     }
     assert_eq!(memory.entries(&log, b"a", NOW_US + 40).len(), 40);
 }
 
-/// The limit that a key's state is under.
+/// Returns the limit that a key's state is under.
 fn limit_of(memory: &Memory, scope: &Scope, key: &str) -> Option<Limit> {
     let place = memory.place(scope, key.as_bytes());
     let found = memory.shard(place).lock().find_any(place, scope, &memory.scopes)?;
@@ -437,50 +444,50 @@ fn window(limit: u64) -> Limit {
     Limit::FixedWindow(FixedWindow::new(limit, std::time::Duration::from_secs(3_600)).unwrap())
 }
 
-const MORE_THAN_THERE_ARE: u64 = 40_000;
+const MORE_THAN_MAX_SCOPES: u64 = 40_000;
 
 #[test]
-fn limits_may_come_and_go_under_one_name_for_ever() {
+fn limits_of_one_name_can_be_replaced_for_ever() {
     let memory = Memory::new(Some(8 << 20));
     let held = memory.scope(&named("api"), window(2_000_000)).unwrap();
-    for nth in 1..=MORE_THAN_THERE_ARE {
+    for nth in 1..=MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named("api"), window(1_000_000 + nth)).unwrap();
-        // One key that all spend from, and one of each one's own.
+        // One key that all limits share, and one key of each limit's own.
         let decision = check(&memory, &scope, "all", NOW_US, ask(1)).decision;
         assert_eq!(decision.remaining, 1_000_000, "{nth}");
         check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
     }
-    assert_eq!(remaining(&memory, &held, "all", NOW_US), 2_000_000 - MORE_THAN_THERE_ARE);
-    for nth in 1..=MORE_THAN_THERE_ARE {
+    assert_eq!(remaining(&memory, &held, "all", NOW_US), 2_000_000 - MORE_THAN_MAX_SCOPES);
+    for nth in 1..=MORE_THAN_MAX_SCOPES {
         assert_eq!(remaining(&memory, &held, &nth.to_string(), NOW_US), 2_000_000 - nth);
     }
 }
 
-/// Also if nobody holds any of them: the largest stays for what was spent.
+/// Also if no caller holds any limit: the largest is kept for what was spent.
 #[test]
-fn what_was_spent_is_spent_when_all_limits_of_a_name_were_dropped() {
+fn charges_stay_spent_when_all_limits_of_a_name_are_dropped() {
     let memory = Memory::new(Some(8 << 20));
-    for nth in 1..=MORE_THAN_THERE_ARE {
+    for nth in 1..=MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named("api"), window(1_000_000 - nth)).unwrap();
         check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
     }
     let scope = memory.scope(&named("api"), window(2_000_000)).unwrap();
-    for nth in 1..=MORE_THAN_THERE_ARE {
+    for nth in 1..=MORE_THAN_MAX_SCOPES {
         assert_eq!(remaining(&memory, &scope, &nth.to_string(), NOW_US), 2_000_000 - nth);
     }
 }
 
 #[test]
-fn names_may_come_and_go_once_nothing_is_spent_under_them() {
+fn names_can_be_replaced_for_ever_when_nothing_is_spent_under_them() {
     let memory = Memory::new(Some(8 << 20));
     let held: Vec<_> = (0..100)
         .map(|nth| memory.scope(&named(&format!("held {nth}")), window(10)).unwrap())
         .collect();
     let mut now_us = NOW_US;
-    for nth in 0..MORE_THAN_THERE_ARE {
+    for nth in 0..MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named(&nth.to_string()), limit("fixed-window limit=9 window=1s"));
         assert!(check(&memory, &scope.unwrap(), "a", now_us, ask(9)).decision.is_allowed());
-        // Those from over 11 s ago are dead.
+        // Keys from more than 11 s ago are dead.
         now_us += S / 1_000;
         let held = &held[nth as usize % held.len()];
         assert_eq!(remaining(&memory, held, "a", now_us), 10);
@@ -492,7 +499,7 @@ fn names_may_come_and_go_once_nothing_is_spent_under_them() {
 }
 
 #[test]
-fn a_name_with_something_spent_stays_until_it_is_whole() {
+fn name_is_kept_until_nothing_is_spent_under_it() {
     const ALL: u32 = identity::MAX_SCOPE + 1;
     let memory = Memory::new(Some(8 << 20));
     let count = ALL as usize;
@@ -518,7 +525,7 @@ fn a_name_with_something_spent_stays_until_it_is_whole() {
 }
 
 #[test]
-fn keys_of_a_dropped_limit_go_to_the_smallest_that_has_room_for_what_they_spent() {
+fn keys_of_a_dropped_limit_move_to_the_smallest_limit_with_room() {
     let memory = Memory::new(Some(1 << 20));
     let scope = |size| memory.scope(&named("api"), window(size)).unwrap();
     let held = [10, 100, 1_000].map(scope);
@@ -534,7 +541,7 @@ fn keys_of_a_dropped_limit_go_to_the_smallest_that_has_room_for_what_they_spent(
 }
 
 #[test]
-fn what_those_without_room_spent_keeps_their_name() {
+fn name_is_kept_while_its_overflow_state_counts() {
     let memory = Memory::new(Some(0));
     let text = "sliding-window-log limit=10 window=1h";
     for _ in 0..3 {
@@ -550,9 +557,9 @@ fn what_those_without_room_spent_keeps_their_name() {
     assert_eq!(remaining(&memory, &scope, "b", NOW_US), 10);
 }
 
-/// The time that was seen last may be long ago: what was spent later is not spent any earlier for it.
+/// The last time that the store has seen may be long ago; later charges must keep their own times.
 #[test]
-fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
+fn key_of_a_dropped_limit_is_carried_over_at_its_own_time() {
     let log = "sliding-window-log limit=10 window=1h";
     for (old, new) in [
         ("fixed-window limit=10 window=1h", log),
@@ -572,9 +579,9 @@ fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
     }
 }
 
-/// Its time may go back to when they had something spent.
+/// The time of a replayed trace may go back to when the keys had something spent.
 #[test]
-fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
+fn store_that_keeps_every_key_removes_none_when_a_limit_is_dropped() {
     let memory = Memory::new(None);
     let held = memory.scope(&named("api"), window(10)).unwrap();
     check(&memory, &memory.scope(&named("api"), window(9)).unwrap(), "a", NOW_US, ask(4));
@@ -587,7 +594,7 @@ fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
 }
 
 #[test]
-fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
+fn log_is_charged_the_cost_and_nothing_for_a_refusal() {
     let memory = Memory::new(None);
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1m")).unwrap();
     for (cost, left) in [(1, 9), (1, 8), (3, 5), (6, 5), (6, 5), (1, 4), (4, 0), (1, 0)] {
@@ -596,9 +603,9 @@ fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
     }
 }
 
-/// Some check under limits that they hold, others under ones that come and go, and nothing is lost.
+/// Some threads check under limits that they hold, others under limits that come and go.
 #[test]
-fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
+fn reclaim_loses_no_charge_when_threads_check_at_the_same_time() {
     const TURNS: u64 = 12_000;
     let memory = Memory::new(Some(1 << 20));
     let held = memory.scope(&named("api"), window(1_000_000)).unwrap();
@@ -606,7 +613,7 @@ fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
     let spend = &|thread: u64| {
         for turn in 0..TURNS {
             let key = keys[(turn % 4) as usize];
-            // With room for all that is spent, so that all of it is carried over.
+            // Large enough for all that is spent, so that all of it is carried over.
             let other =
                 || memory.scope(&named("api"), window(1_000_001 + thread * TURNS + turn)).unwrap();
             let scope = if thread.is_multiple_of(2) { Arc::clone(&held) } else { other() };

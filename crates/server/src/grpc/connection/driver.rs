@@ -18,7 +18,7 @@ use super::socket::{Socket, SocketGate};
 use crate::budget::{Exhausted, MemoryCharge};
 use crate::grpc::answer::{AnswerBytes, CallEnd, send};
 use crate::grpc::calls::{Calls, RunningCall};
-use crate::listener::{Place, Reason};
+use crate::listener::{ConnectionSlot, Reason};
 
 /// How often a connection is read before other tasks run. Each read may bring hundreds of calls.
 const READS_A_POLL: usize = 2;
@@ -52,7 +52,7 @@ pub(super) struct ConnectionDriver<S> {
     resets: ResetAllowance,
     keepalive: Keepalive,
     /// Dropped last, with the account that all charges above belong to.
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
 }
 
 /// The result of a turn.
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     pub(super) fn new(
         mut http2: Connection<Socket<S>, AnswerBytes>,
         gate: Arc<SocketGate>,
-        place: Arc<Place>,
+        place: Arc<ConnectionSlot>,
         calls: Calls,
     ) -> ConnectionDriver<S> {
         let keepalive = Keepalive::new(http2.ping_pong());

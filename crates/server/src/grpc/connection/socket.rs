@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::frames::FrameScan;
 use crate::lifecycle;
-use crate::listener::{Place, Reason};
+use crate::listener::{ConnectionSlot, Reason};
 
 /// The length of the preface that every connection of HTTP/2 begins with.
 const PREFACE_BYTES: usize = 24;
@@ -24,7 +24,7 @@ pub(super) struct Socket<S> {
     beginning: Option<Beginning>,
     scan: FrameScan,
     gate: Arc<SocketGate>,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
     _open: lifecycle::Connected,
 }
 
@@ -117,7 +117,7 @@ impl<S> Socket<S> {
     /// Wraps a stream whose client has `first_byte` to send the whole preface.
     pub(super) fn new(
         stream: S,
-        place: Arc<Place>,
+        place: Arc<ConnectionSlot>,
         open: lifecycle::Connected,
         first_byte: Duration,
     ) -> Socket<S> {

@@ -4,21 +4,22 @@ use std::ops::{Index, IndexMut};
 
 use super::BUCKET_SLOTS;
 
-/// Of a slot that is free.
+/// The tag of a free slot.
 pub(super) const EMPTY: u8 = 0;
 
-/// In use, but not yet moved to its home among more buckets.
+/// The tag of a slot in use that has not been moved yet since the table grew.
 pub(super) const UNSETTLED: u8 = 1;
 
-/// A word's bits that belong to slots; the last byte does not.
+/// The bits of a word that belong to slots; the last byte does not.
 const TAG_BITS: u64 = u64::MAX >> 8;
 
-/// A byte for each slot of a bucket, and how many slots found no room here and went further.
+/// A tag for each slot of a bucket, and the number of displaced slots that passed this bucket because it was
+/// full.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tags([u8; BUCKET_SLOTS + 1]);
 
 impl Tags {
-    /// The slots with this tag, and perhaps one that has another and is in use.
+    /// Returns the slots with this tag, and possibly a slot in use with another tag.
     #[inline]
     pub(super) fn matching(self, tag: u8) -> impl Iterator<Item = usize> {
         let mut found = zero_bytes(self.word() ^ repeated(tag)) & TAG_BITS;
@@ -34,7 +35,7 @@ impl Tags {
         (free != 0).then(|| free.trailing_zeros() as usize / 8)
     }
 
-    /// The slots that found no room here; so many at most as a byte can say.
+    /// Returns how many displaced slots passed this bucket; 255 means 255 or more.
     #[inline]
     pub(super) fn gone_further(self) -> u8 {
         self.0[BUCKET_SLOTS]
@@ -44,7 +45,7 @@ impl Tags {
         self.0[BUCKET_SLOTS] = self.gone_further().saturating_add(1);
     }
 
-    /// From the most that a byte can say there is no way back until the table grows.
+    /// A count of 255 is not decreased until the table grows, because the true number is unknown.
     pub(super) fn one_fewer_gone_further(&mut self) {
         if self.gone_further() < u8::MAX {
             self.0[BUCKET_SLOTS] = self.gone_further().saturating_sub(1);
@@ -77,15 +78,15 @@ impl IndexMut<usize> for Tags {
     }
 }
 
-/// What a slot in use is marked with: the end of its hash, and neither of the other marks. Its home comes
-/// from the bits above that, up to 2^24 chunks.
+/// Returns the tag of a slot in use: the lowest byte of its hash, but neither of the two special tags. Its
+/// home bucket comes from the bits above that, for up to 2^24 chunks.
 #[inline]
 pub(super) fn tag(hash: u64) -> u8 {
-    // The lowest eight bits are what is meant.
+    // OK because only the lowest eight bits are wanted.
     (hash as u8).max(UNSETTLED + 1)
 }
 
-/// The top bit of every byte that is 0, and of one that is 1 and above such a byte.
+/// Returns the top bit of every byte that is 0, and possibly of a byte that is 1 and above such a byte.
 #[inline]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(repeated(1)) & !word & repeated(0x80)

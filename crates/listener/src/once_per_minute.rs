@@ -1,17 +1,17 @@
-//! What would fill a log if it were said every time.
+//! Events that would fill a log if each were logged.
 
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Something that is said at most once a minute.
+/// An event that is logged at most once a minute.
 #[derive(Debug, Default)]
-pub(super) struct Seldom {
+pub(super) struct OncePerMinute {
     said: Option<Instant>,
 }
 
-impl Seldom {
-    /// Whether to say it now.
+impl OncePerMinute {
+    /// Whether to log the event now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.said.is_none_or(|said| now.duration_since(said) >= PAUSE);
         if is_due {
@@ -26,12 +26,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_said_at_most_once_a_minute() {
+    fn event_is_logged_at_most_once_a_minute() {
         let start = Instant::now();
-        let mut seldom = Seldom::default();
+        let mut once_per_minute = OncePerMinute::default();
         let said = [0, 1, 59, 60, 61, 119, 120, 500].map(|s| {
             let now = start + Duration::from_secs(s);
-            seldom.is_due(now)
+            once_per_minute.is_due(now)
         });
         assert_eq!(said, [true, false, false, true, false, false, true, true]);
     }

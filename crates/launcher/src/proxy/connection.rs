@@ -1,4 +1,4 @@
-//! One connection through a proxy, kept by three threads: requests, replies, and their delivery.
+//! One connection through a proxy, served by three threads: requests, replies, and their delivery.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,29 +8,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::faults::{Fault, Shared};
+use super::faults::{ProxyState, ReplyFault};
 use super::frame;
 
-/// A client's connection and the one to the server that belongs to it.
+/// A client's connection, and the proxy's connection to the server for it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ProxiedConnection {
     client: TcpStream,
     server: TcpStream,
-    state: Mutex<State>,
+    state: Mutex<DeliveryState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Whether each request under way runs a script, oldest first.
-    asked: VecDeque<bool>,
-    /// What is to be delivered, and when.
-    outbox: VecDeque<(Instant, Delivery)>,
+struct DeliveryState {
+    /// Whether each request in flight runs a script, oldest first.
+    runs_script: VecDeque<bool>,
+    /// The deliveries, and when each is due.
+    outbox: VecDeque<(Instant, ReplyDelivery)>,
     closed: bool,
 }
 
 #[derive(Debug)]
-enum Delivery {
+enum ReplyDelivery {
     Pass(Vec<u8>),
     /// Passes this much and closes the connection.
     Cut(Vec<u8>),
@@ -38,42 +38,46 @@ enum Delivery {
     End,
 }
 
-/// Connects a client to the server, or closes its connection if there is none.
-pub(super) fn begin(client: TcpStream, shared: &Arc<Shared>) {
+/// Connects a client to the server, or closes its connection if the server cannot be reached.
+pub(super) fn begin(client: TcpStream, shared: &Arc<ProxyState>) {
     shared.connections.fetch_add(1, Ordering::SeqCst);
     let Ok(server) = TcpStream::connect(shared.server) else { return };
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let (state, changed) = (Mutex::default(), Condvar::new());
-    let line = Arc::new(Line { client, server, state, changed });
-    let spawn = |run: fn(&Line, &Shared) -> io::Result<()>| {
-        let (line, shared) = (Arc::clone(&line), Arc::clone(shared));
+    let connection = Arc::new(ProxiedConnection { client, server, state, changed });
+    let spawn = |run: fn(&ProxiedConnection, &ProxyState) -> io::Result<()>| {
+        let (connection, shared) = (Arc::clone(&connection), Arc::clone(shared));
         thread::spawn(move || {
-            if run(&line, &shared).is_err() {
-                line.close();
+            if run(&connection, &shared).is_err() {
+                connection.close();
             }
         })
     };
-    let threads = vec![spawn(Line::pass_requests), spawn(Line::take_replies), spawn(Line::deliver)];
-    shared.keep(line, threads);
+    let threads = vec![
+        spawn(ProxiedConnection::pass_requests),
+        spawn(ProxiedConnection::take_replies),
+        spawn(ProxiedConnection::deliver),
+    ];
+    shared.keep(connection, threads);
 }
 
-impl Line {
-    /// Closes both connections, which ends its threads.
+impl ProxiedConnection {
+    /// Closes both connections, which ends the threads.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
-        // An error says that it is closed already.
+        // OK because an error means that it is closed already.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
 
-    fn pass_requests(&self, shared: &Shared) -> io::Result<()> {
+    fn pass_requests(&self, shared: &ProxyState) -> io::Result<()> {
         for_each(&self.client, frame::request_len, |request| {
             let is_script = frame::is_script(request);
-            // Before the server can reply to it. A line with nothing on it has no reply.
+            // Recorded before the server can reply. An empty line has no reply.
             if !request.trim_ascii().is_empty() {
-                self.lock().asked.push_back(is_script);
+                self.lock().runs_script.push_back(is_script);
             }
             if is_script {
                 shared.scripts_passed.fetch_add(1, Ordering::SeqCst);
@@ -83,54 +87,57 @@ impl Line {
         self.server.shutdown(Shutdown::Write)
     }
 
-    fn take_replies(&self, shared: &Shared) -> io::Result<()> {
+    fn take_replies(&self, shared: &ProxyState) -> io::Result<()> {
         let mut silent = false;
         for_each(&self.server, frame::reply_len, |reply| {
-            let of_script = !frame::is_push(reply) && self.lock().asked.pop_front() == Some(true);
+            let of_script =
+                !frame::is_push(reply) && self.lock().runs_script.pop_front() == Some(true);
             let mut faults = shared.faults();
             let has_run = of_script && !frame::is_error(reply);
             let fault = if has_run { faults.take() } else { None };
             let due = Instant::now() + faults.next_delay();
             drop(faults);
-            silent |= fault == Some(Fault::Swallow);
+            silent |= fault == Some(ReplyFault::Swallow);
             if silent {
                 shared.replies_swallowed.fetch_add(u64::from(has_run), Ordering::SeqCst);
                 return Ok(());
             }
             let delivery = match fault {
-                Some(Fault::CutBefore) => Delivery::Cut(Vec::new()),
-                Some(Fault::CutWithin) => Delivery::Cut(reply[..reply.len() / 2].to_vec()),
-                Some(Fault::Swallow) | None => Delivery::Pass(reply.to_vec()),
+                Some(ReplyFault::CutBefore) => ReplyDelivery::Cut(Vec::new()),
+                Some(ReplyFault::CutWithin) => {
+                    ReplyDelivery::Cut(reply[..reply.len() / 2].to_vec())
+                }
+                Some(ReplyFault::Swallow) | None => ReplyDelivery::Pass(reply.to_vec()),
             };
             self.post(due, delivery);
             Ok(())
         })?;
-        self.post(Instant::now(), Delivery::End);
+        self.post(Instant::now(), ReplyDelivery::End);
         Ok(())
     }
 
-    fn post(&self, due: Instant, delivery: Delivery) {
+    fn post(&self, due: Instant, delivery: ReplyDelivery) {
         self.lock().outbox.push_back((due, delivery));
         self.changed.notify_all();
     }
 
-    fn deliver(&self, shared: &Shared) -> io::Result<()> {
+    fn deliver(&self, shared: &ProxyState) -> io::Result<()> {
         while let Some(delivery) = self.next_delivery() {
             match delivery {
-                Delivery::Pass(reply) => (&self.client).write_all(&reply)?,
-                Delivery::Cut(part) => {
+                ReplyDelivery::Pass(reply) => (&self.client).write_all(&reply)?,
+                ReplyDelivery::Cut(part) => {
                     shared.connections_cut.fetch_add(1, Ordering::SeqCst);
                     (&self.client).write_all(&part)?;
                     self.close();
                 }
-                Delivery::End => self.close(),
+                ReplyDelivery::End => self.close(),
             }
         }
         Ok(())
     }
 
-    /// The oldest delivery, once it is due; none once the line is closed.
-    fn next_delivery(&self) -> Option<Delivery> {
+    /// Returns the oldest delivery once it is due; `None` once the connection is closed.
+    fn next_delivery(&self) -> Option<ReplyDelivery> {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
@@ -148,12 +155,12 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DeliveryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads until the end, and hands over every whole frame.
+/// Reads until the end, and passes every complete frame to `take`.
 fn for_each(
     mut stream: &TcpStream,
     frame_len: fn(&[u8]) -> io::Result<Option<usize>>,

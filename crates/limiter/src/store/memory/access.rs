@@ -1,4 +1,4 @@
-//! What is done with a key's state beside checks.
+//! Operations on a key's state other than checks.
 
 use tollgate_core::store::each;
 use tollgate_core::{
@@ -6,8 +6,8 @@ use tollgate_core::{
 };
 
 use super::scopes::Overflow;
-use super::shard::{Brought, Reached};
-use super::slot::Kept;
+use super::shard::{BroughtSlot, ReachedState};
+use super::slot::SlotState;
 use super::{Memory, Scope};
 use crate::error::Error;
 use crate::receipt::Receipt;
@@ -25,8 +25,8 @@ impl Memory {
         ))
     }
 
-    /// Gives back what of a charge still counts, under whichever limit the key is: a refund is no reason
-    /// to go back to an old one. An error if the receipt is not the key's.
+    /// Gives back what of a charge still counts, under the limit that the key is under now: a refund does not
+    /// carry it over. An error if the receipt belongs to another key.
     pub(crate) fn refund(
         &self,
         scope: &Scope,
@@ -37,12 +37,12 @@ impl Memory {
         let charge = receipt.charge_of(self.place(scope, key).fingerprint());
         let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
         Ok(each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
-            Reached::Own(state) => own.refund(state, now_us, charge),
-            Reached::Other(limit, state) => limit.refund(state, now_us, charge),
+            ReachedState::Own(state) => own.refund(state, now_us, charge),
+            ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
         })))
     }
 
-    /// A copy of a key's state, and the limit that decides on it.
+    /// Returns a copy of a key's state, and the limit that decides on it.
     pub(crate) fn state(&self, scope: &Scope, key: &[u8], now_us: u64) -> (Limit, State) {
         let other = |limit, state| (limit, state);
         let own = |state| (scope.limit, state);
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// The charges of a key that count, oldest first; none unless the limit is a log.
+    /// Returns the charges of a key that count, oldest first; empty unless the limit is a log.
     pub(crate) fn entries(&self, scope: &Scope, key: &[u8], now_us: u64) -> Vec<Entry> {
         let Limit::SlidingWindowLog(own) = &scope.limit else { return Vec::new() };
         let other = |limit: Limit, state: State| {
@@ -72,9 +72,9 @@ impl Memory {
         self.look(scope, key, now_us, Cost::ONE, own, other)
     }
 
-    /// Looks at a key's state; if that is under another limit than the scope's, at a copy, with the limit
-    /// that decides on it. A key without state may be among those that found no room.
-    fn look<S: Kept, T>(
+    /// Reads a key's state. If that is under another limit than the scope's, reads a copy, with the limit
+    /// that decides on it. A key without state may use the overflow state.
+    fn look<S: SlotState, T>(
         &self,
         scope: &Scope,
         key: &[u8],
@@ -105,19 +105,19 @@ impl Memory {
         }
     }
 
-    /// Changes a key's state, if it has one, with the limit that it is under. A key without state may be
-    /// among those that found no room.
-    fn amend<S: Kept, T>(
+    /// Changes a key's state, with the limit that it is under. A key without state may use the overflow
+    /// state.
+    fn amend<S: SlotState, T>(
         &self,
         scope: &Scope,
         key: &[u8],
-        act: impl FnOnce(Reached<'_, S>) -> T,
+        act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, stays_under)) => {
-                shard.change_brought(Brought { at, stays_under }, &self.budget, act)
+                shard.change_brought(BroughtSlot { at, stays_under }, &self.budget, act)
             }
             None => {
                 drop(shard);
@@ -128,13 +128,13 @@ impl Memory {
         }
     }
 
-    /// Changes the state of those that found no room, for a request of this cost.
-    pub(super) fn overflow<S: Kept, T>(
+    /// Changes the overflow state, for a request of this cost.
+    pub(super) fn overflow<S: SlotState, T>(
         &self,
         scope: &Scope,
         now_us: u64,
         cost: Cost,
-        act: impl FnOnce(Reached<'_, S>) -> T,
+        act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let mut overflow = scope.family.overflow.lock();
         let (decides, state) = overflow.bring(&scope.limit, now_us, cost, &self.budget);
@@ -151,19 +151,19 @@ impl Memory {
     }
 }
 
-/// A state, with the limit that it is under if that is another than was asked for.
-fn reached<S: Kept, T>(
+/// Runs `act` on a state, with the limit that it is under if that is another than the requested one.
+fn reached<S: SlotState, T>(
     other: Option<Limit>,
     state: &mut State,
-    act: impl FnOnce(Reached<'_, S>) -> T,
+    act: impl FnOnce(ReachedState<'_, S>) -> T,
 ) -> T {
     match other {
-        Some(limit) => act(Reached::Other(&limit, state)),
-        None => within(state, |own| act(Reached::Own(own))),
+        Some(limit) => act(ReachedState::Other(&limit, state)),
+        None => within(state, |own| act(ReachedState::Own(own))),
     }
 }
 
-fn within<S: Kept, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
+fn within<S: SlotState, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
     match S::of(state) {
         Some(own) => act(own),
         // Not reached: the state is under the scope's own limit.
