@@ -14,7 +14,7 @@ fn one(url: &str) -> Server {
     }
 }
 
-/// What is wrong with a URL, which has to say where that is.
+/// Returns the problem of a URL; panics unless the error names the setting `redis`.
 fn problem(url: &str) -> String {
     match Deployment::of(url) {
         Err(Error::Setting { setting: "redis", problem }) => problem,
@@ -26,8 +26,8 @@ fn names(servers: &[Server]) -> Vec<&str> {
     servers.iter().map(Server::name).collect()
 }
 
-/// Name, database, user and password.
-fn told(server: &Server) -> (&str, i64, Option<&str>, Option<&str>) {
+/// Returns name, database, user and password.
+fn parts(server: &Server) -> (&str, i64, Option<&str>, Option<&str>) {
     let settings = server.connection.redis_settings();
     (server.name(), settings.db(), settings.username(), server.password())
 }
@@ -58,7 +58,7 @@ fn one_server() {
         ("valkey+unix:///run/r.sock?db=2", ("/run/r.sock", 2, None, None)),
         ("redis+unix:///R%20r@?user=u&pass=p%26q@", ("/R r@", 0, Some("u"), Some("p&q@"))),
     ] {
-        assert_eq!(told(&one(url)), want, "{url}");
+        assert_eq!(parts(&one(url)), want, "{url}");
         assert!(!speaks_tls(&one(url)), "{url}");
     }
 }
@@ -93,32 +93,32 @@ fn a_cluster() {
 fn shards() {
     let Deployment::Shards(servers) = of("redis+shards://:p@b,a:7001/4") else { panic!() };
     assert_eq!(names(&servers), ["b:6379", "a:7001"]);
-    assert_eq!(told(&servers[1]), ("a:7001", 4, None, Some("p")));
+    assert_eq!(parts(&servers[1]), ("a:7001", 4, None, Some("p")));
 }
 
 #[test]
-fn sentinels_and_whom_they_watch() {
+fn sentinels_and_their_primary() {
     let url = "redis+sentinel://u:p@a,b:5000/my.primary-1_x/7\
                ?sentinel_user=w%20x&sentinel_password=y+%26z&protocol=resp3";
     let Deployment::Sentinel { sentinels, name, primary } = of(url) else { panic!() };
     assert_eq!(name, "my.primary-1_x");
-    assert_eq!(told(&sentinels[0]), ("a:26379", 0, Some("w x"), Some("y+&z")));
-    assert_eq!(told(&sentinels[1]), ("b:5000", 0, Some("w x"), Some("y+&z")));
+    assert_eq!(parts(&sentinels[0]), ("a:26379", 0, Some("w x"), Some("y+&z")));
+    assert_eq!(parts(&sentinels[1]), ("b:5000", 0, Some("w x"), Some("y+&z")));
     let primary = primary.at("10.0.0.1", 6380);
-    assert_eq!(told(&primary), ("10.0.0.1:6380", 7, Some("u"), Some("p")));
+    assert_eq!(parts(&primary), ("10.0.0.1:6380", 7, Some("u"), Some("p")));
 
     let Deployment::Sentinel { sentinels, primary, .. } = of("redis+sentinel://:p@a/0.0.0.0")
     else {
         panic!()
     };
-    assert_eq!(told(&sentinels[0]), ("a:26379", 0, None, None));
-    assert_eq!(told(&primary.at("::1", 1)), ("[::1]:1", 0, None, Some("p")));
+    assert_eq!(parts(&sentinels[0]), ("a:26379", 0, None, None));
+    assert_eq!(parts(&primary.at("::1", 1)), ("[::1]:1", 0, None, Some("p")));
 }
 
 #[test]
-fn one_elsewhere_is_found_there() {
+fn server_at_another_address_keeps_its_settings() {
     let elsewhere = one("redis://u:p@h/2").at("Node-2", 7002);
-    assert_eq!(told(&elsewhere), ("node-2:7002", 2, Some("u"), Some("p")));
+    assert_eq!(parts(&elsewhere), ("node-2:7002", 2, Some("u"), Some("p")));
     assert_eq!(elsewhere.host_and_port(), Some(("Node-2", 7002)));
     let client = elsewhere.client().unwrap();
     assert_eq!(client.get_connection_info().addr().to_string(), "Node-2:7002");
@@ -126,7 +126,7 @@ fn one_elsewhere_is_found_there() {
 }
 
 #[test]
-fn as_many_as_1024_servers() {
+fn url_names_1024_servers_at_most() {
     let hosts = |count| (0..count).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
     let Deployment::Shards(most) = of(&format!("redis+shards://{}", hosts(1024))) else { panic!() };
     assert_eq!(most.len(), 1024);
@@ -137,7 +137,7 @@ fn as_many_as_1024_servers() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_a_remedy() {
+fn malformed_url_is_refused_with_a_remedy() {
     let no_url = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
         redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
         redis+shards://host,…, and rediss for TLS";
@@ -251,7 +251,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
     }
 }
 
-// What an address with TLS comes to depends on the feature.
+// The result for an address with TLS depends on the feature.
 #[cfg(not(feature = "tls"))]
 #[test]
 fn tls_is_refused_by_a_build_without_it() {
@@ -269,7 +269,7 @@ fn tls_is_refused_by_a_build_without_it() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn tls_is_for_all_of_them() {
+fn tls_applies_to_all_servers_of_a_url() {
     for url in ["rediss://h", "valkeys://h", " REDISS://h"] {
         assert!(speaks_tls(&one(url)), "{url}");
         assert!(speaks_tls(&one(url).at("other", 1)), "{url}");
@@ -313,7 +313,7 @@ fn schemes() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_url_or_none(
+    fn any_text_is_a_url_or_an_error(
         scheme in schemes(),
         rest in prop_oneof![".{0,40}", "[a-z0-9:/@?#&=%,.\\[\\] é]{0,40}"],
     ) {
@@ -325,7 +325,7 @@ proptest! {
         }
     }
 
-    /// Wherever a password may be, and whatever is wrong around it or in it.
+    /// Whatever is malformed around the password or in it.
     #[test]
     fn no_password_is_repeated(
         scheme in schemes(),
@@ -347,14 +347,14 @@ proptest! {
                 Ok(deployment) => format!("{deployment:?}"),
                 Err(error) => format!("{error} {error:?}"),
             };
-            // A path of this name is one.
+            // A path that contains the password's text is shown.
             let is_path = text.contains("name: \"/");
             let is_shown = text.to_ascii_lowercase().contains("qqsecretqq");
             prop_assert!(is_path || !is_shown, "{url}: {text}");
         }
     }
 
-    /// What redis-rs took before there were other forms is still taken, and means the same.
+    /// URLs that redis-rs accepts are still accepted, and mean the same.
     #[test]
     fn redis_rs_agrees(
         scheme in prop::sample::select(vec!["redis", "valkey", "Redis"]),
