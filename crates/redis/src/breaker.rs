@@ -590,8 +590,8 @@ mod tests {
             last.filter(|(_, is_bad)| *is_bad).count() == 5
         }
 
-        /// Whether the breaker has opened, and its recent outcomes may be the cause. Which of the outcomes between half a
-        /// second and a second ago count depends on when the halves begin, and on how the clock stepped back.
+        /// Returns whether the breaker has opened, and its recent outcomes may be the cause. An outcome between half a second
+        /// and a second ago counts or not, depending on when the halves begin and on how the clock stepped back.
         fn is_half_bad(&self) -> bool {
             if self.breaker.state(self.now_us) != Open {
                 return false;

@@ -63,7 +63,7 @@ impl<T> RefundOrder<T> {
         inner.newest
     }
 
-    /// Notes that the answer to a check was read, or was dropped and came to a refund of the charge at this place in the
+    /// Notes that the answer to a check was read, or was dropped, which owes a refund of the charge at this place in the
     /// bucket. Sends the refunds that need not wait any more, without a lock, and one thread at a time for each key.
     pub(super) fn end(
         &self,

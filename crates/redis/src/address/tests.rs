@@ -141,15 +141,14 @@ fn malformed_url_is_refused_with_a_remedy() {
     let no_url = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
         redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
         redis+shards://host,…, and rediss for TLS";
-    let no_host = "the server has no host; name one, or take out a comma too many";
-    let no_port = "the server has a port that is none; use a number from 1 to 65535";
+    let no_host = "the server has no host; name one, or remove the extra comma";
+    let no_port = "the server has an invalid port; use a number from 1 to 65535";
     let no_number = "the URL has a database that is no number; use one from 0, or leave it out";
     let at_sign = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F and \
         ? as %3F, in a parameter write @ as %40";
     let no_name = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; use \
         redis+sentinel://host,…/name[/database]";
-    let not_a_host =
-        "the server has no host that is one; use a name or an address, IPv6 in brackets";
+    let not_a_host = "the server has an invalid host; use a name or an address, IPv6 in brackets";
     let no_path = "the URL has no path, or a database that is no number; use \
         redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]";
     let not_utf8 = "the URL has a user or a password that is not UTF-8 when its %… are decoded; write it as UTF-8";
@@ -177,8 +176,8 @@ fn malformed_url_is_refused_with_a_remedy() {
         ("redis://[::1", not_a_host),
         ("redis://[::1]6379", not_a_host),
         ("redis://a b", not_a_host),
-        ("redis://0.0.0.0", "the server is any address of a machine; name one"),
-        ("redis://[0::0]", "the server is any address of a machine; name one"),
+        ("redis://0.0.0.0", "the server is the unspecified address; use the address of one server"),
+        ("redis://[0::0]", "the server is the unspecified address; use the address of one server"),
         ("redis://u:%FF@h", not_utf8),
         ("redis://%FF:p@h", not_utf8),
         ("redis://:p/q@h", at_sign),
@@ -207,15 +206,9 @@ fn malformed_url_is_refused_with_a_remedy() {
             "redis+cluster://a,b/1",
             "the URL has a database, and a Cluster has only database 0; leave it out",
         ),
-        (
-            "redis+cluster://a,,b",
-            "server 2 of 3 has no host; name one, or take out a comma too many",
-        ),
-        ("redis+shards://a,", "server 2 of 2 has no host; name one, or take out a comma too many"),
-        (
-            "redis+shards://a,b:x",
-            "server 2 of 2 has a port that is none; use a number from 1 to 65535",
-        ),
+        ("redis+cluster://a,,b", "server 2 of 3 has no host; name one, or remove the extra comma"),
+        ("redis+shards://a,", "server 2 of 2 has no host; name one, or remove the extra comma"),
+        ("redis+shards://a,b:x", "server 2 of 2 has an invalid port; use a number from 1 to 65535"),
         ("redis+shards://a,b,A:6379", "the URL names `a:6379` twice; leave one out"),
         ("redis+sentinel://a:26379,a/n", "the URL names `a:26379` twice; leave one out"),
         ("redis+sentinel://a,b", no_name),
@@ -325,7 +318,7 @@ proptest! {
         }
     }
 
-    /// Whatever is malformed around the password or in it.
+    /// Also if the text around the password or the password itself is malformed.
     #[test]
     fn no_password_is_repeated(
         scheme in schemes(),

@@ -223,10 +223,12 @@ impl<'a> Address<'a> {
         let (database, protocol) = (self.database, self.parameters.protocol()?);
         let url = format!("redis://{login}{host}:{port}/{database}?protocol={protocol}");
         let url = parse_redis_url(&url).ok_or_else(|| {
-            format!("{place} has no host that is one; use a name or an address, IPv6 in brackets")
+            format!("{place} has an invalid host; use a name or an address, IPv6 in brackets")
         })?;
         if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
-            return Err(format!("{place} is any address of a machine; name one"));
+            return Err(format!(
+                "{place} is the unspecified address; use the address of one server"
+            ));
         }
         url.into_connection_info().map_err(|_| {
             let problem = "the URL has a user or a password that is not UTF-8 when its %… are decoded; \
@@ -241,7 +243,7 @@ fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>
     let colon = text.rfind(':').filter(|&colon| !text[colon..].contains(']'));
     let (host, port) = colon.map_or((text, ""), |colon| (&text[..colon], &text[colon + 1..]));
     if host.is_empty() {
-        return Err(format!("{place} has no host; name one, or take out a comma too many"));
+        return Err(format!("{place} has no host; name one, or remove the extra comma"));
     }
     if host.contains(':') && !host.starts_with('[') {
         return Err(format!("{place} has more than one colon; put an IPv6 address in brackets"));
@@ -250,9 +252,7 @@ fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>
         return Ok((host, None));
     }
     match number(port).and_then(|port| u16::try_from(port).ok()) {
-        None | Some(0) => {
-            Err(format!("{place} has a port that is none; use a number from 1 to 65535"))
-        }
+        None | Some(0) => Err(format!("{place} has an invalid port; use a number from 1 to 65535")),
         Some(port) => Ok((host, Some(port))),
     }
 }

@@ -145,7 +145,7 @@ impl Answers {
     }
 
     fn failure(&self, raw: &Raw) -> Fault {
-        Fault::of_script(self.text(raw).unwrap_or_default())
+        Fault::from_script(self.text(raw).unwrap_or_default())
     }
 }
 
@@ -175,7 +175,7 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
     Some(Decision::of_key(Checked { decision, receipt }, charge.of.fingerprint()))
 }
 
-/// Returns the answer of all charges together, and each one's own.
+/// Returns the answer to all charges together, and the answer to each charge.
 fn together(charges: &[Charge], raw: &[Raw], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Decision> = charges
         .iter()
