@@ -1,4 +1,4 @@
-//! How many instructions a request takes of a server, as callgrind counts them: without the kernel's.
+//! The instructions of a server for a request, as callgrind counts them: without the kernel's.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::questions::Asked;
 const FEW: u32 = 1_000;
 const MANY: u32 = 6_000;
 
-/// What one more request takes, of those that come one after the other on one connection.
+/// Returns the instructions of one more request, of requests that are sent one after the other on one connection.
 pub(crate) fn per_request(command: impl Fn(u16) -> Result<Command>, asked: Asked) -> Result<f64> {
     let few = count(&command, asked, FEW)?;
     let many = count(&command, asked, MANY)?;

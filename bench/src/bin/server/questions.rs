@@ -1,4 +1,4 @@
-//! What is asked.
+//! The questions: the kinds of requests that are measured.
 
 use crate::contenders::Contender;
 
@@ -8,7 +8,7 @@ pub(crate) enum Question {
     ManyKeys,
     Denied,
     ByRules,
-    /// One key, of a server with as many threads as it takes by itself.
+    /// One key, on a server with two threads.
     TwoThreads,
 }
 
@@ -47,7 +47,7 @@ impl Question {
         }
     }
 
-    /// Of the server.
+    /// Returns the server's number of threads.
     pub(crate) const fn threads(self) -> &'static str {
         match self {
             Question::TwoThreads => "2",
@@ -55,7 +55,7 @@ impl Question {
         }
     }
 
-    /// What every answer says, once the quota of a question about denials is spent.
+    /// Returns the text that every answer contains, once the quota of a question about denials is spent.
     pub(crate) const fn answer(self) -> &'static str {
         match self {
             Question::Denied => r#""allowed":false"#,
@@ -63,11 +63,11 @@ impl Question {
         }
     }
 
-    /// `None` if there is no such question for this contender.
+    /// Returns the request to this contender; `None` if it cannot answer the question.
     pub(crate) fn to(self, contender: Contender) -> Option<Asked> {
         let (path, body) = match (contender, self) {
             (Contender::Peer, Question::ByRules) => return None,
-            // 2, as ours: with a burst of 1 it refuses nobody.
+            // A burst of 2, as ours: with a burst of 1 the peer refuses no request.
             (Contender::Peer, Question::Denied) => (
                 "/throttle",
                 r#"{"key":"user:#","max_burst":2,"count_per_period":1,"period":86400}"#,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_by_rules_who_has_none() {
+    fn peer_without_rules_is_not_measured_by_rules() {
         assert!(Question::ByRules.to(Contender::Peer).is_none());
         assert!(Question::ByRules.to(Contender::Ours).is_some());
     }
