@@ -1,4 +1,4 @@
-//! Which proxies are believed, and whom they say a request is from.
+//! The trusted proxies, and the client's address that they pass on.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,11 +16,11 @@ const MAX_HOPS: usize = 64;
 /// The bits before an IPv4 address, as IPv6 has it.
 const IPV4_BITS: u8 = 96;
 
-/// The proxies that are believed when they say whom a request is from. Cheap to clone.
+/// The proxies that are trusted to pass on the client's address. Cheap to clone.
 ///
-/// A request that does not come from one of them is its sender's, whatever its headers say. Of one that
-/// does, the hops in the header are walked from the right, which is the proxies' end, and the first
-/// that is no trusted proxy is the client. What a client writes into the header itself is further
+/// If a request does not come from a trusted proxy, its sender is the client, whatever its headers say. Otherwise
+/// the hops in the header are walked from the right, which is the proxies' end, and the first hop
+/// that is not a trusted proxy is the client. Text that a client writes into the header itself is further
 /// left, and never reached.
 ///
 /// ```
@@ -56,7 +56,7 @@ pub enum TrustError {
         "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
     )]
     NotANet {
-        /// What was given.
+        /// The given text.
         given: String,
     },
     /// An address where its net should be.
@@ -64,7 +64,7 @@ pub enum TrustError {
         "trusted proxies: `{given}` is not where its net begins; write `{net}` for the net, or `{address}` for that address alone"
     )]
     HostBits {
-        /// What was given.
+        /// The given text.
         given: String,
         /// The net that the address is in.
         net: String,
@@ -117,7 +117,7 @@ impl TrustedProxies {
     /// Whether `ip` is one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = as_v6(ip);
-        // Only the last of those that begin at or before it can hold it: none lies within another.
+        // Only the last net that begins at or before the address can hold it, because the nets do not overlap.
         let after = self.nets.partition_point(|net| net.addr() <= ip);
         let last = after.checked_sub(1).and_then(|at| self.nets.get(at));
         last.is_some_and(|net| net.contains(&ip))

@@ -1,4 +1,4 @@
-//! Tokens that requests carry: which are believed, and what becomes of the others.
+//! The tokens that requests carry: which ones are accepted, and how the others are handled.
 
 mod credit;
 mod rejected;
@@ -19,21 +19,21 @@ use crate::invalid_token::InvalidToken;
 use crate::jwt::{Claims, Jwks, Jwt, JwtKey, Token};
 use crate::unwelcome::Unwelcome;
 
-/// How often an address may have tokens verified that turn out bad, unless said otherwise.
+/// How often an address may have tokens verified that turn out bad, by default.
 const VERIFICATIONS: &str = "token-bucket capacity=20 refill=5/s";
 
-/// For some 80,000 addresses; more share what is left.
+/// Enough for some 80,000 addresses; further addresses share what is left.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Which tokens are believed, and what becomes of the others.
+/// Which tokens are accepted, and how the others are handled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tokens {
-    /// None is, if `None`.
+    /// `None` if no token is verified.
     jwt: Option<Jwt>,
     pub(crate) on_invalid: OnInvalid,
-    /// By address, how many tokens may turn out bad. Without it none is verified.
+    /// By address, how many tokens may turn out bad. Without it no token is verified.
     verifications: Option<Scope>,
-    /// By address, how many more may, because good ones came from there. `None` as long as `jwt` is.
+    /// By address, how many more tokens may turn out bad, because good ones came from there. `None` as long as `jwt` is.
     credit: Option<Arc<Credit>>,
     rejected: Arc<RejectedTokens>,
     pub(crate) clock: Clock,
@@ -86,7 +86,7 @@ impl Tokens {
     }
 
     pub(crate) fn with_jwt(self, jwt: Jwt) -> Tokens {
-        // Never without: the usual limit can be made.
+        // Never `None`, because the default limit is valid.
         let verifications = self.verifications.or_else(usual_verifications);
         Tokens { jwt: Some(jwt), verifications, credit: Some(Arc::default()), ..self }
     }
@@ -95,7 +95,7 @@ impl Tokens {
         Ok(Tokens { verifications: Some(verifications(limit)?), ..self })
     }
 
-    /// Goes on with the counts of rejected tokens that `before` has.
+    /// Continues the counts of rejected tokens of `before`.
     pub(crate) fn counting_with(self, before: &Tokens) -> Tokens {
         Tokens { rejected: Arc::clone(&before.rejected), ..self }
     }
@@ -104,12 +104,12 @@ impl Tokens {
         self.jwt.as_ref().map_or(&[], Jwt::key_sets)
     }
 
-    /// Every reason for which tokens are rejected, and how many were. Empty if none is verified at all.
+    /// Returns every reason for which tokens are rejected, and how many were. Empty if no token is verified at all.
     pub(crate) fn rejected(&self) -> Vec<(&'static str, u64)> {
         self.jwt.iter().flat_map(|_| self.rejected.counts()).collect()
     }
 
-    /// Looks at what a request carries: `None` if that is no token, or nobody asks for one.
+    /// Verifies the token of a request: `None` if it has no token, or tokens are not configured.
     fn look(&self, carried: Carried<'_>, address: &str) -> Option<Looked> {
         let jwt = self.jwt.as_ref()?;
         let now_us = self.clock.wall_us();
@@ -154,8 +154,8 @@ impl Tokens {
         }
     }
 
-    /// A bad token that took no verification. It is charged as if it had, if it is to be answered: otherwise
-    /// answers would have no limit. If not it is free: it may be a token of another system.
+    /// Handles a bad token that needed no verification. It is charged like one if the request is refused: otherwise
+    /// the refusals would have no limit. If not, it is free, because it may be a token of another system.
     fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> Looked {
         let charged = match self.on_invalid {
             OnInvalid::ByIp => None,
@@ -167,33 +167,33 @@ impl Tokens {
         }
     }
 
-    /// In memory it cannot fail.
+    /// Charges a verification to an address. Cannot fail, because the limiter is in memory.
     fn charge(&self, address: &str, now_us: u64) -> Option<Decision> {
         self.verifications.as_ref()?.check(address).at_us(now_us).now().ok()
     }
 
-    /// For a good token, which nobody pays for.
+    /// Refunds the charge for a good token, which is free.
     fn give_back(&self, charged: Option<Decision>, address: &str, now_us: u64) {
         let receipt = charged.and_then(Decision::into_receipt);
         if let Some((verifications, receipt)) = self.verifications.as_ref().zip(receipt) {
-            // In memory it cannot fail.
+            // Cannot fail, because the limiter is in memory.
             let _ = verifications.refund_at_us(address, now_us, receipt);
         }
     }
 }
 
-/// What a token comes to.
+/// The result for a request's token.
 #[derive(Debug)]
 enum Looked {
     Verified(Arc<Claims>),
     Invalid(InvalidToken),
     /// It may be good once its key is fetched. Such a request is not refused, because the issuer may be out of reach.
     KeyPending,
-    /// Nobody looked: its address has brought too many bad ones.
+    /// Not verified: its address has sent too many bad tokens.
     Untried(Option<tollgate_core::Decision>),
 }
 
-/// The keys of a set; those under a URL are not fetched yet.
+/// Returns the keys of a set. A set under a URL is not fetched yet.
 fn jwks(said: &JwksConfig) -> Result<Jwks, Error> {
     match said {
         JwksConfig::File(json) => Jwks::parse(json).map_err(problem),
@@ -279,14 +279,14 @@ impl Tokens {
     }
 }
 
-/// What a request has under `Authorization`.
+/// The token in a request's `Authorization` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carried<'h> {
-    /// Nothing, or what is for others, such as `Basic …`.
+    /// No header, or one of another scheme, such as `Basic …`.
     Nothing,
     /// `Bearer …`.
     Token(&'h str),
-    /// A bearer without a token, or with what can be none; or one line of several, of which each may be meant.
+    /// A bearer without a token, or with text that cannot be a token; or several lines, each of which may be meant.
     Unreadable,
 }
 
@@ -300,7 +300,7 @@ fn carried(headers: &HeaderMap) -> Carried<'_> {
     })
 }
 
-/// What a line has: the scheme ends where a name does, then come spaces, then the token.
+/// Reads a line: the scheme, spaces, then the token.
 fn carried_by(line: &[u8]) -> Carried<'_> {
     let line = line.trim_ascii_start();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);

@@ -1,4 +1,4 @@
-//! What stands for tokens where the library is built without the feature `jwt`: nothing is believed of them.
+//! Replaces `tokens` in builds without the feature `jwt`: no token is accepted.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub(crate) struct Tokens {}
 #[derive(Debug, Default)]
 pub(crate) struct Bearer {}
 
-/// What a request carries, which nobody looks at.
+/// The token of a request, which is ignored.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "the same fields as with tokens")]
 pub(crate) struct Carries<'b> {
