@@ -15,7 +15,7 @@ use ::http::{Extensions, Method, Request, Uri};
 use tollgate_limiter::ClientAddress;
 
 use crate::identity::{Identity, NOWHERE};
-use crate::tokens::{Bearer, Carries};
+use crate::tokens::{Bearer, TokenSource};
 use crate::unwelcome::Unwelcome;
 use api_key::ApiKey;
 
@@ -156,9 +156,9 @@ impl<'r> RequestHead<'r> {
         self.identity.tokens.unwelcome(self.carries())
     }
 
-    pub(crate) fn carries(&self) -> Carries<'_> {
+    pub(crate) fn carries(&self) -> TokenSource<'_> {
         let address = self.address().map_or(NOWHERE, |address| address.as_str());
-        Carries { bearer: &self.found.bearer, headers: self.headers, address }
+        TokenSource { bearer: &self.found.bearer, headers: self.headers, address }
     }
 
     /// Whether a header of this name counts as known: a trusted proxy passed the request on, and the name is one of

@@ -29,7 +29,7 @@ pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
 pub use key::{JwtError, JwtKey};
 pub use key_set::JwksError;
 pub use key_set::KeySet;
-use unproven::Unproven;
+use unproven::UnverifiedToken;
 
 use crate::config::MAX_WITHOUT_ID;
 
@@ -204,7 +204,7 @@ impl Jwt {
         if let Some(reason) = bad.get(fingerprint, now_us) {
             return Err(reason);
         }
-        let unproven = Unproven::read(token)?;
+        let unproven = UnverifiedToken::read(token)?;
         let key_sets = || sets.iter().map(|published| published.set());
         let named = unproven.named(&policy.keys, key_sets());
         let is_pending = named.is_empty() && policy.may_be_fetched(&unproven, &sets);
@@ -256,7 +256,11 @@ impl Policy {
     /// fetch in the background is triggered.
     ///
     /// Called for tokens that name no known key.
-    fn may_be_fetched(&self, unproven: &Unproven<'_>, sets: &[Guard<Arc<PublishedKeys>>]) -> bool {
+    fn may_be_fetched(
+        &self,
+        unproven: &UnverifiedToken<'_>,
+        sets: &[Guard<Arc<PublishedKeys>>],
+    ) -> bool {
         let is_named = unproven.is_naming_a_key();
         if is_named {
             self.jwks.iter().for_each(Jwks::key_missing);

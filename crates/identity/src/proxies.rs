@@ -85,8 +85,8 @@ pub enum TrustError {
 }
 
 impl TrustedProxies {
-    /// Addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` unless [said](Self::reading). Together they
-    /// may hold a quarter of IPv4, and of the public addresses of IPv6.
+    /// Trusts these addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` by [default](Self::reading). Together
+    /// they may hold a quarter of IPv4, and of the public addresses of IPv6.
     pub fn new<N: AsRef<str>>(
         nets: impl IntoIterator<Item = N>,
     ) -> Result<TrustedProxies, TrustError> {
@@ -102,13 +102,13 @@ impl TrustedProxies {
         Ok(TrustedProxies { nets: nets.into(), forwarding: Forwarding::default() })
     }
 
-    /// Whoever connects is believed, and so is each hop in the header: the client is the leftmost, which
-    /// is whatever the client says. Only where a limit need not hold against its clients.
+    /// Trusts every address that connects, and each hop in the header: the client is the leftmost hop, which the client
+    /// itself can choose. Use it only where a limit need not hold against its clients.
     pub fn everyone_so_clients_choose_their_own_address() -> TrustedProxies {
         TrustedProxies { nets: [Ipv6Net::default()].into(), forwarding: Forwarding::default() }
     }
 
-    /// The header that they write.
+    /// Sets the header that the proxies write.
     #[must_use]
     pub fn reading(self, forwarding: Forwarding) -> TrustedProxies {
         TrustedProxies { forwarding, ..self }
@@ -123,10 +123,10 @@ impl TrustedProxies {
         last.is_some_and(|net| net.contains(&ip))
     }
 
-    /// Whom a request is from that `peer` sent, with such headers.
+    /// Returns the client of a request that `peer` sent with these headers.
     ///
-    /// A hop that is no address, such as `unknown`, ends the walk: the client is then the proxy that
-    /// wrote it. If all hops are trusted it is the leftmost, of 64 at most.
+    /// A hop that is not an address, such as `unknown`, ends the walk: the client is then the proxy that
+    /// wrote it. If all hops are trusted, the client is the leftmost of the last 64.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let peer = peer.to_canonical();
         if !self.contains(peer) {

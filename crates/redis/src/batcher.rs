@@ -75,7 +75,7 @@ pub(super) enum Next {
 
 /// There is no room for the request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full<T> {
+pub(super) struct QueueFull<T> {
     pub(super) request: T,
     /// The weight of the requests that wait already.
     pub(super) waiting: usize,
@@ -112,10 +112,15 @@ impl<T> Batcher<T> {
     }
 
     /// Puts a request at the end of a queue. A request that is too heavy for any queue goes in when nothing waits.
-    pub(super) fn put(&mut self, request: T, weight: usize, lane: Lane) -> Result<Next, Full<T>> {
+    pub(super) fn put(
+        &mut self,
+        request: T,
+        weight: usize,
+        lane: Lane,
+    ) -> Result<Next, QueueFull<T>> {
         let (waiting, most) = self.waiting_beside(lane);
         if waiting > 0 && waiting.saturating_add(weight) > most {
-            return Err(Full { request, waiting });
+            return Err(QueueFull { request, waiting });
         }
         self.newest += 1;
         let number = self.newest;
@@ -168,7 +173,7 @@ impl<T> Batcher<T> {
     /// Returns the lane of the request that came first, and its weight.
     fn next(&self, lanes: &[Lane]) -> Option<(Lane, usize)> {
         let fronts = lanes.iter().filter_map(|&lane| {
-            let Place { number, request } = self.queues[lane as usize].waiting.front()?;
+            let QueueEntry { number, request } = self.queues[lane as usize].waiting.front()?;
             Some((*number, lane, request.as_ref()?.1))
         });
         let first = fronts.min_by_key(|(number, ..)| *number);
@@ -216,7 +221,7 @@ impl<T> Batcher<T> {
 #[derive(Debug)]
 struct Queue<T> {
     /// In the order of their numbers; the first entry is not empty.
-    waiting: VecDeque<Place<T>>,
+    waiting: VecDeque<QueueEntry<T>>,
     /// How many entries are empty.
     empty: usize,
     /// The weight of the requests in the queue.
@@ -224,7 +229,7 @@ struct Queue<T> {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct QueueEntry<T> {
     number: u64,
     /// The request and its weight; `None` if it was removed.
     request: Option<(T, usize)>,
@@ -236,7 +241,7 @@ impl<T> Queue<T> {
     }
 
     fn put(&mut self, number: u64, request: T, weight: usize) {
-        self.waiting.push_back(Place { number, request: Some((request, weight)) });
+        self.waiting.push_back(QueueEntry { number, request: Some((request, weight)) });
         self.weight += weight;
     }
 
@@ -332,10 +337,10 @@ mod tests {
         let mut batcher = with_room(20);
         assert_eq!(batcher.put(1, 12, Usual), Ok(Next::Send));
         assert_eq!(batcher.put(2, 8, Usual), Ok(Next::Send));
-        assert_eq!(batcher.put(3, 1, Usual), Err(Full { request: 3, waiting: 20 }));
+        assert_eq!(batcher.put(3, 1, Usual), Err(QueueFull { request: 3, waiting: 20 }));
         assert_eq!(take(&mut batcher), [1, 2]);
         assert_eq!(batcher.put(3, 30, Usual), Ok(Next::Wait), "into an empty queue");
-        assert_eq!(batcher.put(4, 1, Usual), Err(Full { request: 4, waiting: 30 }));
+        assert_eq!(batcher.put(4, 1, Usual), Err(QueueFull { request: 4, waiting: 30 }));
     }
 
     #[test]
@@ -413,7 +418,7 @@ mod tests {
         for (request, lane) in [(1, Patient), (2, Usual), (3, Usual), (4, Patient), (5, Usual)] {
             batcher.put(request, 2, lane).unwrap();
         }
-        assert_eq!(batcher.put(6, 1, Patient), Err(Full { request: 6, waiting: 10 }));
+        assert_eq!(batcher.put(6, 1, Patient), Err(QueueFull { request: 6, waiting: 10 }));
         assert_eq!(batcher.remove(3), Some(3));
         assert_eq!(take(&mut batcher), [1, 2, 4, 5]);
         assert_eq!((batcher.weight(), take(&mut batcher)), (0, vec![]));
@@ -465,9 +470,9 @@ mod tests {
     fn slow_requests_have_a_queue_bound_of_their_own() {
         let mut batcher = with_room(20);
         batcher.put(1, 190, Slow).unwrap();
-        assert_eq!(batcher.put(2, 11, Slow), Err(Full { request: 2, waiting: 190 }));
+        assert_eq!(batcher.put(2, 11, Slow), Err(QueueFull { request: 2, waiting: 190 }));
         batcher.put(3, 20, Usual).unwrap();
-        assert_eq!(batcher.put(4, 1, Patient), Err(Full { request: 4, waiting: 20 }));
+        assert_eq!(batcher.put(4, 1, Patient), Err(QueueFull { request: 4, waiting: 20 }));
         assert!(batcher.put(5, 10, Slow).is_ok());
     }
 

@@ -62,7 +62,7 @@ pub(super) struct Breaker {
     /// How long the breaker was open last, before jitter; 0 if it never was.
     pause_us: u64,
     bad_in_a_row: u32,
-    recent: Recent,
+    recent: RecentOutcomes,
     /// The state of a xorshift generator, never 0.
     random: u64,
     max_probe_us: u64,
@@ -84,7 +84,7 @@ impl Breaker {
             period: 0,
             pause_us: 0,
             bad_in_a_row: 0,
-            recent: Recent::default(),
+            recent: RecentOutcomes::default(),
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1),
             max_probe_us: deadline_us.saturating_mul(2).max(MAX_PROBE_US),
         }
@@ -165,7 +165,7 @@ impl Breaker {
 
     fn close(&mut self, now_us: u64) {
         self.bad_in_a_row = 0;
-        self.recent = Recent::default();
+        self.recent = RecentOutcomes::default();
         self.enter(Phase::Closed { since_us: now_us });
     }
 
@@ -192,7 +192,7 @@ fn left_us(since_us: u64, lasts_us: u64, now_us: u64) -> Option<u64> {
 
 /// The outcomes of this half second and of the one before it.
 #[derive(Clone, Debug, Default)]
-struct Recent {
+struct RecentOutcomes {
     older: Tally,
     newer: Tally,
     /// When the newer half began.
@@ -205,7 +205,7 @@ struct Tally {
     bad: u64,
 }
 
-impl Recent {
+impl RecentOutcomes {
     fn count(&mut self, is_bad: bool, now_us: u64) {
         self.turn(now_us);
         self.newer.all += 1;
@@ -224,9 +224,9 @@ impl Recent {
         }
         let next_us = self.begun_us.saturating_add(HALF_SECOND_US);
         *self = if now_us.abs_diff(next_us) < HALF_SECOND_US {
-            Recent { older: self.newer, newer: Tally::default(), begun_us: next_us }
+            RecentOutcomes { older: self.newer, newer: Tally::default(), begun_us: next_us }
         } else {
-            Recent { begun_us: now_us, ..Recent::default() }
+            RecentOutcomes { begun_us: now_us, ..RecentOutcomes::default() }
         };
     }
 }

@@ -38,11 +38,11 @@ pub(crate) struct Denials {
 }
 
 /// A keyed fingerprint of 128 bits of the key on the server.
-type Place = u128;
+type KeyFingerprint = u128;
 
 /// A check: its key, its limit and its cost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct DenialQuery<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) limit: &'a Limit,
     pub(crate) cost: u64,
@@ -62,8 +62,8 @@ struct Refusal {
 /// A key is in at most one of the two.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<Place, Refusal, RandomState>,
-    old: HashMap<Place, Refusal, RandomState>,
+    young: HashMap<KeyFingerprint, Refusal, RandomState>,
+    old: HashMap<KeyFingerprint, Refusal, RandomState>,
     /// When the young one began.
     begun_us: u64,
 }
@@ -82,7 +82,7 @@ impl Denials {
     /// Remembers the refusal of a request that was sent at `sent_us`; an allowed request is ignored.
     ///
     /// Not for a refusal that `max_wait` caused: a caller with a longer `max_wait` might be allowed.
-    pub(crate) fn remember(&self, asked: Asked<'_>, sent_us: u64, decision: Decision) {
+    pub(crate) fn remember(&self, asked: DenialQuery<'_>, sent_us: u64, decision: Decision) {
         if decision.is_allowed() {
             return;
         }
@@ -97,7 +97,7 @@ impl Denials {
     ///
     /// A refusal under another limit is forgotten: the request will carry the key's state over.
     #[inline]
-    pub(crate) fn recall(&self, asked: Asked<'_>, now_us: u64) -> Option<Decision> {
+    pub(crate) fn recall(&self, asked: DenialQuery<'_>, now_us: u64) -> Option<Decision> {
         if self.is_empty() {
             return None;
         }
@@ -132,7 +132,7 @@ impl Denials {
         answer
     }
 
-    fn place(&self, key: &[u8]) -> Place {
+    fn place(&self, key: &[u8]) -> KeyFingerprint {
         self.fingerprint.hash(key).as_u128()
     }
 }
@@ -144,11 +144,11 @@ impl fmt::Debug for Denials {
 }
 
 impl Generations {
-    fn find(&self, place: &Place) -> Option<&Refusal> {
+    fn find(&self, place: &KeyFingerprint) -> Option<&Refusal> {
         self.young.get(place).or_else(|| self.old.get(place))
     }
 
-    fn insert(&mut self, place: Place, new: Refusal) {
+    fn insert(&mut self, place: KeyFingerprint, new: Refusal) {
         // A late answer does not turn the time back.
         self.turn(new.sent_us.max(self.begun_us));
         if self.find(&place).is_some_and(|kept| kept.outranks(&new)) {
@@ -160,7 +160,7 @@ impl Generations {
         }
     }
 
-    fn forget(&mut self, place: Place, now_us: u64) {
+    fn forget(&mut self, place: KeyFingerprint, now_us: u64) {
         self.young.remove(&place);
         self.old.remove(&place);
         self.insert(place, Refusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
@@ -245,10 +245,10 @@ mod tests {
     }
 
     /// A request to the limit of 10.
-    fn asked(key: &[u8], cost: u64) -> Asked<'_> {
+    fn asked(key: &[u8], cost: u64) -> DenialQuery<'_> {
         static LIMIT: LazyLock<Limit> =
             LazyLock::new(|| "token-bucket capacity=10 refill=1/s".parse().unwrap());
-        Asked { key, limit: &LIMIT, cost }
+        DenialQuery { key, limit: &LIMIT, cost }
     }
 
     /// A cache of one key, its times counted from the start.
@@ -452,7 +452,7 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         let other: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
-        let under_other = Asked { limit: &other, ..asked(KEY, 5) };
+        let under_other = DenialQuery { limit: &other, ..asked(KEY, 5) };
         assert_eq!(cache.0.recall(under_other, START_US + 100), None);
         assert_eq!(cache.recall(5, 100), None);
         // A refusal that was in flight at that time is ignored as well.
@@ -466,7 +466,7 @@ mod tests {
     fn later_refusal_of_two_limits_stays() {
         let cache = OneKey::new();
         let other: Limit = "fixed-window limit=10 window=1s".parse().unwrap();
-        let under_other = |cost| Asked { limit: &other, ..asked(KEY, cost) };
+        let under_other = |cost| DenialQuery { limit: &other, ..asked(KEY, cost) };
         cache.remember(5, 100, wait(400_000));
         cache.0.remember(under_other(8), START_US + 200, wait(400_000));
         assert!(cache.0.recall(under_other(8), START_US + 300).is_some());
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_as_large_as_the_bound_says() {
-        let bytes = (size_of::<(Place, Refusal)>() + 1) * 2 * MAX_YOUNG;
+        let bytes = (size_of::<(KeyFingerprint, Refusal)>() + 1) * 2 * MAX_YOUNG;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollgate_limiter::{BreakerState, ServerHealth, StoreError};
 
-use super::batcher::{Batcher, Full, Lane, Next, Room};
+use super::batcher::{Batcher, Lane, Next, QueueFull, Room};
 use super::breaker::{self, Breaker};
 use super::fault::Fault;
 use super::shared::Shared;
@@ -120,7 +120,7 @@ impl Node {
         match next {
             Ok(Next::Wait) => {}
             Ok(Next::Send) => self.shared.executor.spawn(Sender::new(self).send_all()),
-            Err(Full { request, waiting }) => {
+            Err(QueueFull { request, waiting }) => {
                 fail(flat([request]), &StoreError::Overloaded { waiting });
             }
         }

@@ -14,14 +14,14 @@ pub(crate) enum Question {
 
 /// A question as a contender understands it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ServerRequest {
     pub(crate) path: &'static str,
     /// With a `#` where the number of a key goes.
     pub(crate) body: &'static str,
     pub(crate) keys: u32,
 }
 
-impl Asked {
+impl ServerRequest {
     /// The body of the nth request, for the nth key.
     pub(crate) fn body_for(&self, nth: u32) -> String {
         self.body.replace('#', &(42 + nth % self.keys).to_string())
@@ -64,7 +64,7 @@ impl Question {
     }
 
     /// Returns the request to this contender; `None` if it cannot answer the question.
-    pub(crate) fn to(self, contender: Contender) -> Option<Asked> {
+    pub(crate) fn to(self, contender: Contender) -> Option<ServerRequest> {
         let (path, body) = match (contender, self) {
             (Contender::Peer, Question::ByRules) => return None,
             // A burst of 2, as ours: with a burst of 1 the peer refuses no request.
@@ -84,7 +84,7 @@ impl Question {
             (_, _) => ("/v1/check", r#"{"limit":"free","key":"user:#"}"#),
         };
         let keys = if self == Question::ManyKeys { 10_000 } else { 1 };
-        Some(Asked { path, body, keys })
+        Some(ServerRequest { path, body, keys })
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_key_has_its_turn() {
-        let asked = Asked { path: "/", body: "user:#", keys: 2 };
+        let asked = ServerRequest { path: "/", body: "user:#", keys: 2 };
         assert_eq!([0, 1, 2].map(|nth| asked.body_for(nth)), ["user:42", "user:43", "user:42"]);
     }
 

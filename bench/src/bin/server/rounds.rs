@@ -12,7 +12,7 @@ use tollgate_bench::{show_progress, wrk};
 
 use crate::contenders::Contender;
 use crate::instructions;
-use crate::questions::{Asked, Question};
+use crate::questions::{Question, ServerRequest};
 
 const SCRIPT: &str = include_str!("post.lua");
 
@@ -41,7 +41,7 @@ impl Measured {
 /// A server with the one question that it answers.
 struct Turn {
     server: Process,
-    asked: Asked,
+    asked: ServerRequest,
     measured: Measured,
 }
 
@@ -105,7 +105,7 @@ fn answer_of_ours(question: Question) -> Result<String> {
 impl Turn {
     /// Takes the turn. Returns wrk's result, and the CPU time of a request.
     fn take(&self, script: &OsStr, seconds: u32) -> Result<(wrk::Counted, f64)> {
-        let Asked { path, body, keys } = self.asked;
+        let ServerRequest { path, body, keys } = self.asked;
         let (address, keys) = (self.server.address(), keys.to_string());
         let args = ["-s".as_ref(), script, "--".as_ref(), body.as_ref(), keys.as_ref()];
         let before_us = self.server.cpu_us()?;

@@ -63,13 +63,13 @@ struct Shard {
 
 #[derive(Default)]
 struct Generation {
-    tokens: HashMap<Fingerprint, Known, RandomState>,
+    tokens: HashMap<Fingerprint, CachedToken, RandomState>,
     /// The weight of all its tokens.
     weight: usize,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedToken {
     claims: Arc<Claims>,
     weight: Weight,
 }
@@ -119,7 +119,7 @@ impl Cache {
         if weight.0 > self.per_generation {
             return;
         }
-        let known = Known { claims, weight };
+        let known = CachedToken { claims, weight };
         let forgotten = self.shard(token).lock().insert(token, known, self.per_generation);
         // Dropped without the lock, because there may be thousands.
         drop(forgotten);
@@ -153,7 +153,7 @@ impl Shard {
     fn insert(
         &mut self,
         token: Fingerprint,
-        known: Known,
+        known: CachedToken,
         per_generation: usize,
     ) -> Option<Generation> {
         let is_full = self.young.weight + known.weight.0 > per_generation;
@@ -164,14 +164,14 @@ impl Shard {
 }
 
 impl Generation {
-    fn insert(&mut self, token: Fingerprint, known: Known) {
+    fn insert(&mut self, token: Fingerprint, known: CachedToken) {
         // Two threads may have verified it at once.
         self.remove(token);
         self.weight += known.weight.0;
         self.tokens.insert(token, known);
     }
 
-    fn remove(&mut self, token: Fingerprint) -> Option<Known> {
+    fn remove(&mut self, token: Fingerprint) -> Option<CachedToken> {
         let known = self.tokens.remove(&token)?;
         // OK because it was added with the token.
         self.weight -= known.weight.0;

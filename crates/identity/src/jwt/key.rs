@@ -144,7 +144,7 @@ impl JwtKey {
 
     /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
     pub fn hs256(secret: &[u8]) -> Result<JwtKey, JwtError> {
-        // A PEM may be a public key; anyone who has it could sign.
+        // A PEM may be a public key: everyone with that key could then sign tokens.
         if secret.windows(BEGIN.len()).any(|bytes| bytes == BEGIN.as_bytes()) {
             return Err(JwtError::PemAsSecret);
         }

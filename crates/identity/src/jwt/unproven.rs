@@ -16,7 +16,7 @@ use super::key_set::KeySet;
 const MAX_HEADER_BYTES: usize = 1024;
 
 /// A token whose parts are in order and whose signature is yet to be computed.
-pub(super) struct Unproven<'a> {
+pub(super) struct UnverifiedToken<'a> {
     /// The signed text: header and claims, as they came.
     message: &'a str,
     claims: &'a str,
@@ -35,9 +35,9 @@ struct Header {
     crit: Option<IgnoredAny>,
 }
 
-impl<'a> Unproven<'a> {
+impl<'a> UnverifiedToken<'a> {
     /// Takes a token apart, for little: its claims are not read.
-    pub(super) fn read(token: &'a str) -> Result<Unproven<'a>, InvalidToken> {
+    pub(super) fn read(token: &'a str) -> Result<UnverifiedToken<'a>, InvalidToken> {
         let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
         let (header, claims) = message.split_once('.').ok_or(InvalidToken::Malformed)?;
         let Header { alg, kid: key_id, crit } = Header::read(header)?;
@@ -49,7 +49,7 @@ impl<'a> Unproven<'a> {
             return Err(InvalidToken::Malformed);
         }
         let signature = decoded(signature)?;
-        Ok(Unproven { message, claims, signature, algorithm, key_id })
+        Ok(UnverifiedToken { message, claims, signature, algorithm, key_id })
     }
 
     /// The keys that have the name that it gives.
