@@ -15,7 +15,7 @@ mod key;
 mod key_set;
 #[cfg(test)]
 mod tests;
-mod unproven;
+mod unverified;
 
 use crate::invalid_token::InvalidToken;
 use bad::BadTokens;
@@ -29,7 +29,7 @@ pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
 pub use key::{JwtError, JwtKey};
 pub use key_set::JwksError;
 pub use key_set::KeySet;
-use unproven::UnverifiedToken;
+use unverified::UnverifiedToken;
 
 use crate::config::MAX_WITHOUT_ID;
 
@@ -204,11 +204,11 @@ impl Jwt {
         if let Some(reason) = bad.get(fingerprint, now_us) {
             return Err(reason);
         }
-        let unproven = UnverifiedToken::read(token)?;
+        let unverified = UnverifiedToken::read(token)?;
         let key_sets = || sets.iter().map(|published| published.set());
-        let named = unproven.named(&policy.keys, key_sets());
-        let is_pending = named.is_empty() && policy.may_be_fetched(&unproven, &sets);
-        let candidates = match unproven.candidates(named, &policy.keys, key_sets()) {
+        let named = unverified.named(&policy.keys, key_sets());
+        let is_pending = named.is_empty() && policy.may_be_fetched(&unverified, &sets);
+        let candidates = match unverified.candidates(named, &policy.keys, key_sets()) {
             Ok(candidates) => candidates,
             Err(_) if is_pending => return Ok(Token::KeyPending),
             Err(invalid) => return Err(invalid),
@@ -216,8 +216,8 @@ impl Jwt {
         if !may_verify() {
             return Ok(Token::NotVerified);
         }
-        let claims = match candidates.iter().any(|key| unproven.is_signed_by(key)) {
-            true => policy.accept(unproven.claims(), now_us),
+        let claims = match candidates.iter().any(|key| unverified.is_signed_by(key)) {
+            true => policy.accept(unverified.claims(), now_us),
             false if is_pending => return Ok(Token::KeyPending),
             false => Err(InvalidToken::Signature),
         };
@@ -258,10 +258,10 @@ impl Policy {
     /// Called for tokens that name no known key.
     fn may_be_fetched(
         &self,
-        unproven: &UnverifiedToken<'_>,
+        unverified: &UnverifiedToken<'_>,
         sets: &[Guard<Arc<PublishedKeys>>],
     ) -> bool {
-        let is_named = unproven.is_naming_a_key();
+        let is_named = unverified.is_naming_a_key();
         if is_named {
             self.jwks.iter().for_each(Jwks::key_missing);
         }

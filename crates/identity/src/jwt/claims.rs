@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::InvalidToken;
-use super::unproven::object;
+use super::unverified::object;
 
 /// The claims of a verified token.
 pub struct Claims {
