@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
 
-/// The instructions that one more request takes, when this executable is run with `args` and a number
-/// of requests: what start-up and preparation take cancels out.
+/// Returns the instructions of one more request, when this executable is run with `args` and a number
+/// of requests. The instructions of start-up and preparation cancel out.
 pub fn instructions_per_request(args: &[&str]) -> Result<u64> {
     let count = |requests: u64| collect(&[], &[args, &[&requests.to_string()]].concat());
     let (few, many) = (count(FEW)?, count(MANY)?);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long an answer may take: under valgrind the first one does.
+/// How long an answer may take: the first one is slow under valgrind.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection over which requests are sent one after the other.

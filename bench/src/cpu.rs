@@ -1,8 +1,8 @@
-//! Who runs where: left to the scheduler, that changes all the time.
+//! Places threads on CPUs: the scheduler would move them all the time.
 
 use anyhow::{Context, Result, ensure};
 
-/// Puts this thread on one of two CPUs, 0 or 1, and with it all that it starts from now on.
+/// Puts this thread on one of two CPUs, 0 or 1, with all threads and processes that it starts from now on.
 pub fn stay_on(nth: usize) -> Result<()> {
     let cpus = core_affinity::get_core_ids().context("cannot list the CPUs")?;
     ensure!(cpus.len() >= 2, "two CPUs are needed");

@@ -1,4 +1,4 @@
-//! The program that asks over HTTP/2: h2load.
+//! h2load, the program that sends requests over HTTP/2.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::turns::time_us;
 
-/// What h2load counted.
+/// The result of h2load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
-    /// All that were answered.
+    /// The number of answered requests.
     pub requests: f64,
-    /// Of them, in a second.
+    /// The answered requests in a second.
     pub requests_per_s: f64,
-    /// What an answer took, on average.
+    /// The mean time of an answer.
     pub mean_us: f64,
 }
 
@@ -25,7 +25,7 @@ pub fn find() -> Result<()> {
     run(["--version"]).map(drop)
 }
 
-/// Posts a body of gRPC for so many seconds, by one thread on 8 connections, each with 32 requests at a time.
+/// Posts a body of gRPC for this many seconds, by one thread on 8 connections, each with 32 requests at a time.
 pub fn post(url: &str, body: &Path, seconds: u32) -> Result<Counted> {
     let length = format!("-D{seconds}");
     let first = ["-t1", "-c8", "-m32", &length, "-d"].map(OsStr::new);

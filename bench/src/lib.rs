@@ -1,4 +1,4 @@
-//! What the benchmarks share.
+//! Code that the benchmarks share.
 
 pub mod callgrind;
 pub mod client;
@@ -14,7 +14,7 @@ pub mod wrk;
 
 use std::io::{IsTerminal, stderr};
 
-/// Writes over the last line of progress, if someone is watching.
+/// Replaces the last line of progress, if stderr is a terminal.
 pub fn show_progress(text: &str) {
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");

@@ -11,21 +11,21 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long it may take to start: under valgrind it does.
+/// How long the server may take to start: it is slow under valgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server in a process of its own. It stops when this is dropped.
 pub struct Process {
     child: Child,
     address: SocketAddr,
-    /// What it printed.
+    /// The output of the server.
     output: File,
 }
 
 impl Process {
-    /// Starts what `command` makes of a free port, and waits until it listens there.
+    /// Runs the command for a free port, and waits until it listens there.
     pub fn start(command: impl FnOnce(u16) -> Result<Command>) -> Result<Process> {
-        // Free until now; who takes it in between is found out, as the server cannot start then.
+        // The port is free now. If another process takes it before the server does, the server fails to start.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = command(address.port())?;
         let output = tempfile::tempfile().context("cannot make a temporary file")?;
@@ -60,7 +60,7 @@ impl Process {
         self.address
     }
 
-    /// Tells it to stop, and waits until it has; all that it printed.
+    /// Terminates the server, waits for its end, and returns all that it printed.
     pub fn terminate(mut self) -> Result<String> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         self.child.wait()?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_says_why() {
+    fn server_that_cannot_start_says_why() {
         let says = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "echo no port; exit 3"]);

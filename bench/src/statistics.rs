@@ -1,6 +1,6 @@
-//! What stands for many measurements.
+//! Numbers that summarise many measurements.
 
-/// The value that this share of them does not exceed; of sorted values, 0 if there are none.
+/// Returns the value that this share of sorted values does not exceed; 0 if there are no values.
 pub fn quantile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
     let count = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(count.saturating_sub(1)).copied().unwrap_or_default()
@@ -13,7 +13,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-/// How many times as much `values` are as `base` of the same round, the median.
+/// Returns the median of `values` divided by `base` of the same round.
 pub fn times(values: &[f64], base: &[f64]) -> f64 {
     median(values.iter().zip(base).map(|(own, base)| own / base))
 }

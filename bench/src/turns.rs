@@ -1,6 +1,6 @@
-//! How often everybody has a turn, and times as load generators write them.
+//! The number and length of turns, and times as load generators write them.
 
-/// How often everybody has a turn, after one that warms up; and for how long.
+/// How often each contender has a turn, after one that warms up; and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Length {
     /// How many turns.
@@ -10,10 +10,10 @@ pub struct Length {
 }
 
 impl Length {
-    /// For numbers to be told.
+    /// For numbers to publish.
     pub const FULL: Length = Length { rounds: 5, turn_s: 5 };
 
-    /// To see that it works.
+    /// To see whether the benchmark works.
     pub const SHORT: Length = Length { rounds: 1, turn_s: 1 };
 }
 

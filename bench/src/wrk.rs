@@ -1,4 +1,4 @@
-//! The program that asks: wrk.
+//! wrk, the program that sends requests.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -8,16 +8,16 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::turns::time_us;
 
-/// What wrk counted.
+/// The result of wrk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
-    /// All that were answered.
+    /// The number of answered requests.
     pub requests: f64,
-    /// Of them, in a second.
+    /// The answered requests in a second.
     pub requests_per_s: f64,
-    /// Half of the answers took at most this long.
+    /// The median time of an answer.
     pub p50_us: f64,
-    /// 99 in 100 did.
+    /// The time that 99 in 100 answers did not exceed.
     pub p99_us: f64,
 }
 
@@ -27,7 +27,7 @@ pub fn find() -> Result<()> {
     run(["--version"]).map(drop)
 }
 
-/// Asks for so many seconds, on 50 connections that stay open.
+/// Sends requests for this many seconds, on 50 connections that stay open.
 pub fn ask(url: &str, seconds: u32) -> Result<Counted> {
     ask_by(url, seconds, &[])
 }

@@ -27,11 +27,11 @@ pub struct IdentityConfig {
 /// All of IPv4, as IPv6 has it.
 const IPV4: Ipv6Net = Ipv6Net::new_assert(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), 96);
 
-/// All that public IPv6 addresses are of.
+/// The range of all public IPv6 addresses.
 const PUBLIC_IPV6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// `IPv4` and `IPv6`, if the nets hold more than a quarter of it: those are not all proxies. None of the nets lies
-/// within another, and IPv4 is there as IPv6 has it.
+/// Returns `IPv4` and `IPv6`, if the nets hold more than a quarter of it: not all of those addresses can be proxies. The
+/// nets must not overlap, and IPv4 nets must be in their IPv6 form.
 pub fn mostly_covered(nets: &[Ipv6Net]) -> impl Iterator<Item = &'static str> {
     let families = [("IPv4", IPV4), ("IPv6", PUBLIC_IPV6)].into_iter();
     families.filter(|(_, all)| covered(nets, *all) > addresses(*all) / 4).map(|(family, _)| family)
@@ -46,7 +46,7 @@ fn covered(nets: &[Ipv6Net], all: Ipv6Net) -> u128 {
     nets.iter().map(within).sum()
 }
 
-/// OK because a net that is asked about has at least 3 bits of its own.
+/// OK because every net passed here has at least 3 bits in its prefix.
 fn addresses(net: Ipv6Net) -> u128 {
     1 << (128 - u32::from(net.prefix_len()))
 }

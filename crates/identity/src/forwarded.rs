@@ -1,5 +1,5 @@
-//! The hops that proxies write into headers, read from the right: what a client wrote is to the left of
-//! what proxies added, and cannot change how that reads.
+//! The hops that proxies write into headers, read from the right: the client's own text is to the left of
+//! the proxies' text, and cannot change how that reads.
 
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,29 +14,29 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// brackets and a port.
 const MAX_VALUE_BYTES: usize = 64;
 
-/// Which header trusted proxies write the client's address into.
+/// The header into which trusted proxies write the client's address.
 ///
-/// Only that one is read. A proxy that appends to `X-Forwarded-For` passes on whatever `Forwarded` the
-/// client sent, so that who reads both lets clients choose their address.
+/// Only that one is read. A proxy that appends to `X-Forwarded-For` passes on any `Forwarded` that the
+/// client sent, so a server that read both would let clients choose their address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forwarding {
-    /// `X-Forwarded-For: 203.0.113.9, 10.0.0.7`: each proxy appends whom it was asked by.
+    /// `X-Forwarded-For: 203.0.113.9, 10.0.0.7`: each proxy appends the address that its request came from.
     #[default]
     XForwardedFor,
     /// `Forwarded: for=203.0.113.9;proto=https, for="[2001:db8::7]:443"`: the same, as in RFC 7239.
     Forwarded,
-    /// `X-Real-IP: 203.0.113.9`: a proxy overwrites what was there. Of several lines the last counts.
+    /// `X-Real-IP: 203.0.113.9`: a proxy overwrites the value. If there are several lines, the last counts.
     XRealIp,
 }
 
-/// The hops of `X-Forwarded-For`, the last first; none for what is no address.
+/// Returns the hops of `X-Forwarded-For`, the last first; `None` for a hop that is not an address.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
     lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b',').map(address))
 }
 
-/// The hops of `Forwarded`, the last first; none for what is no address.
+/// Returns the hops of `Forwarded`, the last first; `None` for a hop that is not an address.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).into_iter().rev();
     lines.flat_map(|line| Elements { rest: Some(line.as_bytes()) }.map(address_in_element))
@@ -49,9 +49,9 @@ pub(super) fn x_real_ip(headers: &HeaderMap) -> Option<IpAddr> {
 
 /// The elements of one line of `Forwarded`, the last first.
 ///
-/// In a valid line they are those that reading from the left finds. In any other one, what comes after
-/// the mistake is still what the last proxies wrote: `for=", for=203.0.113.9` is a client that opens a
-/// quote, and a proxy that appends its address.
+/// In a valid line they are the same elements that reading from the left finds. In an invalid line, the text after
+/// the mistake is still what the last proxies wrote: in `for=", for=203.0.113.9` a client has opened a
+/// quote, and a proxy has appended its address.
 struct Elements<'a> {
     rest: Option<&'a [u8]>,
 }

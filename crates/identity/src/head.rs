@@ -1,4 +1,4 @@
-//! A request without its body, and who sent it.
+//! A request without its body, and its sender.
 //!
 //! - `api_key`: its API key
 
@@ -15,21 +15,21 @@ use ::http::{Extensions, Method, Request, Uri};
 use tollgate_limiter::ClientAddress;
 
 use crate::identity::{Identity, NOWHERE};
-use crate::tokens::{Bearer, Carries};
+use crate::tokens::{Bearer, TokenSource};
 use crate::unwelcome::Unwelcome;
 use api_key::ApiKey;
 
 /// Part of the keys of preflights: they have a quota of their own.
 pub const PREFLIGHT: &str = "preflight";
 
-/// The address of whoever opened the connection, as an extension of its requests.
+/// The address that opened the connection, as an extension of its requests.
 ///
 /// axum's `ConnectInfo<SocketAddr>` and tonic's `TcpConnectInfo` do as well; with plain hyper, put this into
 /// every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// A request without its body, and who sent it.
+/// A request without its body, and its sender.
 pub struct RequestHead<'r> {
     method: &'r Method,
     uri: &'r Uri,
@@ -39,14 +39,14 @@ pub struct RequestHead<'r> {
     found: Findings,
 }
 
-/// What was found out about the sender so far.
+/// The facts about the sender that are known so far.
 #[derive(Default)]
 pub struct Findings {
-    /// Who opened the connection.
+    /// The address that opened the connection.
     peer: Option<IpAddr>,
-    /// Where the client is.
+    /// The address of the client.
     address: Option<ClientAddress>,
-    /// The rest because somebody asked.
+    /// These are found out when they are first needed.
     api_key: ApiKey,
     bearer: Bearer,
 }
@@ -58,7 +58,7 @@ const _: () = {
 };
 
 impl<'r> RequestHead<'r> {
-    /// The head of a request, whose sender is who `identity` says.
+    /// Returns the head of a request. `identity` decides on the sender.
     #[inline]
     pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
         let mut head = RequestHead::of_nobody(request, identity);
@@ -66,7 +66,7 @@ impl<'r> RequestHead<'r> {
         head
     }
 
-    /// The same once more, with what was found out before.
+    /// Returns the head of a request with the facts that were found out before.
     pub fn again<B>(
         request: &'r Request<B>,
         identity: &'r Identity,
@@ -75,7 +75,7 @@ impl<'r> RequestHead<'r> {
         RequestHead { found, ..RequestHead::of_nobody(request, identity) }
     }
 
-    /// Before anybody has looked who sent it.
+    /// Returns a head whose sender is not known yet.
     #[inline]
     pub fn of_nobody<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
         RequestHead {
@@ -88,7 +88,7 @@ impl<'r> RequestHead<'r> {
         }
     }
 
-    /// Finds out who opened the connection, and where the client is.
+    /// Finds out which address opened the connection, and the client's address.
     pub fn look_for_sender(&mut self) {
         let Some(peer) = peer(self.extensions) else { return warn_once() };
         self.found.peer = Some(peer);
@@ -97,7 +97,7 @@ impl<'r> RequestHead<'r> {
         address.set(client, self.identity.ipv6_prefix);
     }
 
-    /// To be found out once, however often the head is looked at.
+    /// Returns the known facts, so that each is found out only once for a request.
     pub fn into_findings(self) -> Findings {
         self.found
     }
@@ -107,7 +107,7 @@ impl<'r> RequestHead<'r> {
         self.method
     }
 
-    /// The target, without what a router has taken off it.
+    /// The target, without the part that a router has removed.
     pub fn uri(&self) -> &'r Uri {
         self.uri
     }
@@ -130,13 +130,13 @@ impl<'r> RequestHead<'r> {
         self.headers
     }
 
-    /// What others have found out about it.
+    /// The request's extensions: facts that other layers have added.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
 
-    /// Where the client is, as far as that can be known: IPv6 addresses come in groups. `None` if nothing
-    /// says who opened the connection ([`Peer`]).
+    /// The client's address, as far as it can be known: IPv6 addresses are grouped by prefix. `None` if no extension
+    /// has the address that opened the connection ([`Peer`]).
     pub fn address(&self) -> Option<&ClientAddress> {
         self.found.address.as_ref()
     }
@@ -146,7 +146,7 @@ impl<'r> RequestHead<'r> {
         self.found.peer.is_some_and(|peer| self.identity.trusts(peer))
     }
 
-    /// What its token says under this name, if it has one that is genuine: `sub`, `realm.plan`.
+    /// The claim of this name in its token, if the token is genuine: `sub`, `realm.plan`.
     pub fn claim(&self, path: &str) -> Option<Cow<'_, str>> {
         self.identity.tokens.claim(self.carries(), path)
     }
@@ -156,9 +156,9 @@ impl<'r> RequestHead<'r> {
         self.identity.tokens.unwelcome(self.carries())
     }
 
-    pub(crate) fn carries(&self) -> Carries<'_> {
+    pub(crate) fn carries(&self) -> TokenSource<'_> {
         let address = self.address().map_or(NOWHERE, |address| address.as_str());
-        Carries { bearer: &self.found.bearer, headers: self.headers, address }
+        TokenSource { bearer: &self.found.bearer, headers: self.headers, address }
     }
 
     /// Whether a header of this name counts as known: a trusted proxy passed the request on, and the name is one of
@@ -174,15 +174,15 @@ impl<'r> RequestHead<'r> {
         Some(lines.fold(first, |all, line| all + ", " + String::from_utf8_lossy(line.as_bytes())))
     }
 
-    /// Whether a browser asks what it may ask for (CORS): such requests carry nobody's credentials.
+    /// Whether it is a preflight request of a browser (CORS). Such requests carry no credentials.
     pub fn is_preflight(&self) -> bool {
         *self.method == Method::OPTIONS
             && self.headers.contains_key(ORIGIN)
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Whether it is a call by gRPC: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is
-    /// none, as its clients understand HTTP.
+    /// Whether it is a gRPC call: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web does not
+    /// count, because its clients understand HTTP.
     pub fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
         let after = content_type.and_then(|own| own.strip_prefix(b"application/grpc"));
@@ -215,7 +215,7 @@ fn warn_once() {
     });
 }
 
-/// Who opened the connection.
+/// Returns the address that opened the connection.
 fn peer(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(Peer(address)) = extensions.get() {
         return Some(address.ip());

@@ -1,6 +1,6 @@
 //! The settings by which the sender of a request is identified.
 //!
-//! - `configured`: as a file says it
+//! - `configured`: the settings of a file
 
 mod configured;
 
@@ -17,10 +17,10 @@ use crate::tokens::Tokens;
 /// Returns the tier of an API key that is known.
 pub(crate) type TierOf = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Who a client is: by its address, an API key, or a token.
+/// How a client is identified: by its address, an API key, or a token.
 ///
-/// What nobody vouches for counts for nothing: whoever invents keys, tokens or addresses is limited by the
-/// address that the connection comes from.
+/// Only verified facts count: a client that invents keys, tokens or addresses is limited by the
+/// address that its connection comes from.
 ///
 /// ```
 /// use tollgate::http::{Identity, TrustedProxies};
@@ -56,44 +56,44 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// By the address that the connection comes from, and API keys that rules know.
+    /// Identifies clients by the address that the connection comes from, and by API keys that rules know.
     pub fn new() -> Identity {
         Identity::default()
     }
 
-    /// Believes these proxies where a request came from. Nobody else is.
+    /// Trusts these proxies, and no others, to say which address a request came from.
     #[doc(alias = "SmartIpKeyExtractor")]
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
         Identity { proxies: Some(proxies), ..self }
     }
 
-    /// Headers that count as known, if a trusted proxy passed the request on: keys and tiers can be made of
-    /// them. The proxies must set them, or take off what clients send.
+    /// Sets the headers that count as known if a trusted proxy passed the request on: keys and tiers can be made of
+    /// them. The proxies must set them, or remove the ones that clients send.
     #[must_use]
     pub fn trusted_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Identity {
         Identity { trusted_headers: names.into_iter().collect(), ..self }
     }
 
-    /// How many leading bits of an IPv6 address tell clients apart; 56 unless said, as a provider gives a home
-    /// that many or fewer.
+    /// Sets how many leading bits of an IPv6 address identify a client; the default is 56, because a provider gives a
+    /// household a prefix of that length or shorter.
     #[must_use]
     pub fn ipv6_prefix(self, ipv6_prefix: Ipv6Prefix) -> Identity {
         Identity { ipv6_prefix, ..self }
     }
 
-    /// The header that API keys come in; `x-api-key` unless said.
+    /// Sets the header that has the API key; the default is `x-api-key`.
     #[must_use]
     pub fn api_key_header(self, name: HeaderName) -> Identity {
         Identity { api_key_header: name, ..self }
     }
 
-    /// Who knows API keys, besides the table in a file of rules: the tier of one that is genuine.
+    /// Sets the function that returns the tier of a genuine API key, in addition to the table in a rules file.
     ///
     /// Rules take them as `api_key` and `tier`. A layer of one limit is by address all the same, unless its key is
     /// made of them: `.key(|request| request.api_key().map(str::to_owned))`.
     ///
-    /// It is asked once a request at most, and must not wait: look into memory, ask no database.
+    /// It is called at most once for a request, and must not block: look the key up in memory, not in a database.
     #[must_use]
     pub fn verify_api_keys(
         self,
@@ -112,7 +112,7 @@ impl Identity {
         self.tokens.problem()
     }
 
-    /// Goes on with the counts of an identity that this one replaces.
+    /// Continues the counts of the identity that this one replaces.
     #[must_use]
     pub fn counting_with(self, before: &Identity) -> Identity {
         Identity { tokens: self.tokens.counting_with(&before.tokens), ..self }
@@ -129,7 +129,7 @@ impl Identity {
         ClientAddress::of(ip, self.ipv6_prefix)
     }
 
-    /// Where the client is, if it is `peer` that has opened the connection.
+    /// Returns the client's address, if `peer` has opened the connection.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         match &self.proxies {
             Some(proxies) => proxies.client(peer, headers),
@@ -142,16 +142,16 @@ impl Identity {
         self.trusted_headers.iter().any(|own| own == name)
     }
 
-    /// Whether it is the address of a proxy that is believed.
+    /// Whether it is the address of a trusted proxy.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.proxies.as_ref().is_some_and(|proxies| proxies.contains(peer))
     }
 }
 
-/// What `ip` is for all whose address is not known: they are limited together, and escape no rule.
+/// The value of `ip` for all requests without a known address: they share one quota, so no rule is skipped.
 pub const NOWHERE: &str = "unknown";
 
-/// Without what verifies.
+/// Leaves out the functions and keys that verify.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")

@@ -1,6 +1,6 @@
-//! Why a token counts for nothing.
+//! The reasons to reject a token.
 
-/// Why a token counts for nothing. Says nothing of what is in it.
+/// The reason why a token is rejected. Contains nothing of the token itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
@@ -13,7 +13,7 @@ pub enum InvalidToken {
     /// Its header says that something must be understood which is not (`crit`).
     #[error("the token asks for an extension that is not supported")]
     Critical,
-    /// Its algorithm is none of HS256, RS256, ES256, ES384 and EdDSA, or not that of its key.
+    /// Its algorithm is not one of HS256, RS256, ES256, ES384 and EdDSA, or not the algorithm of its key.
     #[error("the token's algorithm is not its key's")]
     Algorithm,
     /// None of the keys is for it.

@@ -68,17 +68,17 @@ impl Jwks {
 }
 
 impl JwksUrl {
-    /// How old the keys may get while the issuer answers: 10 minutes unless said otherwise, at least a second. A
-    /// key that the issuer withdraws is believed for up to this long.
+    /// Sets how old the keys may get while the issuer answers: 10 minutes by default, at least a second. A
+    /// key that the issuer withdraws is trusted for up to this long.
     pub fn max_age(self, max_age: Duration) -> JwksUrl {
         JwksUrl { max_age: max_age.max(MIN_MAX_AGE), ..self }
     }
 
-    /// How old the keys may get while the issuer does not answer: 24 hours unless said otherwise. Then they are
+    /// Sets how old the keys may get while the issuer does not answer: 24 hours by default. After that they are
     /// dropped, and tokens are not verified any more.
     ///
-    /// An issuer that is down for hours should not take their identity from clients; nor should a key count for ever
-    /// because somebody keeps its withdrawal from being seen.
+    /// Clients should keep their identity while an issuer is down for hours; but a withdrawn key should not count for ever
+    /// because an attacker blocks the fetches.
     pub fn max_stale(self, max_stale: Duration) -> JwksUrl {
         JwksUrl { max_stale, ..self }
     }
@@ -95,7 +95,7 @@ impl JwksUrl {
         Jwks::fetched_by(UrlRefresh::new(self))
     }
 
-    /// The URL as logs and messages show it: without its query, which may be somebody's secret.
+    /// Returns the URL for logs and messages: without its query, which may contain a secret.
     fn shown(&self) -> String {
         let shown = format!("{}{}", self.url.origin().ascii_serialization(), self.url.path());
         shown.chars().take(200).collect()

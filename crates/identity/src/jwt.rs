@@ -1,4 +1,4 @@
-//! Clients known by the tokens that they carry: who signed a token, and what it says.
+//! Clients identified by tokens: the signature of a token, and its claims.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ mod key;
 mod key_set;
 #[cfg(test)]
 mod tests;
-mod unproven;
+mod unverified;
 
 use crate::invalid_token::InvalidToken;
 use bad::BadTokens;
@@ -29,26 +29,26 @@ pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
 pub use key::{JwtError, JwtKey};
 pub use key_set::JwksError;
 pub use key_set::KeySet;
-use unproven::Unproven;
+use unverified::UnverifiedToken;
 
 use crate::config::MAX_WITHOUT_ID;
 
 /// The longest token that is looked at: many servers take no longer header.
 const MAX_BYTES: usize = 8 * 1024;
 
-/// How many tokens are remembered, unless said otherwise.
+/// How many tokens are remembered by default.
 const MAX_CACHED: usize = 10_000;
 
-/// How far clocks may be apart, unless said otherwise: machines that keep time differ by less, and a
-/// token that is just made need not wait.
+/// How far clocks may be apart by default: synchronised machines differ by less, and a
+/// token that was just made is valid at once.
 const LEEWAY: Duration = Duration::from_secs(5);
 
-/// Reads the tokens (JWT) that clients carry, and believes those that one of its keys signed.
+/// Reads the tokens (JWT) that clients carry, and accepts the tokens that one of its keys signed.
 ///
 /// A token counts from its `nbf`, if it has one, until its `exp`, which it must have. Its algorithm is
-/// its key's own, whatever the token says. A token that was verified is remembered, so the signature of
-/// one that comes with 1,000 requests is computed once. So is that of the last 4,096 bad tokens. Clones remember
-/// together.
+/// its key's own, whatever the token says. A verified token is remembered, so the signature of a token
+/// that comes with 1,000 requests is computed once. The last 4,096 bad tokens are remembered as well. Clones share
+/// this memory.
 ///
 /// ```
 /// use tollgate::http::{InvalidToken, Jwt, JwtKey};
@@ -91,14 +91,14 @@ struct Policy {
     max_cached: usize,
 }
 
-/// What is known of a token.
+/// The result of looking at a token.
 #[derive(Debug)]
 pub(crate) enum Token {
     /// One of the keys signed it, and it counts now.
     Verified(Arc<Claims>),
-    /// It counts for nothing.
+    /// It is rejected.
     Invalid(InvalidToken),
-    /// It looks like one, but its signature was not computed.
+    /// It is well-formed, but its signature was not computed.
     NotVerified,
     /// It may be signed by a key that was not fetched yet.
     KeyPending,
@@ -117,8 +117,8 @@ impl Jwt {
 
     /// Believes tokens that one of the keys of a set signed, whichever those are at the time.
     ///
-    /// A token that names a key that was not fetched yet is not verified for now; it counts for nothing, and is not
-    /// refused either.
+    /// A token that names a key that was not fetched yet is not verified for now; it does not identify its client, and is
+    /// not refused either.
     pub fn from_jwks(jwks: Jwks) -> Jwt {
         Jwt::of(Policy::new(Arc::default(), vec![jwks]))
     }
@@ -133,19 +133,19 @@ impl Jwt {
         &self.shared.policy.jwks
     }
 
-    /// Only tokens of this issuer (`iss`) count. Said again: of any of them.
+    /// Accepts only tokens of this issuer (`iss`). May be called again to accept further issuers.
     pub fn issuer(self, issuer: impl Into<String>) -> Jwt {
         self.with(|policy| policy.issuers.push(issuer.into().into()))
     }
 
-    /// Only tokens for this audience (`aud`) count. Said again: for any of them.
+    /// Accepts only tokens for this audience (`aud`). May be called again to accept further audiences.
     ///
-    /// Say it if the issuer makes tokens for others too: theirs would count here.
+    /// Call it if the issuer makes tokens for other services too: their tokens would be accepted here.
     pub fn audience(self, audience: impl Into<String>) -> Jwt {
         self.with(|policy| policy.audiences.push(audience.into().into()))
     }
 
-    /// How far the issuer's clock may be from this machine's: 5 seconds unless said otherwise.
+    /// Sets how far the issuer's clock may be from this machine's: 5 seconds by default.
     ///
     /// With 5 seconds, a token whose `exp` is 1000 counts until just before 1005, and one whose `nbf`
     /// is 1000 from 995.
@@ -153,7 +153,7 @@ impl Jwt {
         self.with(|policy| policy.leeway_us = micros(leeway))
     }
 
-    /// How many verified tokens are remembered at most: 10,000 unless said otherwise. 0 and 1 remember none.
+    /// Sets how many verified tokens are remembered at most: 10,000 by default. With 0 or 1, no token is remembered.
     ///
     /// A token counts as one, and as one more for each KiB of its length: of 300 bytes as 1, of 8 KiB as 9. It
     /// takes a few times the bytes of its claims; the token itself is not kept.
@@ -161,13 +161,13 @@ impl Jwt {
         self.with(|policy| policy.max_cached = tokens)
     }
 
-    /// What a token says, if it is to be believed now, by the machine's clock.
+    /// Returns the claims of a token, if it is valid now by the machine's clock.
     pub fn claims(&self, token: &str) -> Result<Arc<Claims>, InvalidToken> {
         let now_us = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         match self.verify(token, now_us, || true) {
             Token::Verified(claims) => Ok(claims),
             Token::Invalid(invalid) => Err(invalid),
-            // Not here: it may.
+            // Does not happen here, because `may_verify` returns true.
             Token::NotVerified => Err(InvalidToken::Signature),
             Token::KeyPending => Err(InvalidToken::UnknownKey),
         }
@@ -190,12 +190,12 @@ impl Jwt {
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
     ) -> Result<Token, InvalidToken> {
-        // First, so that nobody can have more than this hashed.
+        // First, so that a client cannot have more than this hashed.
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }
         let Shared { policy, cache, bad } = &*self.shared;
-        // The keys as they are now, all through.
+        // The keys as they are now, for the whole verification.
         let sets: SmallVec<[_; 1]> = policy.jwks.iter().map(Jwks::current).collect();
         let fingerprint = cache.fingerprint(token).under(generations(&sets));
         if let Some(known) = cache.get(fingerprint, now_us) {
@@ -204,11 +204,11 @@ impl Jwt {
         if let Some(reason) = bad.get(fingerprint, now_us) {
             return Err(reason);
         }
-        let unproven = Unproven::read(token)?;
+        let unverified = UnverifiedToken::read(token)?;
         let key_sets = || sets.iter().map(|published| published.set());
-        let named = unproven.named(&policy.keys, key_sets());
-        let is_pending = named.is_empty() && policy.may_be_fetched(&unproven, &sets);
-        let candidates = match unproven.candidates(named, &policy.keys, key_sets()) {
+        let named = unverified.named(&policy.keys, key_sets());
+        let is_pending = named.is_empty() && policy.may_be_fetched(&unverified, &sets);
+        let candidates = match unverified.candidates(named, &policy.keys, key_sets()) {
             Ok(candidates) => candidates,
             Err(_) if is_pending => return Ok(Token::KeyPending),
             Err(invalid) => return Err(invalid),
@@ -216,8 +216,8 @@ impl Jwt {
         if !may_verify() {
             return Ok(Token::NotVerified);
         }
-        let claims = match candidates.iter().any(|key| unproven.is_signed_by(key)) {
-            true => policy.accept(unproven.claims(), now_us),
+        let claims = match candidates.iter().any(|key| unverified.is_signed_by(key)) {
+            true => policy.accept(unverified.claims(), now_us),
             false if is_pending => return Ok(Token::KeyPending),
             false => Err(InvalidToken::Signature),
         };
@@ -256,8 +256,12 @@ impl Policy {
     /// fetch in the background is triggered.
     ///
     /// Called for tokens that name no known key.
-    fn may_be_fetched(&self, unproven: &Unproven<'_>, sets: &[Guard<Arc<PublishedKeys>>]) -> bool {
-        let is_named = unproven.is_naming_a_key();
+    fn may_be_fetched(
+        &self,
+        unverified: &UnverifiedToken<'_>,
+        sets: &[Guard<Arc<PublishedKeys>>],
+    ) -> bool {
+        let is_named = unverified.is_naming_a_key();
         if is_named {
             self.jwks.iter().for_each(Jwks::key_missing);
         }

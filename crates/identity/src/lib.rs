@@ -1,12 +1,12 @@
-//! Who sent an HTTP request: by its address, an API key, or a token.
+//! Identifies the sender of an HTTP request: by its address, an API key, or a token.
 //!
 //! Use it through the crate `tollgate`, as `tollgate::http`. Modules, each using those before it:
 //!
-//! - [`config`]: how clients are identified, as a file says it
+//! - [`config`]: how clients are identified, as configured in a file
 //! - `forwarded`, `proxies`: the client's address behind proxies
 //! - `invalid_token`, `unwelcome`: what is wrong with a token, and with a request because of it
-//! - `jwt`, `jwks`: who signed a token, and what it says; `tokens`: which tokens are believed
-//! - `identity`: who is believed; `head`: a request without its body, and who sent it; `with_tokens`: their tokens
+//! - `jwt`, `jwks`: the signature and the claims of a token; `tokens`: which tokens are accepted
+//! - `identity`: the settings; `head`: a request without its body, and its sender; `with_tokens`: the sender's token
 
 pub mod config;
 mod forwarded;

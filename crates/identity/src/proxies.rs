@@ -1,4 +1,4 @@
-//! Which proxies are believed, and whom they say a request is from.
+//! The trusted proxies, and the client's address that they pass on.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,11 +16,11 @@ const MAX_HOPS: usize = 64;
 /// The bits before an IPv4 address, as IPv6 has it.
 const IPV4_BITS: u8 = 96;
 
-/// The proxies that are believed when they say whom a request is from. Cheap to clone.
+/// The proxies that are trusted to pass on the client's address. Cheap to clone.
 ///
-/// A request that does not come from one of them is its sender's, whatever its headers say. Of one that
-/// does, the hops in the header are walked from the right, which is the proxies' end, and the first
-/// that is no trusted proxy is the client. What a client writes into the header itself is further
+/// If a request does not come from a trusted proxy, its sender is the client, whatever its headers say. Otherwise
+/// the hops in the header are walked from the right, which is the proxies' end, and the first hop
+/// that is not a trusted proxy is the client. Text that a client writes into the header itself is further
 /// left, and never reached.
 ///
 /// ```
@@ -56,7 +56,7 @@ pub enum TrustError {
         "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
     )]
     NotANet {
-        /// What was given.
+        /// The given text.
         given: String,
     },
     /// An address where its net should be.
@@ -64,7 +64,7 @@ pub enum TrustError {
         "trusted proxies: `{given}` is not where its net begins; write `{net}` for the net, or `{address}` for that address alone"
     )]
     HostBits {
-        /// What was given.
+        /// The given text.
         given: String,
         /// The net that the address is in.
         net: String,
@@ -85,8 +85,8 @@ pub enum TrustError {
 }
 
 impl TrustedProxies {
-    /// Addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` unless [said](Self::reading). Together they
-    /// may hold a quarter of IPv4, and of the public addresses of IPv6.
+    /// Trusts these addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` by [default](Self::reading). Together
+    /// they may hold a quarter of IPv4, and of the public addresses of IPv6.
     pub fn new<N: AsRef<str>>(
         nets: impl IntoIterator<Item = N>,
     ) -> Result<TrustedProxies, TrustError> {
@@ -102,13 +102,13 @@ impl TrustedProxies {
         Ok(TrustedProxies { nets: nets.into(), forwarding: Forwarding::default() })
     }
 
-    /// Whoever connects is believed, and so is each hop in the header: the client is the leftmost, which
-    /// is whatever the client says. Only where a limit need not hold against its clients.
+    /// Trusts every address that connects, and each hop in the header: the client is the leftmost hop, which the client
+    /// itself can choose. Use it only where a limit need not hold against its clients.
     pub fn everyone_so_clients_choose_their_own_address() -> TrustedProxies {
         TrustedProxies { nets: [Ipv6Net::default()].into(), forwarding: Forwarding::default() }
     }
 
-    /// The header that they write.
+    /// Sets the header that the proxies write.
     #[must_use]
     pub fn reading(self, forwarding: Forwarding) -> TrustedProxies {
         TrustedProxies { forwarding, ..self }
@@ -117,16 +117,16 @@ impl TrustedProxies {
     /// Whether `ip` is one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = as_v6(ip);
-        // Only the last of those that begin at or before it can hold it: none lies within another.
+        // Only the last net that begins at or before the address can hold it, because the nets do not overlap.
         let after = self.nets.partition_point(|net| net.addr() <= ip);
         let last = after.checked_sub(1).and_then(|at| self.nets.get(at));
         last.is_some_and(|net| net.contains(&ip))
     }
 
-    /// Whom a request is from that `peer` sent, with such headers.
+    /// Returns the client of a request that `peer` sent with these headers.
     ///
-    /// A hop that is no address, such as `unknown`, ends the walk: the client is then the proxy that
-    /// wrote it. If all hops are trusted it is the leftmost, of 64 at most.
+    /// A hop that is not an address, such as `unknown`, ends the walk: the client is then the proxy that
+    /// wrote it. If all hops are trusted, the client is the leftmost of the last 64.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let peer = peer.to_canonical();
         if !self.contains(peer) {

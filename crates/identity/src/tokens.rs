@@ -1,4 +1,4 @@
-//! Tokens that requests carry: which are believed, and what becomes of the others.
+//! The tokens that requests carry: which ones are accepted, and how the others are handled.
 
 mod credit;
 mod rejected;
@@ -19,21 +19,21 @@ use crate::invalid_token::InvalidToken;
 use crate::jwt::{Claims, Jwks, Jwt, JwtKey, Token};
 use crate::unwelcome::Unwelcome;
 
-/// How often an address may have tokens verified that turn out bad, unless said otherwise.
+/// How often an address may have tokens verified that turn out bad, by default.
 const VERIFICATIONS: &str = "token-bucket capacity=20 refill=5/s";
 
-/// For some 80,000 addresses; more share what is left.
+/// Enough for some 80,000 addresses; further addresses share what is left.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Which tokens are believed, and what becomes of the others.
+/// The settings and the counts of tokens: which ones are accepted, and how the others are handled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tokens {
-    /// None is, if `None`.
+    /// `None` if no token is verified.
     jwt: Option<Jwt>,
     pub(crate) on_invalid: OnInvalid,
-    /// By address, how many tokens may turn out bad. Without it none is verified.
+    /// By address, how many tokens may turn out bad. Without it no token is verified.
     verifications: Option<Scope>,
-    /// By address, how many more may, because good ones came from there. `None` as long as `jwt` is.
+    /// By address, how many more tokens may turn out bad, because good ones came from there. `None` as long as `jwt` is.
     credit: Option<Arc<Credit>>,
     rejected: Arc<RejectedTokens>,
     pub(crate) clock: Clock,
@@ -86,7 +86,7 @@ impl Tokens {
     }
 
     pub(crate) fn with_jwt(self, jwt: Jwt) -> Tokens {
-        // Never without: the usual limit can be made.
+        // Never `None`, because the default limit is valid.
         let verifications = self.verifications.or_else(usual_verifications);
         Tokens { jwt: Some(jwt), verifications, credit: Some(Arc::default()), ..self }
     }
@@ -95,7 +95,7 @@ impl Tokens {
         Ok(Tokens { verifications: Some(verifications(limit)?), ..self })
     }
 
-    /// Goes on with the counts of rejected tokens that `before` has.
+    /// Continues the counts of rejected tokens of `before`.
     pub(crate) fn counting_with(self, before: &Tokens) -> Tokens {
         Tokens { rejected: Arc::clone(&before.rejected), ..self }
     }
@@ -104,32 +104,34 @@ impl Tokens {
         self.jwt.as_ref().map_or(&[], Jwt::key_sets)
     }
 
-    /// Every reason for which tokens are rejected, and how many were. Empty if none is verified at all.
+    /// Returns every reason for which tokens are rejected, and how many were. Empty if no token is verified at all.
     pub(crate) fn rejected(&self) -> Vec<(&'static str, u64)> {
         self.jwt.iter().flat_map(|_| self.rejected.counts()).collect()
     }
 
-    /// Looks at what a request carries: `None` if that is no token, or nobody asks for one.
-    fn look(&self, carried: Carried<'_>, address: &str) -> Option<Looked> {
+    /// Verifies the token of a request: `None` if it has no token, or tokens are not configured.
+    fn look(&self, carried: AuthorizationToken<'_>, address: &str) -> Option<TokenVerdict> {
         let jwt = self.jwt.as_ref()?;
         let now_us = self.clock.wall_us();
         let looked = match carried {
-            Carried::Nothing => return None,
-            Carried::Token(token) => self.verify(jwt, token, address, now_us),
-            Carried::Unreadable => self.uncharged(InvalidToken::Malformed, address, now_us),
+            AuthorizationToken::Nothing => return None,
+            AuthorizationToken::Token(token) => self.verify(jwt, token, address, now_us),
+            AuthorizationToken::Unreadable => {
+                self.uncharged(InvalidToken::Malformed, address, now_us)
+            }
         };
         match &looked {
-            Looked::Verified(_) => {}
-            Looked::KeyPending => self.rejected.count_invalid(InvalidToken::UnknownKey),
-            Looked::Invalid(reason) => self.rejected.count_invalid(*reason),
-            Looked::Untried(_) => self.rejected.count_not_verified(),
+            TokenVerdict::Verified(_) => {}
+            TokenVerdict::KeyPending => self.rejected.count_invalid(InvalidToken::UnknownKey),
+            TokenVerdict::Invalid(reason) => self.rejected.count_invalid(*reason),
+            TokenVerdict::Untried(_) => self.rejected.count_not_verified(),
         }
         Some(looked)
     }
 
     /// Verifies a new token if its address has allowance or credit left. A good token costs neither, and every request
     /// with a good token earns its address one more verification.
-    fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> Looked {
+    fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> TokenVerdict {
         let credit = self.credit.as_deref();
         let mut charged = None;
         let looked = jwt.verify(token, now_us, || {
@@ -145,55 +147,59 @@ impl Tokens {
                     // One for this request, and one more if its verification was paid with credit.
                     (0..=u8::from(is_from_credit)).for_each(|_| credit.earn(address));
                 }
-                Looked::Verified(claims)
+                TokenVerdict::Verified(claims)
             }
             (Token::Invalid(invalid), None) => self.uncharged(invalid, address, now_us),
-            (Token::Invalid(invalid), Some(_)) => Looked::Invalid(invalid),
-            (Token::KeyPending, _) => Looked::KeyPending,
-            (Token::NotVerified, refused) => Looked::Untried(refused.map(|own| *own.decided())),
+            (Token::Invalid(invalid), Some(_)) => TokenVerdict::Invalid(invalid),
+            (Token::KeyPending, _) => TokenVerdict::KeyPending,
+            (Token::NotVerified, refused) => {
+                TokenVerdict::Untried(refused.map(|own| *own.decided()))
+            }
         }
     }
 
-    /// A bad token that took no verification. It is charged as if it had, if it is to be answered: otherwise
-    /// answers would have no limit. If not it is free: it may be a token of another system.
-    fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> Looked {
+    /// Handles a bad token that needed no verification. It is charged like one if the request is refused: otherwise
+    /// the refusals would have no limit. If not, it is free, because it may be a token of another system.
+    fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> TokenVerdict {
         let charged = match self.on_invalid {
             OnInvalid::ByIp => None,
             OnInvalid::Unauthorized => self.charge(address, now_us),
         };
         match charged {
-            Some(refused) if !refused.is_allowed() => Looked::Untried(Some(*refused.decided())),
-            _ => Looked::Invalid(invalid),
+            Some(refused) if !refused.is_allowed() => {
+                TokenVerdict::Untried(Some(*refused.decided()))
+            }
+            _ => TokenVerdict::Invalid(invalid),
         }
     }
 
-    /// In memory it cannot fail.
+    /// Charges a verification to an address. Cannot fail, because the limiter is in memory.
     fn charge(&self, address: &str, now_us: u64) -> Option<Decision> {
         self.verifications.as_ref()?.check(address).at_us(now_us).now().ok()
     }
 
-    /// For a good token, which nobody pays for.
+    /// Refunds the charge for a good token, which is free.
     fn give_back(&self, charged: Option<Decision>, address: &str, now_us: u64) {
         let receipt = charged.and_then(Decision::into_receipt);
         if let Some((verifications, receipt)) = self.verifications.as_ref().zip(receipt) {
-            // In memory it cannot fail.
+            // Cannot fail, because the limiter is in memory.
             let _ = verifications.refund_at_us(address, now_us, receipt);
         }
     }
 }
 
-/// What a token comes to.
+/// The result for a request's token.
 #[derive(Debug)]
-enum Looked {
+enum TokenVerdict {
     Verified(Arc<Claims>),
     Invalid(InvalidToken),
     /// It may be good once its key is fetched. Such a request is not refused, because the issuer may be out of reach.
     KeyPending,
-    /// Nobody looked: its address has brought too many bad ones.
+    /// Not verified: its address has sent too many bad tokens.
     Untried(Option<tollgate_core::Decision>),
 }
 
-/// The keys of a set; those under a URL are not fetched yet.
+/// Returns the keys of a set. A set under a URL is not fetched yet.
 fn jwks(said: &JwksConfig) -> Result<Jwks, Error> {
     match said {
         JwksConfig::File(json) => Jwks::parse(json).map_err(problem),
@@ -230,7 +236,7 @@ fn verifications(limit: Limit) -> Result<Scope, Error> {
 
 /// The headers of a request and its address, with the token that was read from them.
 #[derive(Clone, Copy)]
-pub(crate) struct Carries<'b> {
+pub(crate) struct TokenSource<'b> {
     pub(crate) bearer: &'b Bearer,
     pub(crate) headers: &'b HeaderMap,
     pub(crate) address: &'b str,
@@ -240,38 +246,40 @@ pub(crate) struct Carries<'b> {
 #[derive(Debug, Default)]
 pub(crate) struct Bearer {
     /// `None` if it has none.
-    looked: OnceLock<Option<Looked>>,
+    looked: OnceLock<Option<TokenVerdict>>,
 }
 
 impl Tokens {
     /// Returns what a request's token comes to; `None` if it has none. Verifies it the first time.
-    fn looked<'b>(&self, carries: Carries<'b>) -> Option<&'b Looked> {
-        let Carries { bearer, headers, address } = carries;
+    fn looked<'b>(&self, carries: TokenSource<'b>) -> Option<&'b TokenVerdict> {
+        let TokenSource { bearer, headers, address } = carries;
         bearer.looked.get_or_init(|| self.look(carried(headers), address)).as_ref()
     }
 
     /// Returns what a request's token says, if it has one that is genuine.
-    pub(crate) fn claims<'b>(&self, carries: Carries<'b>) -> Option<&'b Arc<Claims>> {
+    pub(crate) fn claims<'b>(&self, carries: TokenSource<'b>) -> Option<&'b Arc<Claims>> {
         match self.looked(carries)? {
-            Looked::Verified(claims) => Some(claims),
-            Looked::Invalid(_) | Looked::KeyPending | Looked::Untried(_) => None,
+            TokenVerdict::Verified(claims) => Some(claims),
+            TokenVerdict::Invalid(_) | TokenVerdict::KeyPending | TokenVerdict::Untried(_) => None,
         }
     }
 
     /// Returns what a request's token says under this name.
-    pub(crate) fn claim<'b>(&self, carries: Carries<'b>, path: &str) -> Option<Cow<'b, str>> {
+    pub(crate) fn claim<'b>(&self, carries: TokenSource<'b>, path: &str) -> Option<Cow<'b, str>> {
         self.claims(carries)?.get(path)
     }
 
     /// Returns what is wrong with a request's token, if such requests are not wanted.
-    pub(crate) fn unwelcome(&self, carries: Carries<'_>) -> Option<Unwelcome> {
+    pub(crate) fn unwelcome(&self, carries: TokenSource<'_>) -> Option<Unwelcome> {
         if self.on_invalid == OnInvalid::ByIp {
             return None;
         }
         match *self.looked(carries)? {
-            Looked::Verified(_) | Looked::KeyPending | Looked::Untried(None) => None,
-            Looked::Invalid(invalid) => Some(Unwelcome::invalid_token(invalid)),
-            Looked::Untried(Some(decision)) => {
+            TokenVerdict::Verified(_) | TokenVerdict::KeyPending | TokenVerdict::Untried(None) => {
+                None
+            }
+            TokenVerdict::Invalid(invalid) => Some(Unwelcome::invalid_token(invalid)),
+            TokenVerdict::Untried(Some(decision)) => {
                 let decision = Decision::uncharged(decision, Source::Store);
                 Some(Unwelcome::not_verified(self.verifications.clone()?, decision))
             }
@@ -279,39 +287,39 @@ impl Tokens {
     }
 }
 
-/// What a request has under `Authorization`.
+/// The token in a request's `Authorization` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carried<'h> {
-    /// Nothing, or what is for others, such as `Basic …`.
+enum AuthorizationToken<'h> {
+    /// No header, or one of another scheme, such as `Basic …`.
     Nothing,
     /// `Bearer …`.
     Token(&'h str),
-    /// A bearer without a token, or with what can be none; or one line of several, of which each may be meant.
+    /// A bearer without a token, or with text that cannot be a token; or several lines, each of which may be meant.
     Unreadable,
 }
 
-fn carried(headers: &HeaderMap) -> Carried<'_> {
+fn carried(headers: &HeaderMap) -> AuthorizationToken<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
-    let Some(first) = lines.next() else { return Carried::Nothing };
+    let Some(first) = lines.next() else { return AuthorizationToken::Nothing };
     let carried = carried_by(first);
     lines.fold(carried, |carried, line| match (carried, carried_by(line)) {
-        (Carried::Nothing, Carried::Nothing) => Carried::Nothing,
-        _ => Carried::Unreadable,
+        (AuthorizationToken::Nothing, AuthorizationToken::Nothing) => AuthorizationToken::Nothing,
+        _ => AuthorizationToken::Unreadable,
     })
 }
 
-/// What a line has: the scheme ends where a name does, then come spaces, then the token.
-fn carried_by(line: &[u8]) -> Carried<'_> {
+/// Reads a line: the scheme, spaces, then the token.
+fn carried_by(line: &[u8]) -> AuthorizationToken<'_> {
     let line = line.trim_ascii_start();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let (scheme, rest) = line.split_at(line.iter().take_while(|byte| is_name(byte)).count());
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Carried::Nothing;
+        return AuthorizationToken::Nothing;
     }
     let token = rest.strip_prefix(b" ").and_then(|token| str::from_utf8(token).ok());
     match token.map(|token| token.trim_start_matches(' ')) {
-        Some(token) if !token.is_empty() => Carried::Token(token),
-        _ => Carried::Unreadable,
+        Some(token) if !token.is_empty() => AuthorizationToken::Token(token),
+        _ => AuthorizationToken::Unreadable,
     }
 }
 
@@ -321,8 +329,8 @@ mod tests {
 
     #[test]
     fn a_bearer_that_cannot_be_read_is_not_nothing() {
-        use Carried::{Nothing, Token, Unreadable};
-        let table: [(&[&[u8]], Carried<'_>); 26] = [
+        use AuthorizationToken::{Nothing, Token, Unreadable};
+        let table: [(&[&[u8]], AuthorizationToken<'_>); 26] = [
             (&[], Nothing),
             (&[b""], Nothing),
             (&[b"Basic YTpi"], Nothing),

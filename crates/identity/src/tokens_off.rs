@@ -1,4 +1,4 @@
-//! What stands for tokens where the library is built without the feature `jwt`: nothing is believed of them.
+//! Replaces `tokens` in builds without the feature `jwt`: no token is accepted.
 
 use std::borrow::Cow;
 
@@ -16,10 +16,10 @@ pub(crate) struct Tokens {}
 #[derive(Debug, Default)]
 pub(crate) struct Bearer {}
 
-/// What a request carries, which nobody looks at.
+/// The token of a request, which is ignored.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "the same fields as with tokens")]
-pub(crate) struct Carries<'b> {
+pub(crate) struct TokenSource<'b> {
     pub(crate) bearer: &'b Bearer,
     pub(crate) headers: &'b HeaderMap,
     pub(crate) address: &'b str,
@@ -45,11 +45,11 @@ impl Tokens {
         None
     }
 
-    pub(crate) fn claim<'b>(&self, _: Carries<'b>, _: &str) -> Option<Cow<'b, str>> {
+    pub(crate) fn claim<'b>(&self, _: TokenSource<'b>, _: &str) -> Option<Cow<'b, str>> {
         None
     }
 
-    pub(crate) fn unwelcome(&self, _: Carries<'_>) -> Option<Unwelcome> {
+    pub(crate) fn unwelcome(&self, _: TokenSource<'_>) -> Option<Unwelcome> {
         None
     }
 }

@@ -1,10 +1,10 @@
-//! A token that keeps its request from going.
+//! A token because of which its request is refused.
 
 use tollgate_limiter::{Decision, Scope};
 
 use crate::invalid_token::InvalidToken;
 
-/// A token that keeps its request from going.
+/// A token because of which its request is refused.
 #[derive(Debug)]
 pub struct Unwelcome {
     why: Why,
@@ -13,7 +13,7 @@ pub struct Unwelcome {
 #[derive(Debug)]
 enum Why {
     Invalid(InvalidToken),
-    /// After too many bad ones of its address. Boxed, because it is rare and large.
+    /// After too many bad tokens of its address. Boxed, because it is rare and large.
     NotVerified(Box<(Scope, Decision)>),
 }
 

@@ -1,4 +1,4 @@
-//! The tokens that an identity believes, and what a request's token says.
+//! The tokens that an identity accepts, and the claims of a request's token.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::identity::Identity;
 use crate::jwt::{Claims, Jwks, Jwt};
 
 impl Identity {
-    /// Believes what tokens say that these keys have signed: `Authorization: Bearer …`.
+    /// Accepts the claims of tokens that these keys have signed: `Authorization: Bearer …`.
     ///
-    /// A request with a token that is not genuine, expired or not verified is as one without, and limited by its
-    /// address, unless such are [refused](Self::refuse_invalid_tokens). A token without `exp` is rejected too, which
-    /// the log says; [`rejected_tokens`](Self::rejected_tokens) counts all of them.
+    /// A request with a token that is not genuine, expired or not verified is treated like one without a token, and limited
+    /// by its address, unless such requests are [refused](Self::refuse_invalid_tokens). A token without `exp` is rejected
+    /// too, which is logged; [`rejected_tokens`](Self::rejected_tokens) counts all rejected tokens.
     #[must_use]
     pub fn jwt(mut self, jwt: Jwt) -> Identity {
         self.tokens = self.tokens.with_jwt(jwt);
         self
     }
 
-    /// Answers 401 to requests with a token that is not genuine, expired or not to be read; and 429 to those of an
-    /// address that has brought [too many](Self::token_verifications) of them.
+    /// Answers 401 to requests with a token that is not genuine, expired or unreadable; and 429 to requests of an
+    /// address that has sent [too many](Self::token_verifications) such tokens.
     #[must_use]
     pub fn refuse_invalid_tokens(mut self) -> Identity {
         self.tokens.on_invalid = OnInvalid::Unauthorized;
@@ -48,20 +48,20 @@ impl Identity {
         Ok(self)
     }
 
-    /// Why tokens were rejected, and how many for each reason: `no_expiry`, `expired`, `signature` and so on, and
+    /// Returns why tokens were rejected, and how many for each reason: `no_expiry`, `expired`, `signature` and so on, and
     /// `not_verified` after too many bad ones of an address. Empty if no tokens are verified.
     pub fn rejected_tokens(&self) -> Vec<(&'static str, u64)> {
         self.tokens.rejected()
     }
 
-    /// The key sets that tokens are verified with: their keys, and whether those are fresh.
+    /// Returns the key sets that tokens are verified with: their keys, and whether they are fresh.
     pub fn key_sets(&self) -> &[Jwks] {
         self.tokens.key_sets()
     }
 }
 
 impl RequestHead<'_> {
-    /// What its token says, if it has one that is genuine.
+    /// Returns the claims of its token, if it has a genuine one.
     pub fn claims(&self) -> Option<&Arc<Claims>> {
         self.identity.tokens.claims(self.carries())
     }

@@ -89,9 +89,9 @@ impl Across {
         Across { servers, call, deadline, answers, together: Vec::new() }
     }
 
-    /// Decides the check. Places that are only looked at come first: what they refuse is charged nowhere. Places that cannot
-    /// refuse come last, so that they are only charged for what the others admit, and before them those that could not give
-    /// everything back.
+    /// Decides the check, in this order: first the places that are only looked at, because a check that they refuse is
+    /// charged nowhere; then the places that can give their charges back, then the places that cannot (shaping limits); last
+    /// the places that cannot refuse, which are so charged only for checks that all others admit.
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
             Request::Together { charges, .. } => {

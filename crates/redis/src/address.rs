@@ -14,7 +14,7 @@ use super::tls::Certificates;
 #[derive(Clone, Debug)]
 pub(super) enum Deployment {
     One(Server),
-    /// A cluster: some of its servers, which are asked for the others.
+    /// A cluster: some of its servers. Their replies name the others.
     Cluster {
         seeds: Vec<Server>,
     },
@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Returns host and port, or the socket's path: `redis.example:6379`, `[::1]:6379`, `/run/redis.sock`. In one form
-    /// however the URL spells it, without user and password.
+    /// The form is the same however the URL spells the address, without user and password.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -148,7 +148,7 @@ impl Server {
     }
 }
 
-/// Without the user: in a URL without the colon, the password stands there.
+/// Leaves the user out: a URL without the colon has the password in the user's place.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")

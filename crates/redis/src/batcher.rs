@@ -1,7 +1,7 @@
-//! What waits to be sent, and when it goes. No clock and no I/O.
+//! The queue of requests for one server, and when they are sent. No clock and no I/O.
 //!
-//! What comes while nothing is on its way goes at once. What comes later waits until something is
-//! back, and then goes together. There is no timer: an idle caller waits for nobody.
+//! A request that arrives while nothing is in flight is sent at once. Requests that arrive later wait until a batch is
+//! back, and are then sent together. There is no timer: a request never waits for others to fill a batch.
 //!
 //! Slow requests have a lane and a quota of their own, so that a client that sends many of them does
 //! not delay the checks of other clients: slow requests are sent in separate batches, one batch at a
@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-/// How many batches may be on their way at once: while the server works on one, we make the next.
+/// How many batches may be in flight at once: while the server works on one, the next one is made.
 const MAX_IN_FLIGHT: usize = 2;
 
 /// The largest weight of a batch. The server serves nothing else while it runs a batch: about 4 us per unit of weight,
@@ -19,11 +19,11 @@ pub(super) const MAX_BATCH: usize = 64;
 /// The weight of other requests, if any wait, that is sent for each unit of weight of slow requests.
 const OTHERS_PER_SLOW: usize = 3;
 
-/// Requests that wait for their turn.
+/// Requests that wait to be sent.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
     queues: [Queue<T>; 3],
-    /// The number of the last that was put in.
+    /// The number of the request that was put in last.
     newest: u64,
     in_flight: usize,
     is_slow_in_flight: bool,
@@ -39,11 +39,11 @@ pub(super) struct Room {
     pub(super) others: usize,
 }
 
-/// Where a request waits. They go in the order in which they came, wherever that is.
+/// The queue in which a request waits. Requests of `Usual` and `Patient` are sent in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Usual,
-    /// Of those who have longer: nobody is behind them who must be told before them.
+    /// Requests with more time than the limiter's deadline. A lane of their own keeps each queue in order of deadlines.
     Patient,
     /// Requests that may take the server much longer than a check.
     Slow,
@@ -64,20 +64,20 @@ pub(super) struct Batch<T> {
     pub(super) is_slow: bool,
 }
 
-/// What to do after a request was put in.
+/// Says what the caller does after it has put a request in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Begin to send: take batches until there are none.
+    /// Start to send: take batches until one is empty.
     Send,
-    /// Nothing: somebody is sending, and will take it along.
+    /// Nothing: another task is sending, and will take the request along.
     Wait,
 }
 
 /// There is no room for the request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full<T> {
+pub(super) struct QueueFull<T> {
     pub(super) request: T,
-    /// The weight of what waits already.
+    /// The weight of the requests that wait already.
     pub(super) waiting: usize,
 }
 
@@ -93,7 +93,7 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// The weight of all that wait.
+    /// Returns the weight of all waiting requests.
     pub(super) fn weight(&self) -> usize {
         self.queues.iter().map(|queue| queue.weight).sum()
     }
@@ -102,7 +102,7 @@ impl<T> Batcher<T> {
         &mut self.queues[lane as usize]
     }
 
-    /// The weight that waits in the lanes which share their room with `lane`, and the largest allowed.
+    /// Returns the weight that waits in the lanes which share their room with `lane`, and the largest allowed.
     fn waiting_beside(&self, lane: Lane) -> (usize, usize) {
         let slow = self.queues[Lane::Slow as usize].weight;
         match lane {
@@ -111,11 +111,16 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Puts a request at the end of a queue. What is too heavy for any queue goes in when nothing waits.
-    pub(super) fn put(&mut self, request: T, weight: usize, lane: Lane) -> Result<Next, Full<T>> {
+    /// Puts a request at the end of a queue. A request that is too heavy for any queue goes in when nothing waits.
+    pub(super) fn put(
+        &mut self,
+        request: T,
+        weight: usize,
+        lane: Lane,
+    ) -> Result<Next, QueueFull<T>> {
         let (waiting, most) = self.waiting_beside(lane);
         if waiting > 0 && waiting.saturating_add(weight) > most {
-            return Err(Full { request, waiting });
+            return Err(QueueFull { request, waiting });
         }
         self.newest += 1;
         let number = self.newest;
@@ -127,8 +132,8 @@ impl<T> Batcher<T> {
         Ok(Next::Send)
     }
 
-    /// The next batch for one who sends, of a weight up to [`MAX_BATCH`], or of one request that is
-    /// heavier. Empty if no waiting request may be sent: the caller must then stop sending.
+    /// Returns the next batch for a sender: up to [`MAX_BATCH`] in weight, or one request that is heavier. Empty if no
+    /// waiting request may be sent: the caller must then stop sending.
     pub(super) fn take(&mut self) -> Batch<T> {
         let is_slow = self.is_next_slow();
         let lanes = if is_slow { &[Lane::Slow][..] } else { &Lane::OTHERS };
@@ -165,22 +170,22 @@ impl<T> Batcher<T> {
         self.is_slow_in_flight = false;
     }
 
-    /// The lane of the request that came first, and its weight.
+    /// Returns the lane of the request that came first, and its weight.
     fn next(&self, lanes: &[Lane]) -> Option<(Lane, usize)> {
         let fronts = lanes.iter().filter_map(|&lane| {
-            let Place { number, request } = self.queues[lane as usize].waiting.front()?;
+            let QueueEntry { number, request } = self.queues[lane as usize].waiting.front()?;
             Some((*number, lane, request.as_ref()?.1))
         });
         let first = fronts.min_by_key(|(number, ..)| *number);
         first.map(|(_, lane, weight)| (lane, weight))
     }
 
-    /// The first in a queue.
+    /// Returns the first request of a queue.
     pub(super) fn front(&self, lane: Lane) -> Option<&T> {
         self.queues[lane as usize].front()
     }
 
-    /// Takes those out of the front of a queue that need not wait any longer, up to the first that must.
+    /// Removes requests from the front of a queue while `is_over` holds, and returns them.
     pub(super) fn take_over(&mut self, lane: Lane, is_over: impl Fn(&T) -> bool) -> Vec<T> {
         let queue = self.queue(lane);
         let mut over = Vec::new();
@@ -190,18 +195,18 @@ impl<T> Batcher<T> {
         over
     }
 
-    /// The number of the request that was put in last.
+    /// Returns the number of the request that was put in last.
     pub(super) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// Takes out one that need not wait any longer, if it still does. However many wait, that takes no
-    /// time to speak of: under load they all may be over at once.
+    /// Removes a request by its number, if it still waits. A binary search, so that long queues cost little
+    /// more: under load all requests may time out at once.
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         self.queues.iter_mut().find_map(|queue| queue.remove(number))
     }
 
-    /// Takes out everything that waits, in order of arrival, for a sender that cannot go on.
+    /// Removes and returns all waiting requests, in order of arrival, for a sender that has to stop.
     pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
         self.is_slow_in_flight = false;
@@ -212,21 +217,21 @@ impl<T> Batcher<T> {
     }
 }
 
-/// Those of one lane.
+/// The queue of one lane.
 #[derive(Debug)]
 struct Queue<T> {
-    /// In the order of their numbers; the first is not empty.
-    waiting: VecDeque<Place<T>>,
-    /// How many of the places are empty.
+    /// In the order of their numbers; the first entry is not empty.
+    waiting: VecDeque<QueueEntry<T>>,
+    /// How many entries are empty.
     empty: usize,
     /// The weight of the requests in the queue.
     weight: usize,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct QueueEntry<T> {
     number: u64,
-    /// With its weight; none if it was taken out.
+    /// The request and its weight; `None` if it was removed.
     request: Option<(T, usize)>,
 }
 
@@ -236,7 +241,7 @@ impl<T> Queue<T> {
     }
 
     fn put(&mut self, number: u64, request: T, weight: usize) {
-        self.waiting.push_back(Place { number, request: Some((request, weight)) });
+        self.waiting.push_back(QueueEntry { number, request: Some((request, weight)) });
         self.weight += weight;
     }
 
@@ -285,7 +290,7 @@ mod tests {
         Batcher::new(Room { slow: 200, others })
     }
 
-    /// The requests of the next batch, none of which is slow.
+    /// Returns the requests of the next batch, which must not be slow.
     fn take(batcher: &mut Batcher<usize>) -> Vec<usize> {
         let Batch { requests, is_slow } = batcher.take();
         assert!(!is_slow);
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_goes_at_once_and_what_comes_meanwhile_goes_together() {
+    fn first_request_is_sent_at_once_and_later_ones_together() {
         let mut batcher = batcher();
         for sender in 0..MAX_IN_FLIGHT {
             assert_eq!(batcher.put(sender, 1, Usual), Ok(Next::Send));
@@ -306,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nothing_stops_and_the_next_request_begins_again() {
+    fn sender_stops_at_an_empty_batch_and_the_next_request_starts_another() {
         let mut batcher = batcher();
         for _ in 0..10 {
             assert_eq!(batcher.put(1, 1, Usual), Ok(Next::Send));
@@ -316,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_by_weight_and_a_heavy_request_goes_alone() {
+    fn batch_is_bounded_by_weight_and_a_heavy_request_goes_alone() {
         let mut batcher = batcher();
         for weight in [40, 24, 1, 500, 7] {
             batcher.put(weight, weight, Usual).unwrap();
@@ -328,18 +333,18 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded_by_weight_and_has_room_again() {
+    fn queue_is_bounded_by_weight_and_has_room_again() {
         let mut batcher = with_room(20);
         assert_eq!(batcher.put(1, 12, Usual), Ok(Next::Send));
         assert_eq!(batcher.put(2, 8, Usual), Ok(Next::Send));
-        assert_eq!(batcher.put(3, 1, Usual), Err(Full { request: 3, waiting: 20 }));
+        assert_eq!(batcher.put(3, 1, Usual), Err(QueueFull { request: 3, waiting: 20 }));
         assert_eq!(take(&mut batcher), [1, 2]);
         assert_eq!(batcher.put(3, 30, Usual), Ok(Next::Wait), "into an empty queue");
-        assert_eq!(batcher.put(4, 1, Usual), Err(Full { request: 4, waiting: 30 }));
+        assert_eq!(batcher.put(4, 1, Usual), Err(QueueFull { request: 4, waiting: 30 }));
     }
 
     #[test]
-    fn what_is_taken_out_leaves_room_and_the_others_their_order() {
+    fn removed_requests_leave_room_and_keep_the_order_of_the_others() {
         let mut batcher = with_room(10);
         let numbers = [1, 2, 3, 4, 5].map(|request| {
             batcher.put(request, 2, Usual).unwrap();
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_behind_one_that_waits_leaves_nothing_behind() {
+    fn removed_requests_leave_no_entries_behind_a_waiting_one() {
         let mut batcher = batcher();
         batcher.put(0, 1, Usual).unwrap();
         for request in 1..1_000 {
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_heavy_goes_into_a_queue_that_was_emptied() {
+    fn heavy_request_goes_into_a_queue_that_was_emptied() {
         let mut batcher = with_room(10);
         let numbers = [1, 2].map(|request| {
             batcher.put(request, 5, Usual).unwrap();
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn those_at_the_front_are_taken_out_up_to_the_first_that_must_wait() {
+    fn overdue_requests_are_removed_from_the_front_only() {
         let mut batcher = batcher();
         for request in [1, 2, 3, 9, 4] {
             batcher.put(request, 2, Usual).unwrap();
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_gives_up_leaves_nothing_behind_and_others_can_send() {
+    fn sender_that_gives_up_leaves_nothing_behind_and_others_can_send() {
         let mut batcher = batcher();
         batcher.put(1, 1, Usual).unwrap();
         batcher.take();
@@ -408,19 +413,19 @@ mod tests {
     }
 
     #[test]
-    fn those_of_both_lanes_go_in_the_order_in_which_they_came() {
+    fn usual_and_patient_requests_are_sent_in_order_of_arrival() {
         let mut batcher = with_room(10);
         for (request, lane) in [(1, Patient), (2, Usual), (3, Usual), (4, Patient), (5, Usual)] {
             batcher.put(request, 2, lane).unwrap();
         }
-        assert_eq!(batcher.put(6, 1, Patient), Err(Full { request: 6, waiting: 10 }));
+        assert_eq!(batcher.put(6, 1, Patient), Err(QueueFull { request: 6, waiting: 10 }));
         assert_eq!(batcher.remove(3), Some(3));
         assert_eq!(take(&mut batcher), [1, 2, 4, 5]);
         assert_eq!((batcher.weight(), take(&mut batcher)), (0, vec![]));
     }
 
     #[test]
-    fn one_who_is_patient_does_not_hide_others_who_are_over() {
+    fn patient_request_does_not_hide_overdue_ones() {
         let mut batcher = batcher();
         for (request, lane) in [(1, Patient), (2, Usual), (3, Usual)] {
             batcher.put(request, 1, lane).unwrap();
@@ -465,14 +470,14 @@ mod tests {
     fn slow_requests_have_a_queue_bound_of_their_own() {
         let mut batcher = with_room(20);
         batcher.put(1, 190, Slow).unwrap();
-        assert_eq!(batcher.put(2, 11, Slow), Err(Full { request: 2, waiting: 190 }));
+        assert_eq!(batcher.put(2, 11, Slow), Err(QueueFull { request: 2, waiting: 190 }));
         batcher.put(3, 20, Usual).unwrap();
-        assert_eq!(batcher.put(4, 1, Patient), Err(Full { request: 4, waiting: 20 }));
+        assert_eq!(batcher.put(4, 1, Patient), Err(QueueFull { request: 4, waiting: 20 }));
         assert!(batcher.put(5, 10, Slow).is_ok());
     }
 
     #[test]
-    fn a_slow_batch_that_is_given_up_does_not_block_the_next() {
+    fn slow_batch_that_is_given_up_does_not_block_the_next() {
         let mut batcher = batcher();
         batcher.put(1, 64, Slow).unwrap();
         assert!(batcher.take().is_slow);

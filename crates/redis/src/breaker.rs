@@ -1,37 +1,37 @@
 //! A circuit breaker: a server that does not answer is left alone for a while, and then tried with
 //! one batch. No clock and no I/O.
 //!
-//! It is closed while all is well. It opens after 5 bad outcomes in a row, or if half of those of the
-//! last second were bad. Then nothing is admitted for 100 ms, then one batch, the probe. If that is
-//! answered, it closes; if not, it is open for twice as long, up to a second.
+//! The breaker is closed while the server is well. It opens after 5 bad outcomes in a row, or if half of the outcomes
+//! of the last second were bad. Then nothing is admitted for 100 ms, and after that one batch, the probe. If the probe
+//! is answered, the breaker closes; if not, it stays open for twice as long, up to a second.
 //!
-//! Every phase is a period with a number, and so is every ticket: what was sent in an earlier period
-//! has no say in this one.
+//! Every phase is a period with a number. A ticket carries the number of its period, and the outcome of a batch that
+//! was sent in an earlier period is ignored.
 
-/// So many bad outcomes in a row open it.
+/// The number of bad outcomes in a row that opens the breaker.
 const MAX_BAD_IN_A_ROW: u32 = 5;
 
-/// Of fewer outcomes in a second, half being bad says nothing.
+/// With fewer outcomes in a second, it does not matter that half of them are bad.
 const MIN_OUTCOMES: u64 = 20;
 
 /// The outcomes of a second are counted in two halves.
 const HALF_SECOND_US: u64 = 500_000;
 
-/// How long it is open, at first and at most, before jitter.
+/// How long the breaker is open, at first and at most, before jitter.
 const MIN_PAUSE_US: u64 = 100_000;
 const MAX_PAUSE_US: u64 = 1_000_000;
 
-/// A probe that was not reported for so long never will be: its task was dropped. Or for twice the
-/// deadline, if that is longer.
+/// A probe that has not been reported after this time, or after twice the deadline if that is longer, never will be: its
+/// task was dropped.
 const MAX_PROBE_US: u64 = 5_000_000;
 
-/// While a probe is out, nobody knows for how long: look again after this.
+/// How long a caller should wait while a probe is in flight: the end of the probe is not known.
 const LOOK_AGAIN_US: u64 = 1_000;
 
-/// After so long closed, the trouble that opens it is a new one.
+/// After this time closed, the next failure counts as a new one: the pause starts small again.
 const SETTLED_US: u64 = 10_000_000;
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Slow,
 }
 
-/// Leave to send a batch, in one period.
+/// The permission to send a batch, valid for one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -49,21 +49,21 @@ pub(super) enum State {
     Closed,
     /// Nothing is admitted.
     Open,
-    /// One batch is admitted, or on its way.
+    /// One batch is admitted, or is in flight.
     HalfOpen,
 }
 
-/// The breaker of one server. Times are of a monotonic clock; it may step back a little.
+/// The breaker of one server. Times are of a monotonic clock, which may step back a little.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
     phase: Phase,
-    /// Another one in every phase.
+    /// A new number in every phase.
     period: u64,
-    /// How long it was open last, before jitter; 0 if it never was.
+    /// How long the breaker was open last, before jitter; 0 if it never was.
     pause_us: u64,
     bad_in_a_row: u32,
-    recent: Recent,
-    /// The state of a xorshift, never 0.
+    recent: RecentOutcomes,
+    /// The state of a xorshift generator, never 0.
     random: u64,
     max_probe_us: u64,
 }
@@ -76,20 +76,21 @@ enum Phase {
 }
 
 impl Breaker {
-    /// Closed. Nodes with other seeds probe at other times; an outcome is known after the deadline.
+    /// Returns a closed breaker. Breakers with other seeds probe at other times. `deadline_us` is the time after which an
+    /// outcome is known.
     pub(super) fn new(seed: u64, deadline_us: u64) -> Breaker {
         Breaker {
             phase: Phase::Closed { since_us: 0 },
             period: 0,
             pause_us: 0,
             bad_in_a_row: 0,
-            recent: Recent::default(),
+            recent: RecentOutcomes::default(),
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1),
             max_probe_us: deadline_us.saturating_mul(2).max(MAX_PROBE_US),
         }
     }
 
-    /// Whether a batch may go; if not, how long until the next may, in microseconds.
+    /// Admits a batch, or returns how long until the next batch may go, in microseconds.
     pub(super) fn admit(&mut self, now_us: u64) -> Result<Ticket, u64> {
         if let Some(left_us) = self.is_open(now_us) {
             return Err(left_us);
@@ -100,7 +101,7 @@ impl Breaker {
         Ok(Ticket(self.period))
     }
 
-    /// Like [`Breaker::admit`], but only looks: for a request that would join a queue.
+    /// Like [`Breaker::admit`], but changes nothing: for a request that would join a queue.
     #[inline]
     pub(super) fn is_open(&self, now_us: u64) -> Option<u64> {
         match self.phase {
@@ -113,7 +114,7 @@ impl Breaker {
         }
     }
 
-    /// Says what became of a batch. Of an earlier period, it changes nothing.
+    /// Records the outcome of a batch. Ignores a batch of an earlier period.
     pub(super) fn report(&mut self, ticket: Ticket, outcome: Outcome, now_us: u64) {
         if ticket.0 != self.period {
             return;
@@ -128,7 +129,7 @@ impl Breaker {
             }
             Phase::Probing { .. } if is_bad => self.open(self.pause_us, now_us),
             Phase::Probing { .. } => self.close(now_us),
-            // Nobody has a ticket.
+            // No ticket has this period.
             Phase::Open { .. } => {}
         }
     }
@@ -148,7 +149,7 @@ impl Breaker {
         }
     }
 
-    /// Counts an outcome, and says whether it must open.
+    /// Counts an outcome. Returns whether the breaker must open.
     fn is_too_bad(&mut self, is_bad: bool, now_us: u64) -> bool {
         self.bad_in_a_row = if is_bad { self.bad_in_a_row + 1 } else { 0 };
         self.recent.count(is_bad, now_us);
@@ -164,7 +165,7 @@ impl Breaker {
 
     fn close(&mut self, now_us: u64) {
         self.bad_in_a_row = 0;
-        self.recent = Recent::default();
+        self.recent = RecentOutcomes::default();
         self.enter(Phase::Closed { since_us: now_us });
     }
 
@@ -173,7 +174,7 @@ impl Breaker {
         self.period = self.period.wrapping_add(1);
     }
 
-    /// Up to a fifth more or less.
+    /// Adds or takes away up to a fifth.
     fn jittered_us(&mut self, pause_us: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -183,15 +184,15 @@ impl Breaker {
     }
 }
 
-/// What is left of a time that began at `since_us`, if anything. A clock that has stepped back can
-/// make it last twice as long at most.
+/// Returns what is left of a period that began at `since_us`, if anything. A clock that has stepped back can make the
+/// period last twice as long at most.
 fn left_us(since_us: u64, lasts_us: u64, now_us: u64) -> Option<u64> {
     lasts_us.checked_sub(now_us.abs_diff(since_us)).filter(|&left_us| left_us > 0)
 }
 
 /// The outcomes of this half second and of the one before it.
 #[derive(Clone, Debug, Default)]
-struct Recent {
+struct RecentOutcomes {
     older: Tally,
     newer: Tally,
     /// When the newer half began.
@@ -204,7 +205,7 @@ struct Tally {
     bad: u64,
 }
 
-impl Recent {
+impl RecentOutcomes {
     fn count(&mut self, is_bad: bool, now_us: u64) {
         self.turn(now_us);
         self.newer.all += 1;
@@ -223,9 +224,9 @@ impl Recent {
         }
         let next_us = self.begun_us.saturating_add(HALF_SECOND_US);
         *self = if now_us.abs_diff(next_us) < HALF_SECOND_US {
-            Recent { older: self.newer, newer: Tally::default(), begun_us: next_us }
+            RecentOutcomes { older: self.newer, newer: Tally::default(), begun_us: next_us }
         } else {
-            Recent { begun_us: now_us, ..Recent::default() }
+            RecentOutcomes { begun_us: now_us, ..RecentOutcomes::default() }
         };
     }
 }
@@ -243,7 +244,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
     const START: u64 = 1_000 * SECOND;
 
-    /// One batch after the other, until it opens.
+    /// Sends bad batches until the breaker opens.
     fn open(breaker: &mut Breaker, now_us: u64) {
         for _ in 0..5 {
             let ticket = breaker.admit(now_us).unwrap();
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(breaker.state(now_us), Open);
     }
 
-    /// Opens it, and sends the probe as soon as that may go.
+    /// Opens the breaker, and sends the probe as soon as it may go.
     fn probe(breaker: &mut Breaker, now_us: u64) -> (Ticket, u64) {
         open(breaker, now_us);
         let then_us = now_us + breaker.is_open(now_us).unwrap();
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_closed_at_first_and_while_batches_are_answered() {
+    fn breaker_is_closed_while_batches_are_answered() {
         let mut breaker = Breaker::new(7, 10_000);
         for at_us in START..START + 1_000 {
             assert_eq!((breaker.state(at_us), breaker.is_open(at_us)), (Closed, None));
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn five_bad_outcomes_in_a_row_open_it() {
+    fn five_bad_outcomes_in_a_row_open_the_breaker() {
         let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         let outcomes = [Failed, Slow, Failed, Slow, Answered, Slow, Failed, Slow, Failed, Slow];
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_twenty_outcomes_in_a_second_open_it() {
+    fn half_of_twenty_outcomes_in_a_second_open_the_breaker() {
         let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for count in 0..10 {
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_half_or_less_than_twenty_in_a_second_do_not_open_it() {
+    fn less_than_half_or_less_than_twenty_in_a_second_do_not_open_the_breaker() {
         let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for count in 0..1_000 {
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_a_second_does_not_count() {
+    fn outcomes_older_than_a_second_do_not_count() {
         let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for outcome in [Failed, Failed, Failed, Failed, Answered, Failed, Failed, Failed, Failed] {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_goes_and_the_others_wait_for_it() {
+    fn one_probe_goes_and_other_batches_wait_for_it() {
         let mut breaker = Breaker::new(7, 10_000);
         open(&mut breaker, START);
         let then_us = START + breaker.is_open(START).unwrap();
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_probe_that_fails_doubles_the_time_up_to_a_second() {
+    fn every_failed_probe_doubles_the_pause_up_to_a_second() {
         for outcome in [Failed, Slow] {
             let mut breaker = Breaker::new(7, 10_000);
             let (mut ticket, mut now_us) = probe(&mut breaker, START);
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_never_reported_is_replaced_after_five_seconds() {
+    fn probe_that_is_never_reported_is_replaced_after_five_seconds() {
         let mut breaker = Breaker::new(7, 10_000);
         let (lost, sent_us) = probe(&mut breaker, START);
         let late_us = sent_us + 5 * SECOND;
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_it_opened_has_no_say() {
+    fn outcomes_of_earlier_periods_are_ignored() {
         let mut breaker = Breaker::new(7, 10_000);
         let early = breaker.admit(START).unwrap();
         open(&mut breaker, START);
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_anew_after_it_closed() {
+    fn breaker_counts_anew_after_it_closed() {
         let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for _ in 0..10 {
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_doubling_unless_it_was_closed_for_ten_seconds() {
+    fn pause_keeps_doubling_unless_the_breaker_was_closed_for_ten_seconds() {
         let mut breaker = Breaker::new(7, 10_000);
         let (mut ticket, mut now_us) = probe(&mut breaker, START);
         let cases = [(0, 200), (9_999, 400), (9_999, 800), (10_000, 100), (1, 200)];
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_at_its_ends_or_far_back_does_not_hold_it_open() {
+    fn clock_at_its_ends_or_far_back_does_not_hold_the_breaker_open() {
         for at_us in [0, START, u64::MAX] {
             let mut breaker = Breaker::new(7, 10_000);
             open(&mut breaker, at_us);
@@ -492,7 +493,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Act {
         Admit,
-        /// Of one of the tickets that are out.
+        /// Reports the outcome of one of the tickets that are out.
         Report(prop::sample::Index, Outcome),
         Wait(u64),
         StepBack(u64),
@@ -510,16 +511,16 @@ mod tests {
         ]
     }
 
-    /// What is known about a breaker from outside.
+    /// A breaker, and what a caller knows about it.
     struct Watched {
         breaker: Breaker,
         now_us: u64,
-        /// Not reported, of this period and of earlier ones.
+        /// Unreported tickets, of this period and of earlier ones.
         fresh: Vec<Ticket>,
         stale: Vec<Ticket>,
-        /// When the latest probe went, until it is reported.
+        /// When the latest probe was sent, until it is reported.
         probe_us: Option<u64>,
-        /// When and whether bad, since it closed.
+        /// When each outcome was reported and whether it was bad, since the breaker closed.
         outcomes: Vec<(u64, bool)>,
     }
 
@@ -589,8 +590,8 @@ mod tests {
             last.filter(|(_, is_bad)| *is_bad).count() == 5
         }
 
-        /// Whether it may open for its recent outcomes, and has: which of those between half a second
-        /// and a second count depends on where the halves begin, and on how the clock stepped back.
+        /// Returns whether the breaker has opened, and its recent outcomes may be the cause. An outcome between half a second
+        /// and a second ago counts or not, depending on when the halves begin and on how the clock stepped back.
         fn is_half_bad(&self) -> bool {
             if self.breaker.state(self.now_us) != Open {
                 return false;
@@ -609,7 +610,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happens_it_opens_for_a_cause_and_never_for_ever(
+        fn breaker_opens_only_for_a_cause_and_never_for_ever(
             seed in any::<u64>(),
             acts in vec(any_act(), 0..400),
         ) {

@@ -24,7 +24,7 @@ pub struct Redis {
     on_failure: Option<OnFailure>,
 }
 
-/// Where the servers are, and how they are used.
+/// The servers, and the settings for their use.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) deployment: Deployment,
@@ -64,33 +64,33 @@ impl Settings {
 }
 
 impl Redis {
-    /// On Redis or Valkey, at one of these:
+    /// Returns the settings of a limiter on Redis or Valkey, at one of these addresses:
     ///
     /// - `redis://[user[:password]@]host[:port][/database]`, or `redis+unix:///path/of/a.sock`: one server
-    /// - `redis+cluster://[user[:password]@]host[:port],host[:port],…`: a cluster; some of its nodes, which
-    ///   are asked for the others
+    /// - `redis+cluster://[user[:password]@]host[:port],host[:port],…`: a cluster, given by some of its nodes; they name
+    ///   the others
     /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/database]`: the primary of that name, as
-    ///   these sentinels know it; `?sentinel_user=…&sentinel_password=…` is for themselves
+    ///   these sentinels know it; `?sentinel_user=…&sentinel_password=…` is the login at the sentinels
     /// - `redis+shards://[user[:password]@]host[:port],…[/database]`: servers that know nothing of each
     ///   other; each key is on one of them, which depends on their addresses, not on their order
     ///
-    /// With `rediss` instead of `redis`, over TLS (feature `tls`). Redis must be version 6 or newer; a
+    /// `rediss` instead of `redis` means TLS (feature `tls`). Redis must be version 6 or newer; a
     /// proxy that does not know its `HELLO` needs `?protocol=resp2`.
     ///
-    /// Limits then hold for all processes that use the same servers and prefix. Nothing is connected
-    /// yet; that happens with the first check, and again when a connection breaks.
+    /// Limits hold for all processes that use the same servers and prefix. This call does not connect; the first
+    /// check does, and again when a connection breaks.
     ///
-    /// Several limits of one check are one script, all or none, where their keys are on one server and,
-    /// in a cluster, in one slot: all limits of one id are. Otherwise they are charged one place after
-    /// the other, and given back if one refuses: no limit admits too much, but while such a check is on its
-    /// way others miss what it may give back.
+    /// One script decides several limits of one check, all or none, if their keys are on one server and,
+    /// in a cluster, in one slot. That is so for all limits of one id. Otherwise the places are charged one after
+    /// the other, and the charges are given back if one place refuses: no limit admits too much, but while such a check is
+    /// under way, other requests miss the units that it may give back.
     ///
-    /// TLS trusts what the system trusts, or the certificates in the file that `SSL_CERT_FILE` names.
-    /// `?ca=/path/to/ca.pem` trusts those in that file instead, and `?cert=/path&key=/path` shows a
-    /// certificate to a server that asks for one; the files are read now.
+    /// TLS trusts the certificates that the system trusts, or the ones in the file that `SSL_CERT_FILE` names.
+    /// `?ca=/path/to/ca.pem` trusts the certificates in that file instead, and `?cert=/path&key=/path` shows a
+    /// certificate to a server that asks for one. The files are read by this call.
     ///
-    /// TLS needs a provider of cryptography for the whole process: rustls's default, AWS-LC, is
-    /// installed here unless the application has installed another before.
+    /// TLS needs a provider of cryptography for the whole process. This call installs rustls's default, AWS-LC,
+    /// unless the application has installed another provider before.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -109,53 +109,54 @@ impl Redis {
         Redis { builder: self.builder.max_bytes(max_bytes), ..self }
     }
 
-    /// Decides at this clock's time instead of the server's: for tests, and to replay what happened.
+    /// Uses this clock's time instead of the server's for decisions: for tests, and to replay recorded requests.
     pub fn clock(self, clock: impl Into<Clock>) -> Redis {
         Redis { builder: self.builder.clock(clock), ..self }
     }
 
-    /// What every key on the server begins with; `tollgate:` unless said. At most 64 bytes, without
+    /// Sets the prefix of every key on the server; the default is `tollgate:`. At most 64 bytes, without
     /// braces and spaces.
     pub fn prefix(mut self, prefix: &str) -> Result<Redis, Error> {
         self.settings.set_prefix(prefix)?;
         Ok(self)
     }
 
-    /// How long a request may take, waiting for others included; 10 ms unless said. At least 1 ms, at
-    /// most an hour. Opening a connection may take longer: the requests that come meanwhile fail in
-    /// time.
+    /// Sets how long a request may take, with its time in the queue; the default is 10 ms. At least 1 ms, at
+    /// most an hour. Opening a connection may take longer: the requests that arrive meanwhile still fail at their
+    /// deadlines.
     ///
-    /// A scope may have [its own](tollgate_limiter::Scope::deadline). Servers are judged by this one: to miss a shorter one
-    /// is no failure of theirs.
+    /// A scope may have [its own](tollgate_limiter::Scope::deadline). Whether a server fails is judged by this deadline: a
+    /// reply that only misses a scope's shorter deadline is not a failure of the server.
     pub fn deadline(mut self, deadline: Duration) -> Redis {
         self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
-    /// Sets what a check comes to when the servers fail. Without this, checks are [open](OnFailure::Open), and
+    /// Sets how checks are decided when the servers fail. Without this, checks are [open](OnFailure::Open), and
     /// [acquires](tollgate_limiter::Acquire) wait for their turn in this process. A scope may have
-    /// [its own](tollgate_limiter::Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
-    /// [`Builder::max_bytes`] says.
+    /// [its own](tollgate_limiter::Scope::on_failure). All scopes share the memory for [`OnFailure::Local`], which
+    /// [`Redis::max_bytes`] bounds.
     pub fn on_failure(mut self, on_failure: OnFailure) -> Redis {
         self.on_failure = Some(on_failure);
         self
     }
 
-    /// The most that may wait in [`Scope::acquire`](tollgate_limiter::Scope::acquire), as with [`Builder::max_waiting`].
+    /// Sets how many callers may wait in [`Scope::acquire`](tollgate_limiter::Scope::acquire), as
+    /// [`Builder::max_waiting`] does.
     pub fn max_waiting(self, max_waiting: usize) -> Redis {
         Redis { builder: self.builder.max_waiting(max_waiting), ..self }
     }
 
-    /// Trusts servers whose certificates these have signed, instead of what the system trusts: PEM, as
-    /// in the file that a URL names with `?ca=`. The URL must ask for TLS.
+    /// Trusts servers whose certificates are signed by these, instead of by the ones that the system trusts. PEM, as
+    /// in the file that a URL names with `?ca=`. The URL must use TLS.
     #[cfg(feature = "tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Result<Redis, Error> {
         self.settings.set_root_certificate(pem.into())?;
         Ok(self)
     }
 
-    /// Shows this certificate to a server that asks for one: PEM, as in the files that a URL names with
-    /// `?cert=` and `?key=`. The URL must ask for TLS, and the key must not be encrypted.
+    /// Shows this certificate to a server that asks for one. PEM, as in the files that a URL names with
+    /// `?cert=` and `?key=`. The URL must use TLS, and the key must not be encrypted.
     #[cfg(feature = "tls")]
     pub fn client_certificate(
         mut self,

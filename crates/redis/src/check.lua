@@ -1,53 +1,53 @@
 -- Decides a batch of requests, each on its own, in order. Comes after the twins and the states of the
--- algorithms that the batch is about.
+-- algorithms that the batch needs.
 --
 -- KEYS      the key of every charge, request after request
 -- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each: algorithm, size, and its window, or its rate's units
 --           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping; its
 --           tag; and for plain.lua how a state is unpacked, the tag first
--- ARGV[2]   the requests. A plain check, of one limit, at the server's time, whatever the wait, is
---           <B I2 I7: 0, its limit, its cost. Anything else is <B I2, what and how many charges,
---           and for each <I2 I7 B I7 I7 I7
+-- ARGV[2]   the requests. A plain check, which has one limit, the server's time and no longest wait, is
+--           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
+--           and for each charge <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
---             limit     which of ARGV[1], from 1
+--             limit     its index in ARGV[1], from 1
 --             cost
---             role      0 enforced, 1 shadow, and 2 more if it is only looked at; of a refund, where
---                       its place is: 0 in a window, 1 in a log, 2 in a bucket
+--             role      0 enforced, 1 shadow, plus 2 if the charge is only looked at; for a refund the
+--                       kind of its place: 0 in a window, 1 in a log, 2 in a bucket
 --             at_us     2^53 for the server's time
---             a, b      of a check or peek, the longest wait, 2^53 for any; of a refund, the place
+--             a, b      for a check or peek, the longest wait, 2^53 for any; for a refund, the place
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
 --             1 denied for ever   remaining, reset_after_us, 0
---             2 allowed           remaining, reset_after_us, its place without what follows from
---                                 the rest
+--             2 allowed           remaining, reset_after_us, and the part of its place that does not
+--                                 follow from the rest
 --             3 allowed later     the same, and one more <I7, delay_us
 --             8 to 11             0 to 3, and one more <I7, first_back_us, which is 0 otherwise
---             4 done              what a refund gave back, or which text is the state; how many
---                                 texts after it have the slots of a log; 0
---             5 failed            which text says why, 0, 0
+--             4 done              the units that a refund gave back, or the number of the text that is
+--                                 the state; how many texts after it have the slots of a log; 0
+--             5 failed            the number of the text that says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
---                                 carries over; so are those after it that share a key.
+--                                 carries over; so are later requests that share a key with it.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs. The request and all after it are to be sent again.
---           An answer that is decided all or none with others is followed by one more <I7: how many
---           such requests fit, if it has a longest wait.
+--           The answer to each charge of a check "all or none" is followed by one more <I7: how many
+--           such requests fit, if the charge has a longest wait.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
--- Everything is read and decided before anything is written: what fails has changed nothing.
+-- Everything is read and decided before anything is written: a request that fails has changed nothing.
 local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
--- Is added to a status that first_back_us comes after.
+-- Added to a status if first_back_us follows.
 local AND_FIRST_BACK = 8
 local ANSWER = "<BI7I7I7"
 
 local KEYS = KEYS
 
--- What a state outlives its usefulness by: as far as a clock may step back, and up to a second for
--- rounding; and when the time is the caller's, an hour, because theirs is not the server's.
+-- How much longer a state is kept than it is needed: the 10 s that a clock may step back, and up to a
+-- second for rounding. With the caller's time an hour more, because it may differ from the server's.
 local SPARE_S, CALLERS_SPARE_S = 11, 3611
 
 local server_us
@@ -56,13 +56,13 @@ do
   server_us = time[1] * 1000000 + time[2]
 end
 
--- The states by key, as the requests before have left them; those that are to be written, or with a
--- ttl_s of 0 deleted; and which keys the server had none of.
+-- The states by key, as the earlier requests have left them; the states to write, or to delete if their
+-- ttl_s is 0; and the keys that the server has no state of.
 local states, changed, is_fresh = {}, {}, {}
 -- The packed answer of every charge, in the order of their keys.
 local answers, answered = {}, 0
 local texts = {}
--- Whether something that was decided turned out not to be.
+-- Whether a decision turned out to be void.
 local has_failed = false
 -- The keys of requests that were put off, if there are any.
 local put_off
@@ -102,19 +102,19 @@ local function takes(units)
   return true
 end
 
--- A state under another limit, as a state of its own that is not kept yet, and the limit to decide by; or
--- itself, for as long as it stays under that.
+-- Carries a state over to another limit. Returns the new state, which is not kept yet, and the limit that
+-- decides; or the same state, if it stays under its old limit.
 local carried_over
 
--- The state of a key; nil if it was reached under another limit, and this script cannot read it, or if a
--- request before was put off.
+-- Returns the state of a key; nil if it was reached under another limit and this script cannot read it, or
+-- if an earlier request of the key was put off.
 local function found_at(key, limit)
   local state = states[key]
   if not state then
     local is_new
     state, is_new = read(key, limit)
     states[key] = state
-    -- Not always, because also nil would take its place.
+    -- Only if it is new: assigning nil would also create an entry.
     if is_new then
       is_fresh[key] = true
     end
@@ -125,7 +125,7 @@ local function found_at(key, limit)
   return state
 end
 
--- The same under this limit, and what decides on it: this limit, or another at its size.
+-- Returns the state under this limit, and the limit that decides on it: this one, or the old one at its size.
 local function state_at(key, limit, now_us, cost)
   local state = found_at(key, limit)
   if not state or state.limit == limit or state.problem then
@@ -137,15 +137,15 @@ local function state_at(key, limit, now_us, cost)
 end
 
 local function change(state, now_us, reset_after_us, spare_s)
-  -- One that was carried over takes the place of the other.
+  -- A state that was carried over replaces the old one.
   if not state.ttl_s or states[state.key] ~= state then
     changed[#changed + 1] = state
     states[state.key] = state
   end
   local limit = state.limit
   local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
-  -- By the caller's time, which may find it expired; and by the server's, at which others may decide
-  -- too, for as long as anything can be spent.
+  -- Kept until it expires by the caller's time, and by the server's time, which other requests may use:
+  -- there for at most as long as units can stay spent.
   local longest_us = limit.window_us and 2 * limit.window_us or limit.time_to_full_us + EXPIRY_STEP_US
   local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
   state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
@@ -156,13 +156,13 @@ local function answer(packed)
   answers[answered] = packed
 end
 
--- Leaves requests of this key to the script that carries over.
+-- Leaves later requests of this key to the script that carries over.
 local function put_off_from(key)
   put_off = put_off or {}
   put_off[key] = true
 end
 
--- One text for each state.
+-- Returns a failure. Each state has one text.
 local function packed_failure(state)
   if not state.text then
     texts[#texts + 1] = state.problem .. "\n" .. state.key
@@ -195,10 +195,10 @@ local function packed_decision(
   return struct_pack(ANSWER, status, remaining, reset_after_us, last)
 end
 
--- What was decided may show that a state only looked like one: then more remains than there is.
+-- Returns whether the decision shows that the state is corrupt: more would remain than the limit has.
 local function is_corrupt(state, limit, remaining)
   if remaining > limit.size or state.is_corrupt then
-    -- What was decided on it before is void too, also under another limit.
+    -- Earlier decisions on it are void too, also under another limit.
     state.problem, has_failed, states[state.key] = CORRUPT, true, state
     return true
   end
@@ -231,9 +231,10 @@ local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   end
 end
 
--- The first and the last of the charges that one was decided with, if there were any.
+-- The first and last charge of the check "all or none" that a charge belongs to, if any.
 local siblings_of
--- Reads the rest of a request that is no plain check, and decides it; where it ends, and its last key.
+-- Reads the rest of a request that is not a plain check, and decides it. Returns where it ends, and its
+-- last key.
 local decide_beyond
 
 -- ---- beyond a check
@@ -241,7 +242,7 @@ local decide_beyond
 local SHADOW, LOOK = 1, 2
 local WORK = { [PEEK] = 1, [REFUND] = 8, [STATE] = 16 }
 
--- Whether the server will have no state of it when this is over.
+-- Returns whether the server will have no state of the key after this call.
 local function is_none(state)
   return not state.is_carried
     and (state.ttl_s == 0 or (is_fresh[state.key] and not state.ttl_s))
@@ -257,7 +258,7 @@ local function peek(state, limit, now_us, cost, max_wait_us)
     limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us))
 end
 
--- Where a charge under this limit is: in a window, in a log, or in a bucket.
+-- Returns the kind of place of a charge under this limit: in a window, in a log, or in a bucket.
 local function place_kind(limit)
   return limit.time_to_full_us and 2 or limit.decide == sliding_window_log and 1 or 0
 end
@@ -266,8 +267,8 @@ local function refund(state, limit, now_us, cost, kind, place, place_too, spare_
   if is_none(state) then
     return answer(struct_pack(ANSWER, DONE, 0, 0, 0))
   end
-  -- Of a limit before, and nowhere in the state of this one: at a time that never is, and in a bucket
-  -- that was to be whole long ago.
+  -- The charge was made under an earlier limit and is not in this limit's state: look for it at a time that
+  -- never comes, and in a bucket that was full long ago, so that nothing is given back.
   if kind ~= place_kind(limit) then
     place, place_too = TWO_53, 0
   end
@@ -280,7 +281,7 @@ local function refund(state, limit, now_us, cost, kind, place, place_too, spare_
   change(state, now_us, limit.decide.reset_after_us(limit, standing), spare_s)
 end
 
--- Needs no state that can be read: this is also how a corrupt one is got rid of.
+-- Deletes a state without reading it, so that a corrupt state can be reset as well.
 local function reset(key, limit)
   if put_off and put_off[key] then
     return answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
@@ -291,7 +292,7 @@ local function reset(key, limit)
   changed[#changed + 1], state.ttl_s = state, 0
 end
 
--- Sends a state unchanged; its tag tells its limit. The slots of a log are separate texts, because
+-- Sends a state unchanged; its tag names its limit. The slots of a log are separate texts, because
 -- joining them takes longer than sending them.
 local function send_state(state)
   local decide = state.limit.decide
@@ -305,7 +306,7 @@ local function send_state(state)
   answer(struct_pack(ANSWER, DONE, first, #texts - first, 0))
 end
 
--- Those whose answers come next.
+-- Notes that the next `count` answers belong to one check.
 local function add_siblings(count)
   local siblings = { first = answered + 1, last = answered + count, are_void = false }
   siblings_of = siblings_of or {}
@@ -314,7 +315,7 @@ local function add_siblings(count)
   end
 end
 
--- Puts a request off, with all of its keys: what comes after it comes after it then too.
+-- Puts a request off, with all of its keys, so that later requests of these keys stay behind it.
 local function put_all_off(charges)
   add_siblings(#charges)
   for _, charge in ipairs(charges) do
@@ -331,7 +332,7 @@ local function put_all_later(count)
   end
 end
 
--- Twin of check_all in together.rs, which also says what the answers come to together.
+-- Twin of check_all in together.rs, which also combines the answers.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
   add_siblings(#charges)
@@ -383,7 +384,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if is_over then
       state = nil
     elseif what == STATE or what == REFUND then
-      -- Under whichever limit it is: a refund is no reason to go back to an old one.
+      -- Under the limit that the state has: a refund is no reason to change it back to an old one.
       state = found_at(key, limit)
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
@@ -433,12 +434,12 @@ end
 
 function carried_over(state, limit, now_us, cost)
   local key, old = state.key, state.limit
-  -- One that was known by its tag, when another was asked for.
+  -- The state was found by its tag, under the same limit that is now wanted.
   if old.tag == limit.tag then
     state.limit = limit
     return state, limit
   end
-  -- Who has spent nothing has spent nothing under any limit.
+  -- A key without a state has spent nothing under any limit.
   if is_none(state) then
     local fresh = fresh_at(key, limit)
     fresh.ttl_s = state.ttl_s
@@ -476,7 +477,7 @@ while position <= end_of_requests do
     position, key_at = after, key_at + 1
     check_one(KEYS[key_at], limits[limit_at], server_us, cost, nil, SPARE_S)
   else
-    -- What stands in the place of a limit is how many charges there are.
+    -- The number of charges is in the place of the limit.
     position, key_at = decide_beyond(what, limit_at, requests, position + 3, key_at, limits)
   end
 end
@@ -486,11 +487,11 @@ end
 local ttls = {}
 for index = 1, #changed do
   local state = changed[index]
-  -- One that was reset since has another in its place.
+  -- A state that was reset since has been replaced by another.
   if not state.problem and states[state.key] == state then
     local ttl_s, problem = state.ttl_s, nil
     if ttl_s == 0 then
-      -- A replica refuses it.
+      -- A replica refuses this command.
       local reply = redis_pcall("DEL", state.key)
       problem = type(reply) == "table" and reply.err
     else
@@ -507,8 +508,8 @@ for index = 1, #changed do
   end
 end
 
--- Whatever was decided on a state that could not be written is void, with what was decided together
--- with it.
+-- Decisions on a state that could not be written are void, and so are the decisions of the same check on
+-- other states.
 if has_failed then
   for index = 1, answered do
     local state = states[KEYS[index]]

@@ -33,7 +33,7 @@ const IMPORTING_US: u64 = 10_000_000;
 /// The most redirects of one request. Two in a row are usual while a slot is being moved.
 const MAX_HOPS: u8 = 8;
 
-/// The most nodes that are kept, however many servers say that there are.
+/// The most nodes that are kept, however many servers the cluster's replies name.
 const MAX_NODES: usize = 2_048;
 
 /// A Redis Cluster.
@@ -46,7 +46,7 @@ pub(super) struct Cluster {
     refreshed_us: AtomicU64,
     /// The seed that gets the requests of slots without a known owner; the next one after a failure.
     first_seed: AtomicUsize,
-    /// The server that the next refresh asks first. It rotates, because one server may be wrong.
+    /// The server that the next refresh queries first. It rotates, because one server may be wrong.
     next: AtomicUsize,
     split: SplitCheck,
     itself: Weak<Cluster>,
@@ -126,7 +126,7 @@ impl Cluster {
         self.node_at(&self.seeds[seed].1)
     }
 
-    /// Returns the node at an address. Makes it if there is none yet.
+    /// Returns the node at an address, which is made if it does not exist yet.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(known) = self.topology.read().nodes.get(address) {
             return Arc::clone(&known.node);
@@ -159,7 +159,7 @@ impl Cluster {
     fn charge_apart(&self, waiting: WaitingRequest, from: &Arc<Node>) {
         match &waiting.request {
             Request::Together { charges, .. } if charges.len() > 1 => (self.split)(waiting),
-            // One key is never in two places. The server knows best, and is asked again until the hops end.
+            // One key is never on two servers. The request goes to the same server again until the hops end.
             _ => from.put(Load::One(waiting)),
         }
     }
@@ -188,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Asks the servers for the slots, until one answers.
+    /// Queries the servers for the slots, until one answers.
     async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
         let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
         let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
@@ -199,7 +199,7 @@ impl Cluster {
             .collect();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
         asked.rotate_left(first);
-        // Servers that are well first.
+        // Servers whose breakers are closed come first.
         asked.sort_by_key(|(_, address)| !self.is_well(address));
         first_of(
             asked
@@ -294,11 +294,11 @@ impl Reroute for Cluster {
     }
 }
 
-/// Asks one server for the slots.
+/// Queries one server for the slots.
 async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
     let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
-    let said = said.map_err(|error| Fault::of_command(&error, server.name()))?;
+    let said = said.map_err(|error| Fault::from_command(&error, server.name()))?;
     let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
     slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }

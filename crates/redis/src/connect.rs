@@ -68,7 +68,7 @@ async fn connect_with(
 /// Returns the error for a connection that could not be opened. The server's text may repeat the password, which must not
 /// get into an error.
 fn opening_error(error: &RedisError, server: &Server) -> StoreError {
-    let fault = Fault::of_command(error, server.name());
+    let fault = Fault::from_command(error, server.name());
     match fault.kind {
         FaultKind::UnknownCommand if server.is_pushing() => StoreError::refused(
             "it does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",

@@ -114,7 +114,7 @@ impl Bench {
 #[derive(Clone, Copy)]
 enum Carry {
     Nothing,
-    /// The one that carries over what was spent under other limits.
+    /// The script that carries over what was spent under other limits.
     Over,
 }
 
@@ -128,7 +128,7 @@ fn check(key: &str, limit: Limit) -> Request {
     Request::Check { charge: charge(key, limit, 1), at_us: None }
 }
 
-/// A check that is refused, and so has to search for its wait.
+/// Returns a check that is refused, and so has to search for its wait.
 fn refused(key: &str, limit: Limit) -> Request {
     Request::Check { charge: charge(key, limit, limit.size()), at_us: None }
 }
@@ -137,14 +137,14 @@ fn refund(key: &str, limit: Limit, place: Place) -> Request {
     Request::Refund { charge: charge(key, limit, 1), place, at_us: None }
 }
 
-/// One check of as many limits as are allowed, each on a key of its own.
+/// Returns one check of as many limits as are allowed, each on a key of its own.
 fn together(key: &str, limit: Limit, cost: u64) -> Vec<Request> {
     let count = MAX_CHARGES / charge(key, limit, 1).counts_as();
     let charges = (0..count).map(|at| charge(&format!("{key} {at}"), limit, cost)).collect();
     vec![Request::Together { charges, at_us: None }]
 }
 
-/// As many requests as fit in one batch, each on a key of its own.
+/// Returns as many requests as fit in one batch, each on a key of its own.
 fn full_batch(key: &str, request: impl Fn(&str) -> Request) -> Vec<Request> {
     let count = (MAX_BATCH / request(key).weight()).max(1);
     (0..count).map(|number| request(&format!("{key} {number}"))).collect()
@@ -219,13 +219,13 @@ impl Bench {
         for at in iter::once(400).chain(near_the_end).chain(200..300) {
             self.call(&[refund(key, limit, places[at])], Carry::Nothing);
         }
-        // The ring grows now, and not in what is measured.
+        // Lets the ring grow now, before the measurement.
         self.fill(key, limit, 16);
         assert!(self.holes(key) >= 220, "{} holes", self.holes(key));
         places
     }
 
-    /// The number of holes of a log, from its trailer.
+    /// Returns the number of holes of a log, from its trailer.
     fn holes(&mut self, key: &str) -> u32 {
         let capacity = self.number(key, 31) as usize;
         self.number(key, 34 + 14 * capacity + 24)
@@ -236,7 +236,7 @@ impl Bench {
         self.number(key, 28) == self.number(key, 31)
     }
 
-    /// A number of three bytes in the string of a log.
+    /// Returns a number of three bytes in the string of a log.
     fn number(&mut self, key: &str, at: usize) -> u32 {
         let mut command = redis::cmd("GETRANGE");
         let bytes: Vec<u8> =
@@ -385,7 +385,7 @@ fn no_call_of_windows_and_buckets_takes_longer_than_2_ms() {
             "leaky-bucket capacity=1000000 leak=999983/h mode=shaping",
         ] {
             let limit: Limit = limit.parse().unwrap();
-            // A log of 64 units that is nearly full; of the others any state is as good.
+            // A log of 64 units that is nearly full; for the others any state will do.
             let places = bench.fill("key", limit, 32);
             let key = Copies { of: "key", count: MAX_CHARGES };
             bench.case_on(&format!("check of {limit}"), key, Carry::Nothing, || {

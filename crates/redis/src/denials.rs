@@ -1,10 +1,10 @@
-//! The deny cache: a refusal is true until its wait is over, so asking again need not cost a round
+//! The deny cache: a refusal holds until its wait is over, so a repeated request need not cost a round
 //! trip.
 //!
-//! For at most a second, because only what happens in this process is known here: units that another
-//! gives back are seen that much later. Entries of a second need no sweep. There are two generations
-//! of them; a second after the young one began it becomes the old one, and what was old is dropped:
-//! all of it was over by then.
+//! A refusal is remembered for at most a second, because only this process's requests are known here: units that
+//! another process gives back are noticed that much later. Such short entries need no sweep. There are two
+//! generations: a second after the young one began it becomes the old one, and the previous old one is cleared, because
+//! all of its entries have ended by then.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use tollgate_core::{Decision, Limit, Retry, Verdict};
 /// The longest that a refusal is remembered.
 const MAX_LIFE_US: u64 = 1_000_000;
 
-/// The most refusals in a generation. What comes beyond is not remembered, and asked again.
+/// The most refusals in a generation. Further refusals are not remembered, and such requests go to the server.
 ///
 /// Seven eighths of a power of two, at which a map would double. They take 1.6 MB, so both
 /// generations 3.2 MB, and that stays allocated; at most twice as much if many are forgotten, because
@@ -27,22 +27,22 @@ const MAX_YOUNG: usize = 14_336;
 
 /// The refusals of the last second.
 ///
-/// With a refusal of cost 5 at 0 ms that said to wait 400 ms, costs of 5 and more are answered here
-/// until 400 ms, at 300 ms with a wait of 100 ms. A cost of 4 might fit, so it is not.
+/// After a refusal of cost 5 at 0 ms that said to wait 400 ms, requests of cost 5 and more are answered here
+/// until 400 ms; at 300 ms with a wait of 100 ms. A request of cost 4 might fit, so it goes to the server.
 pub(crate) struct Denials {
     fingerprint: SipHasher13,
     limits: RandomState,
-    /// How many refusals there are: nobody looks into an empty cache.
+    /// How many refusals there are, so that an empty cache is not searched.
     held: AtomicUsize,
     generations: Mutex<Generations>,
 }
 
-/// Whose refusal: a keyed fingerprint of 128 bits of the key, as it is on the server.
-type Place = u128;
+/// A keyed fingerprint of 128 bits of the key on the server.
+type KeyFingerprint = u128;
 
-/// What is asked, and under which limit.
+/// A check: its key, its limit and its cost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct DenialQuery<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) limit: &'a Limit,
     pub(crate) cost: u64,
@@ -50,20 +50,20 @@ pub(crate) struct Asked<'a> {
 
 #[derive(Clone, Copy)]
 struct Refusal {
-    /// Under which limit: 64 bits of a keyed hash are enough for the few that a key has in a second.
+    /// A keyed hash of the limit: 64 bits are enough for the few limits that a key has in a second.
     limit: u64,
     cost: u64,
     sent_us: u64,
-    /// Never one that allows. `None` if units came back at `sent_us`: no refusal that was sent before
-    /// is believed.
+    /// Never an allowing decision. `None` if units came back at `sent_us`: refusals that were sent before that
+    /// are ignored.
     decision: Option<Decision>,
 }
 
-/// Every place is in one of them at most.
+/// A key is in at most one of the two.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<Place, Refusal, RandomState>,
-    old: HashMap<Place, Refusal, RandomState>,
+    young: HashMap<KeyFingerprint, Refusal, RandomState>,
+    old: HashMap<KeyFingerprint, Refusal, RandomState>,
     /// When the young one began.
     begun_us: u64,
 }
@@ -79,10 +79,10 @@ impl Denials {
         }
     }
 
-    /// Remembers a refusal that was asked for at `sent_us`; an allowed request is ignored.
+    /// Remembers the refusal of a request that was sent at `sent_us`; an allowed request is ignored.
     ///
-    /// Not for a refusal that `max_wait` made: a caller of more patience might be allowed.
-    pub(crate) fn remember(&self, asked: Asked<'_>, sent_us: u64, decision: Decision) {
+    /// Not for a refusal that `max_wait` caused: a caller with a longer `max_wait` might be allowed.
+    pub(crate) fn remember(&self, asked: DenialQuery<'_>, sent_us: u64, decision: Decision) {
         if decision.is_allowed() {
             return;
         }
@@ -92,12 +92,12 @@ impl Denials {
         self.change(|generations| generations.insert(place, refusal));
     }
 
-    /// What a request would be told, if that is known: the refusal, with what is left of its wait. A
+    /// Returns the known refusal of a request, with what is left of its wait. A
     /// larger cost than was refused waits at least as long.
     ///
     /// A refusal under another limit is forgotten: the request will carry the key's state over.
     #[inline]
-    pub(crate) fn recall(&self, asked: Asked<'_>, now_us: u64) -> Option<Decision> {
+    pub(crate) fn recall(&self, asked: DenialQuery<'_>, now_us: u64) -> Option<Decision> {
         if self.is_empty() {
             return None;
         }
@@ -121,7 +121,7 @@ impl Denials {
 
     #[inline]
     fn is_empty(&self) -> bool {
-        // Relaxed: whoever was told of a refusal sees that it is counted.
+        // Relaxed: a thread that has received a refusal sees that it is counted.
         self.held.load(Ordering::Relaxed) == 0
     }
 
@@ -132,7 +132,7 @@ impl Denials {
         answer
     }
 
-    fn place(&self, key: &[u8]) -> Place {
+    fn place(&self, key: &[u8]) -> KeyFingerprint {
         self.fingerprint.hash(key).as_u128()
     }
 }
@@ -144,12 +144,12 @@ impl fmt::Debug for Denials {
 }
 
 impl Generations {
-    fn find(&self, place: &Place) -> Option<&Refusal> {
+    fn find(&self, place: &KeyFingerprint) -> Option<&Refusal> {
         self.young.get(place).or_else(|| self.old.get(place))
     }
 
-    fn insert(&mut self, place: Place, new: Refusal) {
-        // An answer that was long on its way does not turn the time back.
+    fn insert(&mut self, place: KeyFingerprint, new: Refusal) {
+        // A late answer does not turn the time back.
         self.turn(new.sent_us.max(self.begun_us));
         if self.find(&place).is_some_and(|kept| kept.outranks(&new)) {
             return;
@@ -160,7 +160,7 @@ impl Generations {
         }
     }
 
-    fn forget(&mut self, place: Place, now_us: u64) {
+    fn forget(&mut self, place: KeyFingerprint, now_us: u64) {
         self.young.remove(&place);
         self.old.remove(&place);
         self.insert(place, Refusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
@@ -171,7 +171,7 @@ impl Generations {
     fn turn(&mut self, now_us: u64) {
         if now_us.abs_diff(self.begun_us) >= MAX_LIFE_US {
             std::mem::swap(&mut self.young, &mut self.old);
-            // Not dropped: to give it back and grow again would take milliseconds under the lock.
+            // Cleared, not dropped: to free it and grow it again would take milliseconds under the lock.
             self.young.clear();
             self.begun_us = now_us;
         }
@@ -179,14 +179,14 @@ impl Generations {
 }
 
 impl Refusal {
-    /// When it is over.
+    /// Returns when the refusal ends.
     fn until_us(&self) -> u64 {
         let wait_us = self.decision.and_then(|it| it.retry_after_us()).unwrap_or(u64::MAX);
         self.sent_us.saturating_add(wait_us.min(MAX_LIFE_US))
     }
 
-    /// Whether this is kept, and not the other. While both live, the one of the smaller cost answers
-    /// for all that the other does, if they are under one limit.
+    /// Returns whether this refusal is kept instead of the new one. While both hold, the one of the smaller cost answers
+    /// every request that the other does, if they are under one limit.
     fn outranks(&self, new: &Refusal) -> bool {
         if self.decision.is_none() {
             return new.sent_us <= self.sent_us;
@@ -204,13 +204,13 @@ impl Refusal {
             return None;
         }
         let retry = match decision.retry_after_us() {
-            // OK because it is not over yet: at least 1 us is left.
+            // OK because the refusal has not ended: at least 1 us is left.
             Some(wait_us) if cost <= decision.limit => Retry::AfterUs(wait_us - since_us),
             _ => Retry::Never,
         };
         let verdict = Verdict::Denied { retry };
         let reset_after_us = decision.reset_after_us.saturating_sub(since_us);
-        // Not down to 0, by which it would not be told.
+        // At least 1, because 0 means that the limit does not report it.
         let first_back_us =
             decision.first_back_us.saturating_sub(since_us).max(decision.first_back_us.min(1));
         Some(Decision { verdict, reset_after_us, first_back_us, ..decision })
@@ -245,10 +245,10 @@ mod tests {
     }
 
     /// A request to the limit of 10.
-    fn asked(key: &[u8], cost: u64) -> Asked<'_> {
+    fn asked(key: &[u8], cost: u64) -> DenialQuery<'_> {
         static LIMIT: LazyLock<Limit> =
             LazyLock::new(|| "token-bucket capacity=10 refill=1/s".parse().unwrap());
-        Asked { key, limit: &LIMIT, cost }
+        DenialQuery { key, limit: &LIMIT, cost }
     }
 
     /// A cache of one key, its times counted from the start.
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_limit_tells_of_when_more_remains_is_left_to_it() {
+    fn first_back_of_zero_stays_zero() {
         let cache = OneKey::new();
         cache.remember(5, 0, Decision { first_back_us: 0, ..wait(900_000) });
         assert_eq!(cache.recall(5, 100_000).unwrap().first_back_us, 0);
     }
 
     #[test]
-    fn a_refusal_does_not_answer_before_it_was_asked_for() {
+    fn refusal_does_not_answer_before_it_was_sent() {
         let cache = OneKey::new();
         cache.remember(5, 10, wait(400_000));
         assert_eq!(cache.recall(5, 9), None);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_cost_might_fit() {
+    fn smaller_cost_is_not_answered() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         assert_eq!(cache.recall(4, 0), None);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_not_remembered() {
+    fn allowed_decision_is_not_remembered() {
         let cache = OneKey::new();
         let allowed = Decision { verdict: Verdict::Allowed { delay_us: 5 }, ..wait(1) };
         cache.remember(5, 0, allowed);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_refusal_of_a_smaller_cost_stays() {
+    fn refusal_of_a_smaller_cost_stays_until_it_ends() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.remember(8, 399_999, wait(900_000));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_is_over_gives_way() {
+    fn ended_refusal_is_replaced() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.remember(8, 400_000, wait(900_000));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_costs_the_later_stays_in_whichever_order_they_come() {
+    fn later_of_two_refusals_of_one_cost_stays_in_either_order() {
         let cache = OneKey::new();
         cache.remember(5, 100, wait(400_000));
         cache.remember(5, 200, wait(300_000));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_when_it_is_over_changes_nothing() {
+    fn refusal_that_has_ended_when_it_arrives_changes_nothing() {
         let cache = OneKey::new();
         cache.remember(8, 2_000_000, wait(400_000));
         cache.remember(5, 1_600_000, wait(400_000));
@@ -424,9 +424,9 @@ mod tests {
         assert_eq!(cache.0.generations.lock().old.len(), 1);
     }
 
-    /// A refusal that was on its way when units came back.
+    /// A refusal that was in flight when units came back.
     #[test]
-    fn what_was_sent_before_it_was_forgotten_is_not_believed() {
+    fn refusal_sent_before_it_was_forgotten_is_ignored() {
         let cache = OneKey::new();
         cache.0.forget(KEY, START_US + 100);
         for sent_us in [0, 99, 100] {
@@ -446,16 +446,16 @@ mod tests {
         assert!(cache.recall(5, 0).is_some());
     }
 
-    /// Whoever asks under another limit changes what the refusal was about.
+    /// A request under another limit changes the state that the refusal was about.
     #[test]
-    fn a_refusal_under_one_limit_says_nothing_of_another_and_is_over_when_that_is_asked() {
+    fn refusal_is_forgotten_when_another_limit_is_checked() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         let other: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
-        let under_other = Asked { limit: &other, ..asked(KEY, 5) };
+        let under_other = DenialQuery { limit: &other, ..asked(KEY, 5) };
         assert_eq!(cache.0.recall(under_other, START_US + 100), None);
         assert_eq!(cache.recall(5, 100), None);
-        // Nor is what was on its way then believed.
+        // A refusal that was in flight at that time is ignored as well.
         cache.remember(5, 50, wait(400_000));
         assert_eq!(cache.recall(5, 200), None);
         cache.0.remember(under_other, START_US + 150, wait(300_000));
@@ -463,10 +463,10 @@ mod tests {
     }
 
     #[test]
-    fn of_two_limits_the_refusal_that_was_sent_later_stays() {
+    fn later_refusal_of_two_limits_stays() {
         let cache = OneKey::new();
         let other: Limit = "fixed-window limit=10 window=1s".parse().unwrap();
-        let under_other = |cost| Asked { limit: &other, ..asked(KEY, cost) };
+        let under_other = |cost| DenialQuery { limit: &other, ..asked(KEY, cost) };
         cache.remember(5, 100, wait(400_000));
         cache.0.remember(under_other(8), START_US + 200, wait(400_000));
         assert!(cache.0.recall(under_other(8), START_US + 300).is_some());
@@ -479,7 +479,7 @@ mod tests {
         let cache = OneKey::new();
         cache.0.remember(asked(b"first", 5), START_US, wait(1));
         cache.remember(5, 999_999, wait(1_000_000));
-        // Another second begins as late as it can: when this one is just over.
+        // The next generation begins as late as it can: just after the end of this one.
         assert!(cache.recall(5, 1_000_000).is_some());
         assert!(cache.recall(5, 1_999_998).is_some());
         assert_eq!(cache.recall(5, 1_999_999), None);
@@ -510,7 +510,7 @@ mod tests {
         assert!(recall(full - 1, 0).is_some());
         assert_eq!(recall(full, 0), None);
 
-        // One that is in it already may change.
+        // A refusal that is in the generation already may change.
         remember(0, 200_000);
         assert_eq!(recall(0, 200_000), Some(wait(900_000)));
 
@@ -523,12 +523,12 @@ mod tests {
 
     #[test]
     fn an_entry_is_as_large_as_the_bound_says() {
-        let bytes = (size_of::<(Place, Refusal)>() + 1) * 2 * MAX_YOUNG;
+        let bytes = (size_of::<(KeyFingerprint, Refusal)>() + 1) * 2 * MAX_YOUNG;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 
     #[test]
-    fn a_clock_that_steps_back_finds_room() {
+    fn clock_that_steps_back_finds_room() {
         let denials = Denials::new();
         for key in 0..=MAX_YOUNG {
             denials.remember(asked(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
@@ -569,14 +569,14 @@ mod tests {
         ]
     }
 
-    /// What happens, each after so many microseconds.
+    /// Returns actions, each after some microseconds.
     fn any_acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
         let after_us = prop_oneof![0..3_u64, 0..400_000_u64, 999_998..1_000_002_u64];
         vec((after_us, any_act()), 1..200)
     }
 
-    /// What a refusal tells a request, said another way: `None` if it has nothing to say.
-    fn told(refused: &(u64, u64, Retry), cost: u64, now_us: u64) -> Option<Decision> {
+    /// Returns how a refusal answers a request, computed another way: `None` if it does not.
+    fn expected(refused: &(u64, u64, Retry), cost: u64, now_us: u64) -> Option<Decision> {
         let &(refused_cost, sent_us, retry) = refused;
         let ages_us = sent_us..sent_us + 1_000_000;
         if cost < refused_cost || !ages_us.contains(&now_us) {
@@ -594,10 +594,10 @@ mod tests {
     }
 
     proptest! {
-        /// As long as answers come at once: every key's refusal, replaced by any that comes unless it
-        /// lives and has a smaller cost.
+        /// While answers arrive at once: each key's refusal, replaced by any later one unless it still holds and has a
+        /// smaller cost.
         #[test]
-        fn it_remembers_what_a_list_of_all_keys_would(acts in any_acts()) {
+        fn cache_agrees_with_a_list_of_all_keys(acts in any_acts()) {
             let denials = Denials::new();
             let mut model: HashMap<u8, (u64, u64, Retry)> = HashMap::new();
             let mut now_us = START_US;
@@ -607,18 +607,18 @@ mod tests {
                     Act::Remember { key, cost, retry, .. } => {
                         denials.remember(asked(&[key], cost), now_us, denied(retry));
                         let kept = model.get(&key).filter(|kept| {
-                            kept.0 < cost && told(kept, u64::MAX, now_us).is_some()
+                            kept.0 < cost && expected(kept, u64::MAX, now_us).is_some()
                         });
                         if kept.is_none() {
                             model.insert(key, (cost, now_us, retry));
                         }
                     }
                     Act::Recall { key, cost } => {
-                        let want = model.get(&key).and_then(|kept| told(kept, cost, now_us));
+                        let want = model.get(&key).and_then(|kept| expected(kept, cost, now_us));
                         prop_assert_eq!(denials.recall(asked(&[key], cost), now_us), want);
                     }
                     Act::Forget { key } => {
-                        // Before any that is sent at the same time: that may have been refused after.
+                        // Before a request that is sent at the same time: that one may have been refused later.
                         denials.forget(&[key], now_us - 1);
                         model.remove(&key);
                     }
@@ -626,10 +626,10 @@ mod tests {
             }
         }
 
-        /// However late answers come, and if the clock steps back: whatever is recalled was said, and
-        /// is not forgotten.
+        /// However late answers arrive, and if the clock steps back: every recalled refusal was remembered before, and
+        /// has not been forgotten.
         #[test]
-        fn it_tells_nothing_that_it_was_not_told(
+        fn cache_recalls_only_what_was_remembered(
             acts in any_acts(),
             steps_back_us in vec(prop_oneof![8 => Just(0), 1 => 0..3_000_000_u64], 200),
         ) {
@@ -647,7 +647,7 @@ mod tests {
                     Act::Recall { key, cost } => {
                         let known = denials.recall(asked(&[key], cost), now_us);
                         let same = |(whose, refused): &(u8, _)| {
-                            *whose == key && told(refused, cost, now_us) == known
+                            *whose == key && expected(refused, cost, now_us) == known
                         };
                         prop_assert!(known.is_none() || said.iter().any(same), "{known:?}");
                     }

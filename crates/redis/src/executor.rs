@@ -145,7 +145,7 @@ impl Drop for MovableTask {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
         self.executor.leave_callers_runtime();
-        // A task that has panicked cannot go on.
+        // A task that has panicked cannot be continued.
         if let (false, Some(runtime)) = (thread::panicking(), self.executor.runtime()) {
             runtime.spawn(task);
         }

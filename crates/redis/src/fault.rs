@@ -14,7 +14,7 @@ pub(super) struct Fault {
     pub(super) error: StoreError,
 }
 
-/// What an error of a server means for the store.
+/// The kind of a server's error, by what the store does about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
     /// The server does not know the script, and has done nothing.
@@ -34,9 +34,9 @@ pub(super) enum FaultKind {
 }
 
 impl Fault {
-    /// Returns a fault for an error that a command to the server came to.
-    pub(super) fn of_command(error: &RedisError, server: &str) -> Fault {
-        let kind = FaultKind::of_command(error);
+    /// Returns the fault for the error of a command.
+    pub(super) fn from_command(error: &RedisError, server: &str) -> Fault {
+        let kind = FaultKind::from_command(error);
         if kind == FaultKind::Connection {
             return Fault { kind, error: StoreError::unreachable(server, &error.to_string()) };
         }
@@ -47,10 +47,10 @@ impl Fault {
 
     /// Returns a fault for the text with which the script says why it did not decide a request: the problem, a line break
     /// and the key.
-    pub(super) fn of_script(text: &[u8]) -> Fault {
+    pub(super) fn from_script(text: &[u8]) -> Fault {
         let text = String::from_utf8_lossy(text);
         let (problem, key) = text.rsplit_once('\n').unwrap_or((&text, ""));
-        match FaultKind::of_script(problem) {
+        match FaultKind::from_script(problem) {
             FaultKind::Corrupt => Fault::corrupt(key.as_bytes()),
             kind => Fault { kind, error: StoreError::refused(problem) },
         }
@@ -73,7 +73,7 @@ impl Fault {
 }
 
 impl FaultKind {
-    fn of_command(error: &RedisError) -> FaultKind {
+    fn from_command(error: &RedisError) -> FaultKind {
         let detail = error.detail().unwrap_or_default();
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::NoScript) => FaultKind::NoScript,
@@ -102,9 +102,9 @@ impl FaultKind {
         }
     }
 
-    /// Tells problems that a script reports apart. Its own is `CORRUPT`; the others are errors of commands in it, whose
-    /// codes have the name of the script before them, depending on the server's version.
-    fn of_script(problem: &str) -> FaultKind {
+    /// Returns the kind of a problem that a script reports: `CORRUPT` is the script's own; the others are errors of its
+    /// commands, whose codes may have the name of the script before them, depending on the server's version.
+    fn from_script(problem: &str) -> FaultKind {
         match problem {
             "CORRUPT" => FaultKind::Corrupt,
             _ if problem.contains("WRONGTYPE") => FaultKind::Corrupt,
@@ -127,10 +127,10 @@ mod tests {
 
     use super::*;
 
-    fn of_command(line: &str) -> Fault {
+    fn from_command(line: &str) -> Fault {
         let line = format!("-{line}\r\n");
         let error = parse_redis_value(line.as_bytes()).unwrap().extract_error().unwrap_err();
-        Fault::of_command(&error, "a:1")
+        Fault::from_command(&error, "a:1")
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             ("ODD what no version says", FaultKind::Refused),
         ];
         for (line, kind) in cases {
-            let fault = of_command(line);
+            let fault = from_command(line);
             assert_eq!(fault.kind, kind, "{line}");
             let StoreError::Refused { problem } = fault.error else { panic!("{line}") };
             assert!(line.starts_with(problem.trim()), "{line}: {problem}");
@@ -161,14 +161,14 @@ mod tests {
         for problem in
             ["CORRUPT", "WRONGTYPE Operation against a key", "@user_script: -WRONGTYPE x"]
         {
-            let fault = Fault::of_script(format!("{problem}\ntollgate:{{a}}:api").as_bytes());
+            let fault = Fault::from_script(format!("{problem}\ntollgate:{{a}}:api").as_bytes());
             assert_eq!(fault, Fault { kind: FaultKind::Corrupt, error: corrupt.clone() });
         }
-        let replica = Fault::of_script(b"READONLY You can't write\ntollgate:{a}:api");
+        let replica = Fault::from_script(b"READONLY You can't write\ntollgate:{a}:api");
         assert_eq!(replica.kind, FaultKind::Replica);
         assert_eq!(replica.error, StoreError::refused("READONLY You can't write"));
         assert_eq!(
-            Fault::of_script(b"OOM command not allowed\na"),
+            Fault::from_script(b"OOM command not allowed\na"),
             Fault::refused("OOM command not allowed")
         );
     }
@@ -176,10 +176,10 @@ mod tests {
     #[test]
     fn connection_errors_are_unreachable() {
         let error = RedisError::from(std::io::Error::other("broken pipe"));
-        let fault = Fault::of_command(&error, "a:1");
+        let fault = Fault::from_command(&error, "a:1");
         assert_eq!(fault.kind, FaultKind::Connection);
         assert_eq!(fault.error, StoreError::unreachable("a:1", "broken pipe"));
         let old = RedisError::from((ErrorKind::RESP3NotSupported, "no HELLO"));
-        assert_eq!(Fault::of_command(&old, "a:1").kind, FaultKind::UnknownCommand);
+        assert_eq!(Fault::from_command(&old, "a:1").kind, FaultKind::UnknownCommand);
     }
 }

@@ -1,11 +1,11 @@
 //! The Redis key of a scope and a client's id.
 //!
 //! `tollgate:{user:42}:api` is the prefix, the id and the scope's name. Redis Cluster places a key by
-//! what is in braces, so everything about one id is on one node. Which limit the state was reached under
+//! the text in braces, so all keys of one id are on one node. The limit that the state was reached under
 //! is in the state.
 //!
-//! No id can pass for another, whatever bytes are in it. A prefix has no brace, and an escaped id
-//! neither: so the three parts of a key can be told apart, and each stands for one original only. No
+//! No id can pass for another, whatever bytes are in it. Neither a prefix nor an escaped id has a brace,
+//! so the three parts of a key can be told apart, and each stands for one original only. No
 //! key is longer than 259 bytes.
 
 use std::fmt;
@@ -15,15 +15,15 @@ use sha2::{Digest, Sha256};
 /// The longest prefix.
 const MAX_PREFIX_BYTES: usize = 64;
 
-/// The longest an id or a name is in a key.
+/// The longest form of an id or a name in a key.
 const MAX_ESCAPED_BYTES: usize = 96;
 
-/// What stands for a longer one: the first half of its SHA-256. 128 bits are enough: an id that
-/// shares a given victim's state takes 2^128 tries. Two of one's own that share one take 2^64, and
-/// gain nothing: they have one quota instead of two.
+/// The size of the digest that replaces a longer one: the first half of its SHA-256. 128 bits are enough: to find an id
+/// that shares a given victim's state takes 2^128 tries. To find two ids that share one takes 2^64, and gains nothing:
+/// the two have one quota instead of two.
 const DIGEST_BYTES: usize = 16;
 
-/// Says what is wrong with a prefix: it could not be told from what follows it, or be typed plainly.
+/// Returns an error if a prefix could not be told from the text after it, or is hard to type.
 ///
 /// The problem continues a sentence that names the prefix: "prefix `a b` has a space or …".
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), &'static str> {
@@ -49,7 +49,7 @@ pub(crate) fn encode_name(name: &str) -> Box<[u8]> {
 /// Makes the keys of one prefix.
 #[derive(Clone)]
 pub(crate) struct Keys {
-    /// All before the id, the brace included.
+    /// The text before the id, with the brace.
     prefix: Box<[u8]>,
 }
 
@@ -78,18 +78,18 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// In an id a colon ends nothing; it ends a name.
+/// A colon may stand in an id, but not in a name, because it separates the two.
 static ID: Alphabet = Alphabet::without(b"{}%");
 static NAME: Alphabet = Alphabet::without(b"{}%:");
 
-/// Which bytes stand for themselves; any other is `%` and two hex digits.
+/// The bytes that stand for themselves; any other byte becomes `%` and two hex digits.
 struct Alphabet {
-    /// How many bytes each takes: 1 or 3.
+    /// The number of bytes that each byte takes: 1 or 3.
     widths: [u8; 256],
 }
 
 impl Alphabet {
-    /// Printable ASCII but the space and those `escaped`.
+    /// Returns printable ASCII without the space and the `escaped` bytes.
     const fn without(escaped: &[u8]) -> Alphabet {
         let mut widths = [3; 256];
         let mut byte = b'!';
@@ -107,8 +107,8 @@ impl Alphabet {
 
     /// Appends `text` so that no other text looks the same: at most 96 printable bytes, at least one.
     ///
-    /// `a b` is `a%20b`. The empty text is `%`, as Redis Cluster does not take empty braces for a
-    /// hash tag. What would be longer is `%%` and a digest. No other text looks like either: in those,
+    /// `a b` becomes `a%20b`. The empty text becomes `%`, because Redis Cluster ignores empty braces.
+    /// A text that would be longer becomes `%%` and a digest. No other text looks like these two: elsewhere
     /// two hex digits follow every `%`.
     fn escape(&self, text: &[u8], into: &mut Vec<u8>) {
         match self.width(text) {
@@ -128,7 +128,7 @@ impl Alphabet {
         }
     }
 
-    /// How many bytes the escaped text has, or any number above 96.
+    /// Returns the length of the escaped text in bytes, or any number above 96.
     fn width(&self, text: &[u8]) -> usize {
         if text.len() > MAX_ESCAPED_BYTES {
             return text.len();
@@ -187,7 +187,7 @@ mod tests {
         String::from_utf8(keys("tollgate:", name).key(id.as_ref())).unwrap()
     }
 
-    /// As Redis Cluster does: from the first `{` to the first `}` after it, unless that is nothing.
+    /// Returns the tag as Redis Cluster does: from the first `{` to the first `}` after it, unless that is empty.
     fn hash_tag(key: &str) -> Option<&str> {
         let (_, rest) = key.split_once('{')?;
         let (tag, _) = rest.split_once('}')?;
@@ -202,7 +202,7 @@ mod tests {
         texts.extend((0..=255).map(|byte| vec![byte]));
         texts.extend([31, 32, 33, 34, 95, 96, 97, 98, 10_000].map(|length| vec![b'x'; length]));
         texts.extend([31, 32, 33, 34, 96, 97].map(|length| vec![b'}'; length]));
-        // What the digest of a long one looks like, as an id of its own.
+        // The digest of a long id, used as an id.
         let digest = hash_tag(&key("api", "x".repeat(97))).unwrap().to_owned();
         texts.push(digest.clone().into_bytes());
         texts.push(digest.replace('%', "").into_bytes());
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_escaped() {
+    fn all_other_bytes_are_escaped() {
         assert_eq!(key("a b", "c d"), "tollgate:{c%20d}:a%20b");
         assert_eq!(key("!~{}%", "!~{}%"), "tollgate:{!~%7B%7D%25}:!~%7B%7D%25");
         assert_eq!(key("v1:api", "v1:a}:b"), "tollgate:{v1:a%7D:b}:v1%3Aapi");
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_longer_than_96_bytes_is_a_digest() {
+    fn id_longer_than_96_bytes_becomes_a_digest() {
         let x96 = "x".repeat(96);
         assert_eq!(key("api", &x96), format!("tollgate:{{{x96}}}:api"));
         let braces = "{".repeat(32);
         assert_eq!(hash_tag(&key("api", &braces)), Some(&*"%7B".repeat(32)));
 
-        // As sha256sum says of 97 times x, of 33 opening braces, and of 100,000 times x.
+        // As sha256sum computes them for 97 times x, for 33 opening braces, and for 100,000 times x.
         let of_long = |id: String| hash_tag(&key("api", id)).unwrap().to_owned();
         assert_eq!(of_long("x".repeat(97)), "%%19a8f07eeb7f3d0c0b7377e37d72eccd");
         assert_eq!(of_long("{".repeat(33)), "%%1b8abf7e28c736cc04ce432cce29e637");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_of_the_awkward_share_a_key() {
+    fn awkward_ids_and_names_do_not_share_a_key() {
         let texts: HashSet<_> = awkward().into_iter().collect();
         let names: Vec<_> = texts.iter().filter_map(|name| str::from_utf8(name).ok()).collect();
         assert!(texts.len() * names.len() > 40_000);
@@ -297,7 +297,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20))]
 
         #[test]
-        fn no_two_of_any_share_a_key(ids in vec(any_text(), 64), names in vec(any_text(), 64)) {
+        fn random_ids_and_names_do_not_share_a_key(ids in vec(any_text(), 64), names in vec(any_text(), 64)) {
             let ids: HashSet<_> = ids.into_iter().collect();
             let names = names.iter().filter_map(|name| str::from_utf8(name).ok());
             let names: HashSet<_> = names.collect();

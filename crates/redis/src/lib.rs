@@ -13,9 +13,9 @@
 //!
 //! # Layers
 //!
-//! A module uses only modules of its own line and of the lines below. What a lower layer needs from a higher one is handed
-//! to it as a function or a trait object: `node` gets its cluster's `Reroute`, `cluster` what splits a check, `refunds` what
-//! sends a refund.
+//! A module uses only modules of its own line and of the lines below. A lower layer gets what it needs from a higher one as
+//! a function or a trait object: `node` gets its cluster's `Reroute`, `cluster` the function that splits a check, `refunds`
+//! the function that sends a refund.
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
 //! - several places: `across` decides checks whose keys are on different servers

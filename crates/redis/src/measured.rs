@@ -15,7 +15,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Checks of one unit under one limit, each of another key.
+    /// Returns checks of one unit under one limit, each of another key.
     pub fn of_checks(limit: Limit, keys: usize) -> Batch {
         let demand = Demand::of(Ask::new(Cost::ONE));
         let name = Arc::new(Name::new("api", []));

@@ -1,7 +1,7 @@
 //! One server: its breaker, its connection, and the queue of requests for it.
 //!
-//! - `flight`: one batch on its way to the server and back; `call`: what one script of it decides
-//! - `connection`: opened when there is none, given up when it breaks; `sender`: the task that sends batches
+//! - `flight`: one batch on its way to the server and back; `call`: the requests that one script of it decides
+//! - `connection`: opened when needed, given up when it breaks; `sender`: the task that sends batches
 
 mod call;
 mod connection;
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollgate_limiter::{BreakerState, ServerHealth, StoreError};
 
-use super::batcher::{Batcher, Full, Lane, Next, Room};
+use super::batcher::{Batcher, Lane, Next, QueueFull, Room};
 use super::breaker::{self, Breaker};
 use super::fault::Fault;
 use super::shared::Shared;
@@ -60,7 +60,8 @@ pub(super) struct Node {
     cluster: Option<Weak<dyn Reroute>>,
 }
 
-/// What a cluster does with requests that one of its servers did not decide: another server may have the keys.
+/// A cluster, as its nodes see it: it handles requests that a server did not decide, because another server may have the
+/// keys.
 ///
 /// The cluster gives this to its nodes, so that a node knows nothing of clusters.
 pub(super) trait Reroute: Send + Sync {
@@ -89,7 +90,7 @@ impl Node {
         target: Target,
         cluster: Option<Weak<dyn Reroute>>,
     ) -> Arc<Node> {
-        // Nodes that find each other failing should not ask again in step.
+        // The seed differs between nodes, so that nodes that fail together do not probe at the same times.
         let (seed, deadline_us) = (shared.clock.now_us(), shared.deadline.as_micros());
         let deadline_us = u64::try_from(deadline_us).unwrap_or(u64::MAX);
         Arc::new(Node {
@@ -119,14 +120,14 @@ impl Node {
         match next {
             Ok(Next::Wait) => {}
             Ok(Next::Send) => self.shared.executor.spawn(Sender::new(self).send_all()),
-            Err(Full { request, waiting }) => {
+            Err(QueueFull { request, waiting }) => {
                 fail(flat([request]), &StoreError::Overloaded { waiting });
             }
         }
     }
 
-    /// Sets a timer for a request whose deadline is before those of the requests ahead of it. `number` is the number that
-    /// the request will have in the queue.
+    /// Sets a timer for a request whose deadline is earlier than the deadlines of the requests ahead of it. `number` is the
+    /// number that the request will have in the queue.
     fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
         let deadline = load.timer_deadline(self.longest_in(lane));
         if let (Some(deadline), Some(first)) = (deadline, load.first_mut()) {
@@ -228,7 +229,7 @@ impl Node {
     }
 
     fn fault(&self, error: &RedisError) -> Fault {
-        Fault::of_command(error, self.name())
+        Fault::from_command(error, self.name())
     }
 
     fn timeout(&self, after: Duration) -> StoreError {

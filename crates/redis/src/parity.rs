@@ -1,9 +1,9 @@
-//! Every script decides as the core does, plain checks in their own and all else in the general one,
-//! and each finds what the other has left.
+//! The scripts decide as the core does: plain checks in their own script, all other requests in the general one, and each
+//! script reads the states that the other has written.
 //!
-//! The core plays a random trace first; then a Redis and a Valkey play the same, and must answer the
-//! same, field by field, keep the same states, and keep them as long as they matter. The scripts'
-//! `TIME` is the trace's. `PROPTEST_CASES` scales it up.
+//! The core plays a random trace first; then a Redis and a Valkey play the same trace. They must give the
+//! same answers, field by field, and the same states, and must keep the states as long as they matter. The scripts'
+//! `TIME` is the trace's. `PROPTEST_CASES` sets the number of traces.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -22,10 +22,10 @@ use model::World;
 use servers::Servers;
 use trace::{Act, Batch, Price, Step, Time};
 
-/// Limits, each of a key, with the one it has at times instead; when the trace begins; the trace.
+/// For each key its limit and the limit that it changes to at times; when the trace begins; the trace.
 type Case = (Vec<(Limit, Limit)>, u64, Vec<Batch>);
 
-/// Traces tried unless `PROPTEST_CASES` says otherwise; one is some hundred decisions.
+/// The number of traces unless `PROPTEST_CASES` sets it; each has some hundred decisions.
 const CASES: u32 = 128;
 
 fn agree_on(
@@ -37,7 +37,7 @@ fn agree_on(
         config.cases = CASES;
     }
     let limit = limit.boxed();
-    // As a rule one of the same kind, which is what configuration changes.
+    // Mostly a limit of the same kind, as in most changes of a configuration.
     let other = prop_oneof![2 => limit.clone(), 1 => any::limit()];
     let limits = prop::collection::vec((limit, other), 1..5);
     let servers = Servers::start();
@@ -57,7 +57,7 @@ fn agree(servers: &Servers, (limits, start_us, batches): Case) -> Result<(), Tes
     Ok(())
 }
 
-/// Also buckets so large that their products pass 2^53, at rates where every remainder comes up.
+/// Returns buckets so large that their products pass 2^53, at rates where every remainder occurs.
 fn large_bucket() -> impl Strategy<Value = Limit> {
     (1_u64 << 50..=MAX_UNITS, 3..30_u64, 1..30_u64)
         .prop_map(|(capacity, units, per_us)| {
@@ -106,10 +106,10 @@ fn algorithms_in_one_batch_agree() {
     agree_on(any::limit(), trace::batches());
 }
 
-/// A refund on a clock that is behind left an empty bucket to end before its own time; the check
-/// after it took the end to be in the same step as before, and the charge was forgotten too early.
+/// A regression: a refund on a clock that is behind let an empty bucket expire before its own time. The next check took
+/// the expiry to be in the same step as before, and its charge was forgotten too early.
 #[test]
-fn what_is_charged_after_a_refund_on_a_clock_behind_is_kept_until_it_is_over() {
+fn charge_after_a_refund_on_a_clock_behind_is_kept_until_it_expires() {
     let servers = Servers::start();
     let batch = |time, act| {
         let steps = vec![Step { key: 0, act, price: Price::Units(4), is_changing: false }];
@@ -135,10 +135,10 @@ fn what_is_charged_after_a_refund_on_a_clock_behind_is_kept_until_it_is_over() {
     }
 }
 
-/// The script that carries over has read a state under the limit that it says, and then was asked for
-/// the same limit: it took them for two, and wrote what a refusal should leave alone.
+/// A regression: the script that carries over read a state under the limit in its tag, and then got a request of the
+/// same limit. It took them for two limits, and wrote a state that a refusal should not change.
 #[test]
-fn a_refusal_behind_a_look_under_another_limit_changes_nothing() {
+fn refusal_after_a_look_under_another_limit_changes_nothing() {
     let servers = Servers::start();
     let step = |act, is_changing| Step { key: 0, act, price: Price::Units(5), is_changing };
     let other: Limit = "fixed-window limit=9 window=2s".parse().unwrap();

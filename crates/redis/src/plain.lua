@@ -1,9 +1,9 @@
--- Decides a batch of plain checks of windows and buckets. The same as check.lua does with the twins,
--- in one piece for each algorithm: without the tables and calls that most of the time goes into,
--- which halves it. A test compares the two. Comes after muldiv.lua; the sections of algorithms that
--- the batch is not about are left out.
+-- Decides a batch of plain checks of windows and buckets, with the same results as check.lua and the twins.
+-- Each algorithm is one function, without the tables and calls that most of the time goes into, which takes
+-- half the time. A test compares the two. Comes after muldiv.lua; the sections of algorithms that
+-- the batch does not need are left out.
 --
--- KEYS, ARGV   as in check.lua, with plain checks alone, and no log
+-- KEYS, ARGV   as in check.lua, with plain checks only, and no log
 -- Returns      as in check.lua
 -- Example      as in check.lua
 local ANSWER, ANSWER_AND_FIRST_BACK = "<BI7I7I7", "<BI7I7I7I7"
@@ -27,9 +27,9 @@ local function packed_denial(limit, cost, remaining, reset_after_us, retry_after
 end
 
 -- Each algorithm takes a limit, the bytes of a state and a cost, and returns
---   the packed answer; nil if they are no state, false if they are one of another limit
---   the bytes of the state after it, nil if nothing changed
---   when that may expire, as states.lua has it, and whether the one before may at the same time
+--   the packed answer; nil if the bytes are not a state, false if they are a state of another limit
+--   the new bytes of the state, nil if nothing changed
+--   when the new state may expire, as in states.lua, and whether the old state expires at the same time
 
 -- ---- fixed window
 
@@ -120,7 +120,7 @@ local function check_sliding_window_counter(limit, value, cost)
   end
   remaining = remaining > 0 and remaining or 0
   if estimate == 0 then
-    -- Nothing is spent, so it is more than the limit.
+    -- Nothing is spent, so the cost is more than the limit.
     return packed_denial(limit, cost, remaining, 0, 0), restarted, expires_us, false
   end
   local reset_after_us = falls_to_after_us(window_us, start_us, current, previous, 0)
@@ -212,7 +212,7 @@ local function check_bucket(limit, value, cost)
     (units > 0 or fraction > 0) and behind_us + drain_time_us(limit, units, fraction) or 0
   local retry_after_us = 0
   if cost <= size then
-    -- What is above the level at which it fits has to drain; there is some, or it would fit.
+    -- The level must drain to where the cost fits. It is above that, or the cost would fit now.
     retry_after_us = behind_us + drain_time_us(limit, units - (size - cost), fraction)
   end
   return packed_denial(limit, cost, remaining, reset_after_us, retry_after_us),
@@ -221,7 +221,7 @@ end
 
 -- ---- everything is read and decided
 
--- With eight fields and no more, a table is made twice as fast.
+-- A table with at most eight fields is made twice as fast as a larger one.
 local function new_limit(kind, size, a, b, tag, format)
   if kind == 1 then
     return {
@@ -251,11 +251,11 @@ while position <= #ARGV[1] do
   limits[#limits + 1], position = new_limit(kind, size, a, b, tag, format), after
 end
 
--- By key: the bytes of its state, as the checks before have left them; and if they have changed,
--- when they may expire, false for as before.
+-- By key: the bytes of its state, as the earlier checks have left them; and if they have changed,
+-- when they may expire, or false if that has not changed.
 local values, expiry = {}, {}
 local changed, answers = {}, {}
--- What is wrong with keys, if anything is; and which are left to the script that carries over.
+-- The problems of keys, if any; and the keys that are left to the script that carries over.
 local problems, texts, put_off
 
 local function packed_failure(key, problem)
@@ -265,7 +265,7 @@ local function packed_failure(key, problem)
   return struct_pack(ANSWER, FAILED, #texts, 0, 0)
 end
 
--- At least as many numbers as any state has.
+-- At least as many bytes as any state has.
 local NOTHING = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 local requests, checks = ARGV[2], #KEYS
@@ -308,7 +308,7 @@ end
 
 -- ---- now it is written
 
--- What a state outlives its usefulness by, as in check.lua.
+-- How much longer a state is kept than it is needed, as in check.lua.
 local SPARE_US = 11000000
 
 local ttls, has_failed = {}, false

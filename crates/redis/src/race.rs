@@ -1,15 +1,15 @@
-//! Asking several servers that should all know the same.
+//! Queries several servers that should all give the same answer.
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The time after which the next server is asked as well.
+/// The time after which the next server is queried as well.
 const HEAD_START: Duration = Duration::from_millis(100);
 
-/// Returns the first good answer. Each server is asked when the one before it failed or is slow. Returns the last error if all
-/// fail; `None` if there is no server to ask.
+/// Returns the first good answer. Queries a server when the one before it has failed or is slow. Returns the last error if
+/// all fail; `None` if there is no server.
 pub(super) async fn first_of<T, E, F>(asked: impl IntoIterator<Item = F>) -> Result<T, Option<E>>
 where
     T: Send + 'static,
@@ -38,7 +38,7 @@ where
         match answer {
             Some(Ok(Ok(good))) => return Ok(good),
             Some(Ok(Err(error))) => failure = Some(error),
-            // The task was cancelled or panicked; the others go on.
+            // The task was cancelled or panicked; the others continue.
             Some(Err(_)) => {}
             None => return Err(failure),
         }

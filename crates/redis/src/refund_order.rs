@@ -33,7 +33,7 @@ struct Checks<T> {
     /// The numbers of the checks whose answers were neither read nor dropped.
     open: BTreeSet<u64>,
     /// The refunds of the dropped answers, by the charge's place in the bucket and the check's number.
-    owed: BTreeMap<(u64, u64), Owed<T>>,
+    owed: BTreeMap<(u64, u64), PendingRefund<T>>,
     /// Refunds to send, in order.
     ready: VecDeque<T>,
     /// Whether a thread is sending them.
@@ -42,7 +42,7 @@ struct Checks<T> {
 
 /// A refund that waits for the checks up to number `newest`. They were made before its answer was dropped, so each of them
 /// may have been charged earlier.
-struct Owed<T> {
+struct PendingRefund<T> {
     newest: u64,
     refund: T,
 }
@@ -63,7 +63,7 @@ impl<T> RefundOrder<T> {
         inner.newest
     }
 
-    /// Notes that the answer to a check was read, or was dropped and came to a refund of the charge at this place in the
+    /// Notes that the answer to a check was read, or was dropped, which owes a refund of the charge at this place in the
     /// bucket. Sends the refunds that need not wait any more, without a lock, and one thread at a time for each key.
     pub(super) fn end(
         &self,
@@ -86,7 +86,7 @@ impl<T> Inner<T> {
         let checks = self.keys.get_mut(key)?;
         checks.open.remove(&number);
         if let Some((place, refund)) = owed {
-            checks.owed.insert((place, number), Owed { newest: self.newest, refund });
+            checks.owed.insert((place, number), PendingRefund { newest: self.newest, refund });
         }
         checks.release();
         if checks.is_sending {

@@ -8,7 +8,7 @@ use super::refund_order::RefundOrder;
 use super::wire::{Charge, Reply, Request};
 use tollgate_limiter::store::Wake;
 
-/// Sends the refunds of one limiter, those of one bucket in the order of their charges.
+/// Sends the refunds of one limiter. The refunds of one bucket are sent in the order of their charges.
 pub(super) struct Refunds {
     order: RefundOrder<OwedRefund>,
     /// Sends a refund that no caller waits for. Calls the [`Wake`] when the units are back.

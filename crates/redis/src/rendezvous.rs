@@ -1,9 +1,9 @@
-//! Which of several standalone servers has a key, by rendezvous hashing: every server has a weight
-//! for every key, and the heaviest has it.
+//! Rendezvous hashing: finds which of several standalone servers has a key. Every server has a weight
+//! for every key, and the heaviest server has the key.
 //!
-//! Everybody who knows the same names finds the same server, in any process, on any machine and in
-//! any release: to change the hash is to lose every key's state. A server that goes moves its own
-//! keys only, one that comes takes an equal share from all.
+//! All processes that know the same names find the same server, on any machine and in
+//! any release: to change the hash is to lose every key's state. Removing a server moves only its own
+//! keys; a new server takes an equal share from all others.
 
 use siphasher::sip::SipHasher13;
 
@@ -12,21 +12,21 @@ use super::slots::tag_of;
 /// Never to be changed.
 const HASH_KEY: &[u8; 16] = b"tollgate servers";
 
-/// A choice of servers.
+/// The servers to choose from.
 #[derive(Clone, Debug)]
 pub(super) struct Rendezvous {
-    /// The hash of each one's name.
+    /// The hash of each server's name.
     servers: Box<[u64]>,
 }
 
 impl Rendezvous {
-    /// Of servers with these names. Their order does not matter.
+    /// Chooses among servers with these names. Their order does not matter.
     pub(super) fn new(names: impl IntoIterator<Item: AsRef<str>>) -> Rendezvous {
         let hash_of_name = |name: &str| hash(name.as_bytes());
         Rendezvous { servers: names.into_iter().map(|name| hash_of_name(name.as_ref())).collect() }
     }
 
-    /// Which of the servers, as they were listed, has the key: 0 is the first. The key's tag decides,
+    /// Returns the index of the server that has the key, in the order in which they were listed. The key's tag decides,
     /// so everything about one id is on one server.
     pub(super) fn place(&self, key: &[u8]) -> usize {
         let tag = hash(tag_of(key));
@@ -74,7 +74,7 @@ mod tests {
             let key = format!("tollgate:{{{id}}}:api");
             assert_eq!(servers.place(key.as_bytes()), place, "{id}");
         }
-        // As another implementation of SipHash-1-3 and SplitMix64 has them.
+        // As another implementation of SipHash-1-3 and SplitMix64 computes them.
         assert_eq!(hash(b""), 0x8FD5_B389_532B_2580);
         assert_eq!(hash(b"user:42"), 0x288D_AFEE_E138_7AC6);
         assert_eq!(mixed(1), 0x5692_161D_100B_05E5);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_moves_its_own_keys_only() {
+    fn removed_server_moves_only_its_own_keys() {
         let before = Rendezvous::new(NAMES);
         for gone in NAMES {
             let names = || NAMES.into_iter().filter(|name| *name != gone);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_comes_takes_a_sixth() {
+    fn sixth_server_takes_a_sixth_of_the_keys() {
         let before = Rendezvous::new(NAMES);
         let after = Rendezvous::new(NAMES.into_iter().chain(["redis-new:6379"]));
         let mut moved = 0_u32;

@@ -1,13 +1,13 @@
--- Where a log is kept: a ring of charges in one string, read and written in place. Comes after
--- states.lua; holes.lua comes after it.
+-- The form of a log: a ring of charges in one string, read and written in place. Comes after
+-- states.lua and before holes.lua.
 --
 -- The string    the tag, which is always 11 bytes long, so that the slots stay where they are when the
 --               limit changes; <I7 I7 I3 I3 I3: charged_us, base, head, count, capacity; then the
 --               slots, each <I7 I7: at_us and the running sum through it. The charge at index is in
 --               slot (head + index) % capacity. A log with holes has a trailer: see holes.lua.
--- log           what sliding_window_log.lua works on. Its charges from index `stored` on are in
---               `at` and `through`, from 1 on, and are written when the log is; those before are
---               still where the string has them.
+-- log           the table that sliding_window_log.lua uses. Its charges from index `stored` on are in
+--               `at` and `through`, from 1 on, and are written with the log; the charges before that
+--               are only in the string.
 -- Example       two charges at 1 s and 2 s, of cost 1 each, are 34 + 2 * 14 bytes
 --
 -- A log of up to 16 charges is read with one command and written with one. A longer one is read in
@@ -29,7 +29,7 @@ local function new_log(key, limit)
   }, methods)
 end
 
--- Sixteen slots.
+-- Returns the bytes of sixteen slots.
 local function block_bytes(log, block)
   if block == 0 and log.first_block then
     return log.first_block
@@ -54,7 +54,7 @@ local function read_slot(log, slot)
   return struct_unpack("<I7I7", block_bytes(log, (slot - offset) / BLOCK), offset * SLOT_BYTES + 1)
 end
 
--- The charge at index. One that cannot have been written here makes the log corrupt.
+-- Returns the charge at index. A charge that this script cannot have written makes the log corrupt.
 function ring.read(log, index)
   if index >= log.stored then
     local position = index - log.stored + 1
@@ -173,13 +173,13 @@ local function rewrite(log, ttl)
   return redis_pcall("SET", log.key, header(log) .. slots, "EX", ttl).err
 end
 
--- Nil, or the server's error.
+-- Returns nil, or the server's error.
 local function set_range(log, at, bytes)
   local reply = redis_pcall("SETRANGE", log.key, at, bytes)
   return type(reply) == "table" and reply.err or nil
 end
 
--- Nil, or the server's error.
+-- Returns nil, or the server's error.
 local function expire(log, ttl)
   local reply = redis_pcall("EXPIRE", log.key, ttl)
   return type(reply) == "table" and reply.err or nil
@@ -317,7 +317,7 @@ end
 
 -- ---- beyond a check
 
--- A charge with at most this many after it is removed by writing those again.
+-- A charge with at most this many charges after it is removed by writing the later ones again.
 local NEAR = 64
 
 function ring.remove(log, index, cost)

@@ -1,4 +1,4 @@
-//! The scripts: one for every set of algorithms that a batch can be about.
+//! The scripts: one for every set of algorithms that a batch can need.
 //!
 //! Redis makes every function of a script anew whenever it runs one: with all the algorithms in one
 //! script that took 18 us, with one of them 9.
@@ -15,8 +15,8 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
-/// What a script can do: its algorithms, with all buckets as one; whether it does more than checks; and whether it carries
-/// over what was spent under another limit.
+/// The abilities of a script: its algorithms, with all buckets as one; whether it decides more than checks; and whether it
+/// carries over what was spent under another limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities(usize);
 
@@ -28,16 +28,16 @@ const BUCKETS: Abilities = Abilities(8);
 const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
 
-/// What a section of a file begins with; the rest of the line is its name.
+/// The beginning of a section in a file; the rest of the line is its name.
 const SECTION: &str = "-- ---- ";
 
 impl Abilities {
     const SETS: usize = 64;
 
-    /// All there are: a state may have been reached under a limit of any algorithm.
+    /// All abilities: a state may have been reached under a limit of any algorithm.
     pub(super) const ALL: Abilities = Abilities(Abilities::SETS - 1);
 
-    /// Those of a plain check of `limit`.
+    /// Adds the abilities for a plain check of `limit`.
     pub(super) fn add(&mut self, limit: &Limit) {
         self.0 |= match limit {
             Limit::FixedWindow(_) => FIXED_WINDOW.0,
@@ -51,7 +51,7 @@ impl Abilities {
         self.0 |= BEYOND_CHECKS.0;
     }
 
-    /// Whether its script is one of those for plain checks.
+    /// Whether its script is for plain checks only.
     pub(super) const fn is_plain(self) -> bool {
         !self.has(SLIDING_WINDOW_LOG) && !self.has(BEYOND_CHECKS)
     }
@@ -60,7 +60,7 @@ impl Abilities {
         self.0 & other.0 != 0
     }
 
-    /// Its script, which is put together when it is first asked for.
+    /// Returns its script, which is put together by the first call.
     pub(super) fn script(self) -> &'static Script {
         static SCRIPTS: [OnceLock<Script>; Abilities::SETS] =
             [const { OnceLock::new() }; Abilities::SETS];
@@ -77,7 +77,7 @@ impl Abilities {
         }
     }
 
-    /// With the twins.
+    /// Returns the text of the general script, which uses the twins.
     fn general_text(self) -> String {
         let twins: [(&str, Abilities, &[&str]); 4] = [
             ("fixed_window", FIXED_WINDOW, &[twins::FIXED_WINDOW]),
@@ -110,7 +110,7 @@ impl Abilities {
         text
     }
 
-    /// A file, or as much of it as is needed.
+    /// Returns the sections of a file that are needed.
     fn part(self, file: &str) -> String {
         let is_needed = |section: &&str| match section.lines().next() {
             Some("fixed window") => self.has(FIXED_WINDOW),
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_for_plain_checks_has_only_what_they_need() {
+    fn script_for_plain_checks_has_only_the_functions_they_need() {
         let buckets = BUCKETS.text();
         assert!(buckets.contains("local function check_bucket"));
         assert!(buckets.contains("now it is written"));

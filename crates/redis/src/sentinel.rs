@@ -35,7 +35,7 @@ pub(super) struct Sentinels {
     name: String,
     connected: Mutex<Option<NamedPrimary>>,
     asked_us: AtomicU64,
-    /// The sentinel that is asked first next time. It rotates, because one sentinel may be wrong.
+    /// The sentinel that is queried first next time. It rotates, because one sentinel may be wrong.
     next: AtomicUsize,
 }
 
@@ -100,7 +100,7 @@ impl Sentinels {
         true
     }
 
-    /// Returns whether the sentinels have not been asked for a second. The caller must then ask them: the next second
+    /// Returns whether the sentinels have not been queried for a second. The caller must then query them: the next second
     /// begins now.
     pub(super) fn is_refresh_due(&self) -> bool {
         let (now_us, asked_us) = (self.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
@@ -164,14 +164,14 @@ impl Sentinels {
     }
 }
 
-/// Asks a sentinel for the primary.
+/// Queries a sentinel for the primary.
 async fn named_by(sentinel: &Server, service: &str) -> Result<NamedPrimary, StoreError> {
     let said = in_time(sentinel, async {
         let mut asked = connect(sentinel).await?;
         let mut question = redis::cmd("SENTINEL");
         let said: RedisResult<HashMap<String, String>> =
             question.arg("MASTER").arg(service).query_async(&mut asked).await;
-        said.map_err(|error| Fault::of_command(&error, sentinel.name()).into())
+        said.map_err(|error| Fault::from_command(&error, sentinel.name()).into())
     });
     let said = said.await.map_err(|error| match error {
         StoreError::Refused { problem } => StoreError::refused(&format!(
@@ -197,7 +197,7 @@ async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnectio
     let opened = in_time(&server, async {
         let mut open = open(&server).await?;
         let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open.connection).await;
-        Ok((role.map_err(|error| Fault::of_command(&error, server.name()))?, open))
+        Ok((role.map_err(|error| Fault::from_command(&error, server.name()))?, open))
     });
     match opened.await {
         Ok((role, open)) if is_primary(&role) => Ok(open),

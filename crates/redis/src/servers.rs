@@ -93,7 +93,7 @@ impl Servers {
         receiver
     }
 
-    /// Sends requests that have all their keys in one place each. Those of one server are decided in their order.
+    /// Sends requests that have all their keys in one place each. The requests of one server are decided in their order.
     pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
         let waiting = |(request, call)| WaitingRequest::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();

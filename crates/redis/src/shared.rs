@@ -1,4 +1,4 @@
-//! What all servers of one limiter share.
+//! The parts of a limiter that all its servers share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::executor::Executor;
 use super::outage::Outages;
 use super::wire::Charge;
 
-/// What all servers of one limiter share.
+/// The parts of a limiter that all its servers share.
 pub(super) struct Shared {
     /// The limiter's deadline. A server fails if it does not reply within it.
     pub(super) deadline: Duration,

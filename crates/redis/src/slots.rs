@@ -6,15 +6,15 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The most servers that we believe a cluster to have.
+/// The most owners that a cluster's reply may name.
 const MAX_OWNERS: usize = 1_024;
 
 const MAX_HOST_BYTES: usize = 255;
 
-/// Stands for the owner of a slot that has none.
-const NOBODY: u16 = u16::MAX;
+/// Stands for the owner of a slot that has no owner.
+const NO_OWNER: u16 = u16::MAX;
 
-/// Where a server listens. Shown as `host:port`, or `[::1]:6379`.
+/// The address at which a server listens. Shown as `host:port`, or `[::1]:6379`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -22,7 +22,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// As a server says it. No host, or `?`, is the one that was `asked`.
+    /// Returns the address as a server names it. An empty host or `?` means the server that was `asked`.
     fn of(host: &str, port: u16, asked: &Address) -> Option<Address> {
         let is_nonsense = |c: char| c.is_whitespace() || c.is_control();
         if port == 0 || host.len() > MAX_HOST_BYTES || host.contains(is_nonsense) {
@@ -32,7 +32,7 @@ impl Address {
         Some(Address { host: host.to_owned(), port })
     }
 
-    /// Of `host:port`, with any number of colons in the host.
+    /// Parses `host:port`, with any number of colons in the host.
     fn parse(text: &str, asked: &Address) -> Option<Address> {
         let (host, port) = text.rsplit_once(':')?;
         Address::of(host, port.parse().ok()?, asked)
@@ -46,9 +46,9 @@ impl fmt::Display for Address {
     }
 }
 
-/// What decides where a key is: what is in its first braces, or all of it.
+/// Returns the hash tag of a key, which decides on its slot: the text in its first braces, or all of it.
 ///
-/// Of `tollgate:{user:42}:api` it is `user:42`; empty braces are none.
+/// The tag of `tollgate:{user:42}:api` is `user:42`; empty braces do not count.
 pub(super) fn tag_of(key: &[u8]) -> &[u8] {
     let mut parts = key.splitn(2, |&byte| byte == b'{');
     let (_, Some(rest)) = (parts.next(), parts.next()) else { return key };
@@ -87,10 +87,10 @@ static CRC16: [u16; 256] = {
     table
 };
 
-/// Who owns which slot.
+/// The owner of every slot.
 #[derive(Clone)]
 pub(super) struct SlotMap {
-    /// Of each slot, which of the owners, or [`NOBODY`].
+    /// For each slot the index of its owner, or [`NO_OWNER`].
     slots: Box<[u16]>,
     owners: Vec<Owner>,
 }
@@ -98,13 +98,12 @@ pub(super) struct SlotMap {
 #[derive(Clone)]
 struct Owner {
     address: Address,
-    /// How many slots it has. With none, its place is free for another.
+    /// How many slots it owns. An entry without slots may be reused for another owner.
     slots: usize,
 }
 
 impl SlotMap {
-    /// Of the reply to CLUSTER SLOTS, or `None` if that is nonsense. Where it names no host, it means
-    /// the one that was `asked`.
+    /// Reads the reply to CLUSTER SLOTS; `None` if it is malformed. A server without a host is the one that was `asked`.
     pub(super) fn of(reply: &Value, asked: &Address) -> Option<SlotMap> {
         let mut map = SlotMap::default();
         for range in array(reply)? {
@@ -115,7 +114,7 @@ impl SlotMap {
                 return None;
             }
             for slot in first..=last {
-                // Two owners of one slot are nonsense too.
+                // Two owners of one slot are malformed as well.
                 if map.owner(slot).is_some() {
                     return None;
                 }
@@ -130,7 +129,7 @@ impl SlotMap {
         Some(&self.owners.get(usize::from(owner))?.address)
     }
 
-    /// After MOVED. Ignored if there are too many owners, or no such slot.
+    /// Sets the owner of a slot after MOVED. Ignored if there are too many owners, or no such slot.
     pub(super) fn set(&mut self, slot: u16, owner: Address) {
         if slot >= SLOTS || self.owner(slot) == Some(&owner) {
             return;
@@ -140,17 +139,17 @@ impl SlotMap {
         }
     }
 
-    /// Every address that owns a slot now.
+    /// Returns every address that owns a slot now.
     pub(super) fn owners(&self) -> impl Iterator<Item = &Address> {
         self.owners.iter().filter(|owner| owner.slots > 0).map(|owner| &owner.address)
     }
 
-    /// How many slots have an owner.
+    /// Returns how many slots have an owner.
     pub(super) fn covered(&self) -> usize {
         self.owners.iter().map(|owner| owner.slots).sum()
     }
 
-    /// The place of an owner, which is a new one if need be and there is room.
+    /// Returns the index of an owner, which is added if it is unknown and there is room.
     fn index_of(&mut self, address: Address) -> Option<u16> {
         let known = self.owners.iter().position(|owner| owner.address == address);
         let index = match known.or_else(|| self.owners.iter().position(|owner| owner.slots == 0)) {
@@ -167,7 +166,7 @@ impl SlotMap {
         u16::try_from(index).ok()
     }
 
-    /// Takes a slot from its owner, and gives it to another. Both exist.
+    /// Takes a slot from its owner, and gives it to another. Both indexes must be valid.
     fn give(&mut self, slot: u16, owner: u16) {
         let before = std::mem::replace(&mut self.slots[usize::from(slot)], owner);
         if let Some(before) = self.owners.get_mut(usize::from(before)) {
@@ -178,9 +177,9 @@ impl SlotMap {
 }
 
 impl Default for SlotMap {
-    /// Nobody owns anything.
+    /// Returns a map in which no slot has an owner.
     fn default() -> SlotMap {
-        SlotMap { slots: vec![NOBODY; usize::from(SLOTS)].into(), owners: Vec::new() }
+        SlotMap { slots: vec![NO_OWNER; usize::from(SLOTS)].into(), owners: Vec::new() }
     }
 }
 
@@ -191,19 +190,19 @@ impl fmt::Debug for SlotMap {
     }
 }
 
-/// Where a server sends a request instead.
+/// Where a server sends a request that it does not decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// From now on.
+    /// To this server, from now on.
     Moved { slot: u16, to: Address },
-    /// This once, with ASKING before it: the slot is on its way there.
+    /// To this server, this once and with ASKING before it: the slot is being moved there.
     Ask { to: Address },
-    /// Here, but later: some of the keys are on their way.
+    /// To the same server, but later: some of the keys are being moved.
     TryAgain,
 }
 
 impl Redirect {
-    /// What an error says, if it sends the request elsewhere. `MOVED 3999 :6381` is another port of
+    /// Reads an error; `None` if it is not a redirect. `MOVED 3999 :6381` names another port of
     /// the server that was `asked`.
     pub(super) fn of(error: &RedisError, asked: &Address) -> Option<Redirect> {
         if error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) {
@@ -218,7 +217,7 @@ impl Redirect {
     }
 }
 
-/// A server as CLUSTER SLOTS has it: host, port, and more that we do not need.
+/// Reads a server in the reply to CLUSTER SLOTS: host, port, and more that is not needed.
 fn node(value: &Value, asked: &Address) -> Option<Address> {
     let [host, port, ..] = array(value)? else { return None };
     Address::of(text(host)?, u16::try_from(int(port)?).ok()?, asked)
@@ -242,7 +241,7 @@ fn int(value: &Value) -> Option<i64> {
     }
 }
 
-/// Null is the empty text.
+/// Reads a text. Null is the empty text.
 fn text(value: &Value) -> Option<&str> {
     match plain(value) {
         Value::Nil => Some(""),
@@ -252,7 +251,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Without the attributes that RESP3 may put around any value.
+/// Removes the attributes that RESP3 may put around any value.
 fn plain(mut value: &Value) -> &Value {
     while let Value::Attribute { data, .. } = value {
         value = data;
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_first_braces_decides() {
+    fn text_in_the_first_braces_is_the_tag() {
         let cases = [
             ("{user1000}.following", "user1000"),
             ("{user1000}.followers", "user1000"),
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_a_host_is_where_it_was_asked() {
+    fn server_without_a_host_has_the_host_that_was_asked() {
         for host in [Value::Nil, bulk(""), bulk("?"), Value::SimpleString(String::new())] {
             let map = map_of([range(5, 5, host, 6_379)]).unwrap();
             assert_eq!(map.owner(5), Some(&address("seed", 6_379)));
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_reply_is_refused() {
         let good = || range(0, 1, bulk("a"), 1);
         assert!(map_of([good()]).is_some());
         let bad = [
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_1024_owners_at_most() {
+    fn map_has_1024_owners_at_most() {
         let reply = |count| {
             Value::Array((0..count).map(|slot| range(slot, slot, bulk("a"), slot + 1)).collect())
         };
@@ -447,7 +446,7 @@ mod tests {
         assert_eq!((map.owner(2_000), map.covered()), (None, 1_024));
         map.set(0, address("a", 2));
         map.set(2_000, address("b", 1));
-        assert_eq!(map.owner(2_000), Some(&address("b", 1)), "in the place of one who has no slot");
+        assert_eq!(map.owner(2_000), Some(&address("b", 1)), "reuses the entry without slots");
         assert_eq!((map.owners().count(), map.covered()), (1_024, 1_025));
     }
 
@@ -481,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_and_nonsense_are_no_redirects() {
+    fn other_errors_and_malformed_redirects_are_ignored() {
         let long = format!("MOVED 1 {}:1", "a".repeat(256));
         let lines = [
             "ERR MOVED 3999 127.0.0.1:6381",
@@ -506,7 +505,7 @@ mod tests {
         assert_eq!(Redirect::of(&error, &asked()), None);
     }
 
-    /// Often of the right shape, so that it is not refused at once.
+    /// Returns values that often have the right shape, so that they are not refused at once.
     fn any_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Nil),
@@ -552,7 +551,7 @@ mod tests {
         }
 
         #[test]
-        fn a_map_of_any_moves_is_what_was_said_last(
+        fn map_after_any_moves_has_the_last_owners(
             moves in vec((0_u16..50, 1_u16..10), 0..200),
         ) {
             let (mut map, mut model) = (SlotMap::default(), HashMap::new());

@@ -1,19 +1,19 @@
--- Where states are on the server: in strings of a tag, which says what limit the state was reached
+-- The form of states on the server: a string of a tag, which names the limit that the state was reached
 -- under, and whole numbers, 7 bytes each, lowest byte first. That is small, and nothing is rounded.
--- Comes after the twins; those of algorithms that are not in use are nil. The log's are in ring.lua.
+-- Comes after the twins; the tables of unused algorithms are nil. The log's functions are in ring.lua.
 --
--- limit         what a twin works on, and beside that its tag
--- state         what a twin works on, and beside that: key, limit, ttl_s once it is to be written,
+-- limit         the fields that a twin uses, and its tag
+-- state         the fields that a twin uses, and: key, limit, ttl_s once it is to be written,
 --               and problem if it cannot be read or written. Its limit is false if it was reached
---               under another one that this script cannot read.
+--               under another limit, which this script cannot read.
 -- Each algorithm's table is given
 --   packed(state)                its bytes, after the tag
 --   unpacked(value, at, key, limit)
---                                the state whose bytes are in a string from there on, nil if none has
+--                                the state whose bytes begin at `at`, nil if no state has them
 --   nothing                      the bytes of a fresh state
 --   expires_us(state, over_us)   when it may expire, if nothing is spent any more at over_us: not
---                                before, and as seldom as can be at another time than before it
---                                was charged, because plain.lua saves itself the work then
+--                                before that, and at the same time as before it was charged if
+--                                possible, because plain.lua then need not set the expiry again
 -- Example       a fixed window of 200 a minute that began at 60 s, with 5 spent, is 21 bytes, in
 --               hexadecimal 01 C801 808ECE1C 00879303000000 05000000000000
 local CORRUPT = "CORRUPT"
@@ -49,11 +49,11 @@ local function fresh_at(key, limit)
     or decide.unpacked(decide.nothing, 1, key, limit)
 end
 
--- The limit whose tag a state begins with, nil if that is none; and how much is read first of what may
--- be a log. Of the script that carries over: what it reads may be of any limit.
+-- The limit whose tag a state begins with, nil if it has no valid tag; and how many bytes of a possible log
+-- are read first. Only in the script that carries over, because it reads states of any limit.
 local limit_of_tag, first_read
 
--- The state under a key, and whether there is none yet.
+-- Returns the state of a key, and whether it is new.
 local function read(key, limit)
   local decide, value = limit.decide, nil
   local most = first_read or decide.first_read
@@ -78,7 +78,7 @@ local function read(key, limit)
     or problem_at(key, limit, CORRUPT)
 end
 
--- Nil, or the server's error.
+-- Returns nil, or the server's error.
 local function write(state, ttl)
   local decide = state.limit.decide
   if decide.write then
@@ -156,8 +156,8 @@ if bucket then
     return struct_pack("<I7I7I7I7", fill.units, fill.fraction, fill.as_of_us, fill.charged)
   end
 
-  -- From what is kept, as plain.lua finds it again: a refund at a time before the last charge may
-  -- leave nothing spent, and so be over before that.
+  -- Computed from the state, as plain.lua finds it again: a refund at a time before the last charge may
+  -- leave nothing spent, and the state then ends before that charge.
   function bucket.expires_us(fill)
     local over_us = fill.as_of_us + drain_time_us(fill.limit, fill.units, fill.fraction)
     return over_us - over_us % EXPIRY_STEP_US + EXPIRY_STEP_US
@@ -169,8 +169,8 @@ end
 local MAX_WINDOW_US = 366 * 86400 * 1000000
 local MAX_LOG_UNITS, LOG_TAG_BYTES = 65536, 11
 
--- A number of a tag, and where it ends: seven bits a byte, the lowest first, the last below 128. Nil
--- if there is none.
+-- Returns a number of a tag, and where it ends: seven bits a byte, the lowest first, the last below 128.
+-- Nil if the bytes are not a number.
 local function tag_number(value, at)
   local number, place = 0, 1
   for position = at, at + 7 do
@@ -185,7 +185,7 @@ local function tag_number(value, at)
   end
 end
 
--- Whether these make a limit. With 2^52 us a bucket takes longer to be full than any may.
+-- Returns whether the numbers are a valid limit. From 2^52 us on, a bucket takes longer to fill than allowed.
 local function is_limit(kind, size, a, b)
   if kind >= 4 then
     return size * b / a < 2 ^ 52

@@ -28,7 +28,7 @@ pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 /// - [`withdraw`](Self::withdraw): it was not sent, and its caller no longer waits.
 /// - `Drop`, the last resort: the task that had it ended. The answer is [`StoreError::Gone`].
 ///
-/// What follows from an answer happens here as well: failures are counted, refusals are remembered or forgotten, waiters
+/// It also does what an answer entails: failures are counted, refusals are remembered or forgotten, waiters
 /// for units are woken, and a charge that the caller cannot read is refunded. A reply that comes after the answer is still
 /// noted, wakes and refunds; it is not counted again.
 pub(super) struct WaitingRequest {
@@ -38,7 +38,7 @@ pub(super) struct WaitingRequest {
     shared: Arc<Shared>,
     /// When it was made, by the shared clock.
     since_us: u64,
-    /// The time that it has in all.
+    /// The whole time for the request, from its creation to its deadline.
     pub(super) within: Duration,
     pub(super) deadline: Instant,
     /// When it was last put in a queue.
@@ -48,7 +48,7 @@ pub(super) struct WaitingRequest {
     pub(super) route: Route,
     /// Whether a call left it for later: its states are long logs, whatever the limits say.
     pub(super) is_on_long_logs: bool,
-    /// Fails it in time while it is in a queue, if its deadline is before those of the requests ahead of it.
+    /// Fails the request at its deadline while it is in a queue. Only set if the requests ahead have later deadlines.
     pub(super) timer: Option<Timer>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Route {
     pub(super) hops: u8,
 }
 
-/// What follows the answer to a request.
+/// The action that follows the answer to a request.
 #[derive(Clone, Default)]
 pub(super) enum AndThen {
     #[default]

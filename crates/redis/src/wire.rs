@@ -15,7 +15,7 @@ use tollgate_limiter::store::Demand;
 use tollgate_limiter::{Decision, JointDecision, store};
 
 use super::batcher::MAX_BATCH;
-use super::denials::Asked;
+use super::denials::DenialQuery;
 pub(super) use answers::{Answers, RequestEnd};
 pub(super) use arguments::Arguments;
 
@@ -50,8 +50,8 @@ impl Charge {
         self.of.demand()
     }
 
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
+    pub(super) fn asked(&self) -> DenialQuery<'_> {
+        DenialQuery { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
     }
 
     /// Whether it is charged if nothing refuses it, instead of only looked at.

@@ -1,4 +1,4 @@
-//! Who is measured: our six deciders and the published peers, each as its documentation says.
+//! The competitors: our six deciders and the published peers, each used as its documentation says.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -26,7 +26,7 @@ pub(crate) struct Competitor {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Told of so many keys.
+    /// Our limiter, with room reserved for `keys` keys.
     Ours {
         generous: &'static str,
         stingy: &'static str,
@@ -139,7 +139,7 @@ impl Competitor {
     }
 }
 
-/// Ours, with the bytes it has unless told otherwise, and told of so many keys.
+/// Returns our limiter with its default memory bound, and room reserved for `keys` keys.
 pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn Subject>> {
     let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
     let limiter = Limiter::builder().room_for(keys).build();
@@ -149,7 +149,7 @@ pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn Subject>> {
     }))
 }
 
-/// One that keeps nothing and looks at the clock for half a microsecond, as long as it takes ours to let a key in.
+/// Returns a subject that keeps nothing and reads the clock for half a microsecond, as long as ours takes to add a key.
 pub(crate) fn nothing() -> Box<dyn Subject> {
     subject(|_| {
         let began = Instant::now();
@@ -158,7 +158,7 @@ pub(crate) fn nothing() -> Box<dyn Subject> {
     })
 }
 
-/// What governor's own constructors make, which do not take a number of keys.
+/// The type that governor's own constructors return; they do not take a number of keys.
 type Plain<S> =
     RateLimiter<String, S, DefaultClock, NoOpMiddleware<<DefaultClock as Clock>::Instant>>;
 
@@ -191,7 +191,7 @@ fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
     })
 }
 
-/// Behind a mutex, which its documentation asks for. Of its stores the one that sweeps least often.
+/// Puts throttlecrab behind a mutex, as its documentation requires, with the store that sweeps least often.
 fn throttlecrab(limits: Limits) -> Box<dyn Subject> {
     let (burst, count, period_s) = match limits {
         Limits::Generous => (1_000_000_000, 1_000, 1),

@@ -1,5 +1,5 @@
-//! What 1,000,000 new keys cost: memory, and the slowest calls. Each time in a process of its own,
-//! so that nobody inherits memory that another has already fetched from the kernel.
+//! The cost of 1,000,000 new keys: memory, and the slowest calls. Each measurement has a process of its own,
+//! so that no competitor inherits memory that another one has fetched from the kernel.
 
 use std::env;
 use std::fs;
@@ -11,17 +11,17 @@ use crate::competitors::{Competitor, Limits, nothing, ours};
 use crate::traffic::{KEYS, Sequence, keys};
 use tollgate_bench::statistics::quantile;
 
-/// How often it is repeated; the least of each number counts, as others use the machine too.
+/// The number of repetitions. The least of each number counts, because other programs use the machine too.
 const REPEATS: usize = 5;
 
-/// Instead of a competitor.
+/// The name of the subject that keeps nothing.
 const NOTHING: &str = "nothing";
 
 const LOG: &str = "sliding-window-log limit=100 window=1h";
 const LOG_KEYS: usize = 10_000;
 const LOG_ENTRIES: usize = 100;
 
-/// From no key to 1,000,000.
+/// The cost of growing from no key to 1,000,000.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Growth {
     pub(crate) bytes_per_key: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The least of each number.
+    /// Returns the least of each number.
     fn least(self, other: Growth) -> Growth {
         Growth {
             bytes_per_key: self.bytes_per_key.min(other.bytes_per_key),
@@ -45,7 +45,7 @@ pub(crate) fn measure(competitor: &Competitor) -> Result<Growth> {
     least_of(competitor.name)
 }
 
-/// The slowest calls of one that only takes as long: what the machine does by itself.
+/// Measures a subject that only takes as long: its slowest calls are caused by the machine.
 pub(crate) fn measure_nothing() -> Result<Growth> {
     least_of(NOTHING)
 }
@@ -62,12 +62,12 @@ fn least_of(name: &str) -> Result<Growth> {
     least.context("no repeat")
 }
 
-/// The bytes that our log takes for an entry, when 10,000 keys have 100 each.
+/// Returns the bytes that our log takes for an entry, when 10,000 keys have 100 entries each.
 pub(crate) fn bytes_per_log_entry() -> Result<f64> {
     child(&["fill-logs"])?.first().copied().context("`checks fill-logs` printed nothing")
 }
 
-/// Runs this program again; the numbers it prints.
+/// Runs this program again, and returns the numbers that it prints.
 fn child(args: &[&str]) -> Result<Vec<f64>> {
     let this = env::current_exe().context("cannot find this executable")?;
     let output = Command::new(this).args(args).output().context("cannot run this executable")?;
@@ -77,10 +77,10 @@ fn child(args: &[&str]) -> Result<Vec<f64>> {
     numbers.map(|number| number.parse().with_context(|| number.to_owned())).collect()
 }
 
-/// What [`measure`] runs.
+/// The part of [`measure`] that runs in a process of its own.
 pub(crate) fn grow(name: &str) -> Result<()> {
     let keys = keys(KEYS);
-    // Not zeros: those the kernel would hand out only once they are written to.
+    // Ones, because the kernel provides pages of zeros only when they are written to.
     let mut calls_ns = vec![1; KEYS];
     let before = resident_bytes()?;
     let subject = match name {
@@ -97,7 +97,7 @@ pub(crate) fn grow(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What [`bytes_per_log_entry`] runs.
+/// The part of [`bytes_per_log_entry`] that runs in a process of its own.
 pub(crate) fn fill_logs() -> Result<()> {
     let sequence = Sequence { keys: keys(LOG_KEYS), times: LOG_ENTRIES };
     let before = resident_bytes()?;
@@ -109,7 +109,7 @@ pub(crate) fn fill_logs() -> Result<()> {
     Ok(())
 }
 
-/// The memory of this process that is really there.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> Result<f64> {
     let path = "/proc/self/smaps_rollup";
     let text = fs::read_to_string(path).with_context(|| format!("{path}: Linux is needed"))?;

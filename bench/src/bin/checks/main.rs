@@ -8,8 +8,8 @@
 //! perf record target/release/checks repeat token-bucket uniform 1 20
 //! ```
 //!
-//! The layout: [`competitors`] is who is measured, as a [`subject`]; [`traffic`] is what they are
-//! asked; [`timing`] and [`growth`] measure; [`report`] and [`picture`] show.
+//! The layout: [`competitors`] has the limiters, each as a [`subject`]; [`traffic`] has the requests;
+//! [`timing`] and [`growth`] measure; [`report`] and [`picture`] show the results.
 
 mod competitors;
 mod growth;

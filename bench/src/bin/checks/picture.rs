@@ -14,9 +14,9 @@ const PANEL_GAP: f64 = 20.0;
 const TOP: f64 = 118.0;
 const ROW_PITCH: f64 = 36.0;
 const BAR_HEIGHT: f64 = 12.0;
-/// Between ours and the peers.
+/// The space between ours and the peers.
 const GROUP_GAP: f64 = 16.0;
-/// What a number at the end of the longest bar takes.
+/// The room for a number at the end of the longest bar.
 const NUMBER_WIDTH: f64 = 34.0;
 
 const STYLE: &str = "\

@@ -4,7 +4,7 @@ use crate::competitors::{BASELINE, Competitor};
 use crate::growth::Growth;
 use crate::timing::Column;
 
-/// What was measured of one competitor.
+/// The measurements of one competitor.
 pub(crate) struct Row {
     pub(crate) competitor: &'static Competitor,
     /// In the order of [`Column::all`].
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_always_disturbed_has_no_number() {
+    fn pass_that_was_always_disturbed_has_no_number() {
         assert_eq!(compared(f64::INFINITY, Some(45.6)), "busy");
         assert_eq!(compared(30.0, Some(f64::INFINITY)), "30");
     }

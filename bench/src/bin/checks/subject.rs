@@ -7,13 +7,13 @@ use tollgate::Limiter;
 use crate::traffic::Sequence;
 
 pub(crate) trait Subject: Send + Sync {
-    /// Checks the keys of a sequence; how many were allowed.
+    /// Checks the keys of a sequence, and returns how many were allowed.
     fn pass(&self, sequence: &Sequence) -> usize;
 
     /// Checks each key once, and notes how long every call took.
     fn timed_calls(&self, keys: &[String], calls_ns: &mut [u32]);
 
-    /// How many checks found no room for a state of their own: a benchmark of those is void.
+    /// Returns how many checks found no room for a state of their own. If any did, the benchmark is void.
     fn overflowed(&self) -> u64;
 }
 

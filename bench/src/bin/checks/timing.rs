@@ -51,8 +51,8 @@ impl Column {
         }
     }
 
-    /// What counts of several passes: the best, which others on the machine disturbed least. Where
-    /// threads fight for one key the median, as a lock may be lucky for the whole of a pass.
+    /// Returns the number that stands for several passes: the best one, which other programs disturbed least. Where
+    /// threads compete for one key it is the median, because a lock may be lucky for a whole pass.
     fn summary(self, mut passes_ns: Vec<f64>) -> f64 {
         passes_ns.sort_unstable_by(f64::total_cmp);
         let at = match self {
@@ -82,7 +82,7 @@ impl Contestant {
         Ok(contestant)
     }
 
-    /// `None` if other programs disturbed it.
+    /// Returns `None` if other programs disturbed the pass.
     fn ns_per_check(&self, column: Column, traffic: &Traffic) -> Result<Option<f64>> {
         let (subject, workload, threads) = match column {
             Column::Allowed { workload, threads } => (&*self.generous, workload, threads),
@@ -104,7 +104,7 @@ impl Contestant {
     }
 }
 
-/// For each competitor the nanoseconds per check in each column; infinite if never undisturbed.
+/// Returns for each competitor the nanoseconds per check in each column; infinite if every pass was disturbed.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<Vec<f64>>> {
     let all = Sequence { keys: keys(KEYS), times: 1 };
     let contestants: Vec<Contestant> =
@@ -133,7 +133,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<Vec<f64>>> {
     Ok(passes.into_iter().map(summarised).collect())
 }
 
-/// Asks one competitor for a workload again and again, for a profiler to watch.
+/// Runs a workload with one competitor again and again, for a profiler.
 pub(crate) fn repeat(name: &str, workload: &str, threads: usize, passes: usize) -> Result<()> {
     ensure!((1..=MAX_THREADS).contains(&threads), "threads: 1 or {MAX_THREADS}");
     let workload = Workload::ALL.into_iter().find(|it| it.name() == workload);
@@ -155,7 +155,7 @@ struct Timed {
     allowed: usize,
     /// From the first thread's start to the last one's end.
     wall_ns: f64,
-    /// What all threads together waited for a CPU.
+    /// The time that all threads together waited for a CPU.
     waited_ns: f64,
 }
 
@@ -165,7 +165,7 @@ impl Timed {
     }
 }
 
-/// What one thread saw of a pass.
+/// One thread's part of a pass.
 struct Run {
     allowed: usize,
     start: Instant,
@@ -173,7 +173,7 @@ struct Run {
     waited_ns: f64,
 }
 
-/// One pass, a thread for each sequence; several threads have a CPU each.
+/// Runs one pass, with a thread for each sequence; several threads have a CPU each.
 fn time(subject: &dyn Subject, sequences: &[Sequence]) -> Result<Timed> {
     let cpus = core_affinity::get_core_ids().context("cannot list the CPUs")?;
     let count = sequences.len();
@@ -204,7 +204,7 @@ fn time(subject: &dyn Subject, sequences: &[Sequence]) -> Result<Timed> {
     })
 }
 
-/// How long this thread has been ready to run without a CPU to run on.
+/// Returns how long this thread has been ready to run without a CPU to run on.
 fn waited_ns() -> Result<f64> {
     let path = "/proc/thread-self/schedstat";
     let text = fs::read_to_string(path).with_context(|| format!("{path}: Linux is needed"))?;

@@ -1,4 +1,4 @@
-//! The keys, and the orders they are asked for in: all made before anything is timed.
+//! The keys, and the orders in which they are checked: all made before anything is timed.
 
 use std::array;
 
@@ -7,13 +7,13 @@ use tollgate_bench::random::Random;
 pub(crate) const KEYS: usize = 1_000_000;
 pub(crate) const MAX_THREADS: usize = 2;
 
-/// What one thread asks for in one pass.
+/// The number of checks that one thread makes in one pass.
 const CHECKS: usize = 500_000;
 
-/// Which keys a pass asks for.
+/// The choice of keys in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// The same one again and again.
+    /// The same key every time.
     OneKey,
     /// The nth most popular of 1,000,000 at 1/n of the first one's rate (s = 1.0).
     Zipf,
@@ -33,10 +33,10 @@ impl Workload {
     }
 }
 
-/// What one thread asks for: its keys one after the other, that many times over.
+/// The checks of one thread: its keys one after the other, `times` times over.
 ///
-/// The strings lie in memory in the order they are used, as those of requests that come in do; a
-/// limiter is not charged for fetching its caller's keys from all over memory.
+/// The strings are in memory in the order of their use, like the strings of incoming requests, so that the
+/// measurement of a limiter does not include fetching its caller's keys from all over memory.
 pub(crate) struct Sequence {
     pub(crate) keys: Vec<String>,
     pub(crate) times: usize,
@@ -75,13 +75,13 @@ impl Traffic {
     }
 }
 
-/// The first `count` keys.
+/// Returns the first `count` keys.
 pub(crate) fn keys(count: usize) -> Vec<String> {
     (0..count).map(key).collect()
 }
 
-/// The id of a rank, 13 bytes. Ranks are scattered over the ids, so that popular keys are not
-/// neighbours in anyone's memory.
+/// Returns the id of a rank, 13 bytes. Ranks are scattered over the ids, so that popular keys are not
+/// neighbours in any limiter's memory.
 fn key(rank: usize) -> String {
     // 611,953 and 1,000,000 share no factor: every id belongs to one rank.
     format!("user:{:08}", rank * 611_953 % KEYS)

@@ -1,4 +1,4 @@
-//! Governor's direct limiter on its fake clock, in the loop that ours is in.
+//! Governor's direct limiter on its fake clock, in the same loop as ours.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ pub(crate) fn clock_alone(scenario: Scenario, count: u64) {
     });
 }
 
-/// What governor answers unless asked for more.
+/// Measures governor's default answer, which only allows or denies.
 pub(crate) fn yes_or_no(scenario: Scenario, count: u64, mut see: impl FnMut(bool)) -> Result<()> {
     let clock = FakeRelativeClock::default();
     let limiter = RateLimiter::direct_with_clock(quota()?, clock.clone());
@@ -32,7 +32,7 @@ pub(crate) fn yes_or_no(scenario: Scenario, count: u64, mut see: impl FnMut(bool
     Ok(())
 }
 
-/// What is left of an allowed request, how long a denied one waits.
+/// Measures the answer with the remaining units of an allowed request, or the wait of a denied one.
 pub(crate) fn remaining_or_wait(
     scenario: Scenario,
     count: u64,

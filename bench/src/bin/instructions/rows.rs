@@ -1,4 +1,4 @@
-//! What is measured: one row for each decider, one column for each scenario.
+//! The table: one row for each decider, one column for each scenario.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use Scenario::{Allowed, Denied, Peek};
 /// A row of the table.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// What [`work::run`](crate::work::run) takes: a limit, or the name of another loop.
+    /// The subject for [`work::run`](crate::work::run): a limit, or the name of another loop.
     usual: &'static str,
     scenarios: &'static [Scenario],
     /// The same with products past 64 bits, if the algorithm multiplies.
@@ -17,7 +17,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// What to run in this scenario; `None` where there is nothing to measure.
+    /// Returns the subject to run in this scenario; `None` if there is nothing to measure.
     pub(crate) fn subject(&self, scenario: Scenario) -> Option<&'static str> {
         match scenario {
             Scenario::Wide => self.wide,
@@ -31,9 +31,9 @@ impl Row {
 pub(crate) enum Scenario {
     /// Each request fits; 50 ms between them.
     Allowed,
-    /// The key is spent and time stands still.
+    /// The key is spent and no time passes.
     Denied,
-    /// Looking at a key that has room, while time stands still.
+    /// A look at a key that has room, while no time passes.
     Peek,
     /// [`Scenario::Allowed`], under a limit that needs 128-bit arithmetic.
     Wide,

@@ -13,7 +13,7 @@ const START_US: u64 = 660 * 30 * 86_400_000_000 - 50_000_000;
 pub(crate) const STEP_US: u64 = 50_000;
 pub(crate) const REQUESTS_BEFORE: u64 = 2_000;
 
-/// Makes `count` requests of one subject; `see` is told of each whether it was allowed.
+/// Makes `count` requests of one subject, and calls `see` with whether each was allowed.
 pub(crate) fn run(
     subject: &str,
     scenario: Scenario,
@@ -84,7 +84,7 @@ fn decide<A: Algorithm>(
 /// Calls `request` with the times of `count` requests, the first one step after `from_us`; returns
 /// the last.
 fn each_request(from_us: u64, step_us: u64, count: u64, mut request: impl FnMut(u64)) -> u64 {
-    // Unknown, so that time that stands still takes the same instructions as time that passes.
+    // Hidden from the compiler, so that a step of 0 takes the same instructions as any other.
     let step_us = black_box(step_us);
     let mut now_us = from_us;
     for _ in 0..count {

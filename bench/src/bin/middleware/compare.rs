@@ -1,8 +1,8 @@
-//! What a variant takes more than another, round by round.
+//! How much more one variant takes than another, round by round.
 
 use tollgate_bench::statistics::quantile;
 
-/// By how much more, usually and in half of all rounds.
+/// The difference of two variants: its median, and its range in the middle half of all rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Added {
     pub(crate) median: f64,
@@ -10,7 +10,7 @@ pub(crate) struct Added {
     pub(crate) middle_half: [f64; 2],
 }
 
-/// What `values` are more than `base` of the same round.
+/// Returns by how much `values` exceed `base` of the same round.
 pub(crate) fn added(values: &[f64], base: &[f64]) -> Added {
     let mut differences: Vec<f64> = values.iter().zip(base).map(|(own, base)| own - base).collect();
     differences.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What a request takes when the service is called, without a socket.
+//! The time of a request when the service is called without a socket.
 
 use std::hint::black_box;
 
@@ -11,13 +11,13 @@ use tollgate_bench::show_progress;
 
 use crate::variants::Variant;
 
-/// How often everybody has a turn. One more before these warms up and does not count.
+/// The number of turns of each variant. One more before these warms up and does not count.
 const ROUNDS: usize = 499;
 
-/// In a turn: so few that a round is over before the machine's mood changes.
+/// The requests in a turn: few, so that the machine's speed hardly changes within a round.
 const REQUESTS: u64 = 1_000;
 
-/// What a variant takes for a request.
+/// The cost of a request with one variant.
 pub(crate) struct InProcess {
     pub(crate) variant: Variant,
     /// The CPU time, in each round.
@@ -46,7 +46,7 @@ pub(crate) fn measure() -> Result<Vec<InProcess>> {
     Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
 }
 
-/// The CPU time that this thread has had: not what others on the machine took meanwhile.
+/// Returns the CPU time of this thread, without the time that other programs took.
 fn thread_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

@@ -1,12 +1,12 @@
-//! What a layer costs: an axum service with ours, beside tower_governor and no layer at all.
+//! The cost of a layer: an axum service with ours, beside tower_governor and no layer at all.
 //!
 //! Without arguments it is the driver: it prints the tables and draws `docs/pictures/middleware.svg`.
 //! It runs itself: as `middleware run <variant> <count>` under valgrind, and as `middleware serve
 //! <variant>` for wrk. Put `valgrind --tool=callgrind` before the first to see where a variant's
 //! instructions go.
 //!
-//! The layout: [`variants`] is what is measured; [`in_process`] calls it, [`sockets`] asks a
-//! [`server`] for it by wrk; [`compare`] says what each adds, [`report`] and [`picture`] show it.
+//! The layout: [`variants`] has the services; [`in_process`] calls them directly, [`sockets`] calls a
+//! [`server`] with wrk; [`compare`] computes what each adds, [`report`] and [`picture`] show it.
 
 mod compare;
 mod in_process;

@@ -1,4 +1,4 @@
-//! What each layer adds to a request in process, as bars.
+//! A picture of the time that each layer adds to a request in process, as bars.
 
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
@@ -9,7 +9,7 @@ use crate::variants::Variant;
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
 const BARS: f64 = 252.0;
-/// Of the longest, which leaves room for its number.
+/// The width of the longest bar, which leaves room for its number.
 const BAR_WIDTH: f64 = 640.0;
 const TOP: f64 = 84.0;
 const ROW_PITCH: f64 = 30.0;

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_compared_with_the_peer() {
+    fn added_time_is_compared_with_the_peer() {
         let it = |variant, time_ns, instructions| InProcess {
             variant,
             times_ns: vec![time_ns; 3],

@@ -13,7 +13,7 @@ use tollgate_bench::cpu;
 use crate::variants::Variant;
 
 const ITS_CPU: usize = 0;
-/// For whoever asks it.
+/// The CPU of the process that sends the requests.
 pub(crate) const OTHER_CPU: usize = 1;
 
 /// Serves a variant on a free port, which it prints, for as long as its input is open.
@@ -30,7 +30,7 @@ pub(crate) fn serve(variant: Variant) -> Result<()> {
     })
 }
 
-/// Whoever started this process is gone, or has enough of it.
+/// Exits when the input ends: the process that started this one is gone or no longer needs it.
 fn exit_with_input() {
     _ = io::copy(&mut io::stdin(), &mut io::sink());
     exit(0);
@@ -64,7 +64,7 @@ impl Server {
         format!("http://{}/", self.address)
     }
 
-    /// The CPU time that its one busy thread has had.
+    /// Returns the CPU time of its one busy thread.
     pub(crate) fn cpu_us(&self) -> Result<f64> {
         let path = format!("/proc/{}/schedstat", self.process.id());
         let text = fs::read_to_string(&path).with_context(|| {

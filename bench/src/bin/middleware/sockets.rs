@@ -6,16 +6,16 @@ use tollgate_bench::{cpu, show_progress, wrk};
 use crate::server::{self, Server};
 use crate::variants::Variant;
 
-/// How often everybody has a turn. One more before these warms up and does not count.
+/// The number of turns of each variant. One more before these warms up and does not count.
 const ROUNDS: usize = 13;
 
 const TURN_S: u32 = 1;
 
-/// What a variant did, round by round.
+/// The measurements of one variant, round by round.
 pub(crate) struct OverSockets {
     pub(crate) variant: Variant,
     pub(crate) requests_per_s: Vec<f64>,
-    /// What a request takes of the server's CPU time.
+    /// The server's CPU time for a request.
     pub(crate) cpu_us: Vec<f64>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn measure() -> Result<Vec<OverSockets>> {
         let measured = OverSockets { variant, requests_per_s: Vec::new(), cpu_us: Vec::new() };
         line_up.push((Server::start(variant)?, measured));
     }
-    // Only now: a server started from there could not leave for its own.
+    // Only after the servers have started: a server that is started from this CPU could not move to its own.
     cpu::stay_on(server::OTHER_CPU)?;
     for round in 0..=ROUNDS {
         for (server, measured) in &mut line_up {

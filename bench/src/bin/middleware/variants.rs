@@ -1,4 +1,4 @@
-//! What is measured: a service that says hello, and what is around it.
+//! The variants: a service that says hello, with or without a layer around it.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 use tower_layer::Identity;
 
-/// Both limiters' limit. It is back within a millisecond, so that nobody is ever refused.
+/// The limit of both limiters. It refills within a millisecond, so that no request is ever refused.
 const CAPACITY: u32 = 1_000_000;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -28,11 +28,11 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     NoLayer,
-    /// What axum charges for any layer.
+    /// The cost of any layer in axum.
     EmptyLayer,
-    /// What axum and http charge for any layer that adds as many headers as the peer does.
+    /// The cost in axum and http of any layer that adds as many headers as the peer does.
     TwoHeaders,
-    /// And as many as ours does.
+    /// The same with as many headers as ours adds.
     FiveHeaders,
     Peer,
     PeerWithHeaders,
@@ -108,7 +108,7 @@ impl FromStr for Variant {
     }
 }
 
-/// Ours, whose values were written long before.
+/// Adds our headers, with constant values.
 fn with_two(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.append(POLICY, HeaderValue::from_static(r#""default";q=1000000;w=1"#));
@@ -118,7 +118,7 @@ fn with_two(mut response: Response) -> Response {
 
 fn with_five(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    // At once, with the content's length.
+    // All at once, with room for the content's length.
     headers.reserve(6);
     headers.append(LIMIT, HeaderValue::from_static("1000000"));
     headers.append(REMAINING, HeaderValue::from_static("999999"));

@@ -1,4 +1,4 @@
-//! Who is measured, and how each of them is called.
+//! The contenders, and how each of them is called.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use redis::{cmd, pipe};
 use crate::ours::Ours;
 use crate::server::{Database, Redis};
 
-/// How many call at the same time.
+/// The number of concurrent callers.
 pub(crate) const CALLERS: usize = 64;
 
 const PIPELINE: usize = 64;
@@ -29,14 +29,14 @@ pub(crate) enum Contender {
     ScriptOnManyConnections,
     /// A script that does nothing.
     EmptyScript,
-    /// What no limiter on one connection can beat: a command that counts.
+    /// The upper bound for a limiter on one connection: a command that counts.
     Incr,
     /// The same, each caller sending 64 at once.
     IncrInPipelines,
 }
 
 impl Contender {
-    /// Of many callers; ours is the first, with which the others are compared.
+    /// The contenders with many callers. Ours is the first, with which the others are compared.
     pub(crate) const OF_THROUGHPUT: [Contender; 5] = [
         Contender::Ours,
         Contender::Script,
@@ -45,7 +45,7 @@ impl Contender {
         Contender::IncrInPipelines,
     ];
 
-    /// Of a single caller; the same.
+    /// The contenders with a single caller. Ours is the first here too.
     pub(crate) const OF_LATENCY: [Contender; 3] =
         [Contender::Ours, Contender::Script, Contender::EmptyScript];
 
@@ -93,7 +93,7 @@ async fn script(redis: &Redis, connection: MultiplexedConnection) -> Result<Call
     Ok(Caller::Script { connection, sha: redis.load(TOKEN_BUCKET).await?.into() })
 }
 
-/// One of those who call at the same time.
+/// One of the concurrent callers.
 #[derive(Clone)]
 pub(crate) enum Caller {
     Ours(Ours),
@@ -104,8 +104,8 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Asks for the next key, or as many as fit its pipeline, and waits for the answer; how many
-    /// keys that were, 0 if there is none left.
+    /// Checks the next key, or as many keys as fit its pipeline, and waits for the answer. Returns the number of
+    /// keys, 0 at the end of `keys`.
     pub(crate) async fn call(
         &mut self,
         keys: &mut (impl Iterator<Item = &'static str> + Send),

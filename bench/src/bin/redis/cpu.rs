@@ -1,5 +1,5 @@
-//! Who runs where. A lone caller that shares a CPU with Redis has its answer in a third of the time,
-//! as nobody must be woken on another one; left to the scheduler, that changes all the time.
+//! The CPUs of Redis and its callers. A lone caller that shares a CPU with Redis gets its answer in a third of the time,
+//! because no thread has to be woken on another CPU. The scheduler would change that all the time.
 
 use anyhow::Result;
 use tollgate_bench::cpu;
@@ -11,7 +11,7 @@ pub(crate) enum Cpu {
 }
 
 impl Cpu {
-    /// Puts this thread there, and all that it starts from now on.
+    /// Puts this thread on the CPU, with all threads and processes that it starts from now on.
     pub(crate) fn take(self) -> Result<()> {
         cpu::stay_on(self as usize)
     }

@@ -10,19 +10,19 @@ use crate::traffic;
 use tollgate_bench::show_progress;
 use tollgate_bench::statistics::{median, quantile};
 
-/// How often everybody has a turn. One more before these warms up and does not count.
+/// The number of turns of each contender. One more before these warms up and does not count.
 const ROUNDS: usize = 60;
 
-/// In a turn.
+/// The calls in a turn.
 const CALLS: usize = 500;
 
-/// What a contender's callers wait.
+/// The latency of one contender.
 pub(crate) struct Latency {
     pub(crate) contender: Contender,
     pub(crate) median_us: f64,
     /// One call in 100 took longer.
     pub(crate) p99_us: f64,
-    /// Its median by ours of the same round; the median of these.
+    /// The median over all rounds of its median divided by ours of the same round.
     pub(crate) to_ours: f64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn measure(redis: &Redis) -> Result<Vec<Latency>> {
     Ok(line_up.into_iter().map(summed_up).collect())
 }
 
-/// One turn: what each call took.
+/// Takes one turn, and returns the time of each call.
 async fn timed_calls(mut caller: Caller) -> Result<Vec<f64>> {
     let mut keys = traffic::uniform(0);
     let mut calls_us = Vec::with_capacity(CALLS);

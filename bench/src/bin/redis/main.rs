@@ -1,10 +1,10 @@
 //! Checks per second, microseconds and bytes on a real Redis: ours beside the script that articles
-//! give, and beside the least that Redis can be asked. It starts the Redis itself, prints the tables
+//! give, and beside the cheapest commands of Redis. It starts the Redis itself, prints the tables
 //! and draws `docs/pictures/redis.svg`.
 //!
-//! The layout: [`contenders`] is who is measured, [`ours`] is ours; [`server`] is the Redis,
-//! [`traffic`] what it is asked, [`cpu`] who runs where; [`throughput`], [`latency`] and [`memory`]
-//! measure; [`report`] and [`picture`] show.
+//! The layout: [`contenders`] has the contenders, of which [`ours`] is ours; [`server`] is the Redis,
+//! [`traffic`] has the keys, [`cpu`] places the threads; [`throughput`], [`latency`] and [`memory`]
+//! measure; [`report`] and [`picture`] show the results.
 
 mod contenders;
 mod cpu;
@@ -58,7 +58,7 @@ fn run() -> Result<()> {
     let lone = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
-        // That there are two CPUs, Redis has found out before.
+        // Starting Redis fails before this if there are not two CPUs.
         .on_thread_start(|| _ = Cpu::OfLoneCaller.take())
         .build()?;
     let redis = many.block_on(Redis::start())?;

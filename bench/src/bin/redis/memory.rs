@@ -27,11 +27,11 @@ const KEYS_IN_A_PIPELINE: usize = 500;
 enum Layout {
     /// Ours, by its limit.
     Ours(&'static str),
-    /// What articles write, with a TTL.
+    /// The commands of articles, with a TTL.
     Article(fn(&mut Pipeline, &str)),
 }
 
-/// A key must not be forgotten before its memory is measured: nothing is back within an hour.
+/// No unit is back within an hour, so that no key expires before its memory is measured.
 const LAYOUTS: &[(&str, Layout)] = &[
     ("fixed-window", Layout::Ours("fixed-window limit=1000 window=1d")),
     ("sliding-window-log, 1 entry", Layout::Ours(LOG)),
@@ -44,7 +44,7 @@ const LAYOUTS: &[(&str, Layout)] = &[
     ("articles: sorted set, 1 member", Layout::Article(sorted_set)),
 ];
 
-/// What was measured, by name.
+/// The measurements, by name.
 pub(crate) struct Memory {
     pub(crate) bytes_per_key: Vec<(&'static str, f64)>,
     pub(crate) bytes_per_entry: Vec<(&'static str, f64)>,
@@ -64,7 +64,7 @@ pub(crate) async fn measure(redis: &Redis) -> Result<Memory> {
     Ok(Memory { bytes_per_key, bytes_per_entry })
 }
 
-/// By how much the server grows for each key.
+/// Returns by how much the server's memory grows for each key.
 async fn grow(redis: &Redis, layout: Layout) -> Result<f64> {
     redis.clear().await?;
     let before = redis.settled_bytes().await?;

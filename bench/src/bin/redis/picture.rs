@@ -1,4 +1,4 @@
-//! The throughput as bars; not of pipelines, beside which nobody's bar could be seen.
+//! The throughput as bars. Pipelines are left out, because all other bars would be too short beside them.
 
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
@@ -9,7 +9,7 @@ use tollgate_bench::table::thousands;
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
 const BARS: f64 = 372.0;
-/// Of the longest, which leaves room for its number.
+/// The width of the longest bar, which leaves room for its number.
 const BAR_WIDTH: f64 = 540.0;
 const TOP: f64 = 84.0;
 const ROW_PITCH: f64 = 30.0;

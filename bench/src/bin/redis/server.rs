@@ -1,4 +1,4 @@
-//! The Redis that everybody is measured on, and what it says of itself.
+//! The Redis on which all contenders are measured, and its statistics.
 
 use std::thread;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::cpu::Cpu;
 /// How long an answer may take; ours has the same.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long the memory must stand still to be believed, and how often that is tried.
+/// How long the memory must stay the same to be settled, and how often that is tried.
 const SETTLED_FOR: Duration = Duration::from_millis(200);
 const SETTLING_TRIES: usize = 50;
 
-/// Which of its databases: the same ids are buckets in one, counters in the other.
+/// A database of the server: the same ids are buckets in one and counters in the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Database {
     Buckets = 0,
@@ -37,7 +37,7 @@ impl Redis {
             Cpu::OfRedis.take()?;
             Ok(Launch::new(Flavour::Redis).start()?)
         };
-        // On a thread of its own: what it starts stays on its CPU, and nobody else does.
+        // On a thread of its own: only the processes that this thread starts stay on its CPU.
         let server = thread::spawn(launch).join().ok().context("the launcher panicked")??;
         let connection = connect(&server, Database::Buckets).await?;
         Ok(Redis { server, connection })
@@ -52,13 +52,13 @@ impl Redis {
         connect(&self.server, database).await
     }
 
-    /// Loads a script; the hash that calls it.
+    /// Loads a script, and returns the hash that calls it.
     pub(crate) async fn load(&self, script: &str) -> Result<String> {
         let mut connection = self.connection.clone();
         Ok(cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?)
     }
 
-    /// Such as 7.0.15.
+    /// Returns the version, such as 7.0.15.
     pub(crate) async fn version(&self) -> Result<String> {
         let info = self.info("server").await?;
         field(&info, "redis_version").map(str::to_owned).context("INFO has no version")
@@ -97,7 +97,7 @@ impl Redis {
         Ok(())
     }
 
-    /// What all its keys take, each looked at to the last byte.
+    /// Returns the memory of all its keys, each measured exactly.
     pub(crate) async fn bytes_of_all_keys(&self) -> Result<f64> {
         let mut connection = self.connection.clone();
         let keys: Vec<Vec<u8>> = cmd("KEYS").arg("*").query_async(&mut connection).await?;

@@ -10,19 +10,19 @@ use crate::traffic;
 use tollgate_bench::show_progress;
 use tollgate_bench::statistics::median;
 
-/// How often everybody has a turn. One more before these warms up and does not count.
+/// The number of turns of each contender. One more before these warms up and does not count.
 const ROUNDS: usize = 9;
 
 const TURN: Duration = Duration::from_secs(1);
 
-/// What a contender did in all its turns.
+/// The throughput of one contender in all its turns.
 pub(crate) struct Throughput {
     pub(crate) contender: Contender,
-    /// In the best turn, which others on the machine disturbed least.
+    /// The checks per second of the best turn, which other programs disturbed least.
     pub(crate) checks_per_s: f64,
-    /// What Redis spends on a check, the median.
+    /// The CPU time of Redis for a check, the median.
     pub(crate) redis_us: f64,
-    /// Its checks for one of ours in the same round, the median.
+    /// The median over all rounds of its checks divided by ours of the same round.
     pub(crate) to_ours: f64,
 }
 

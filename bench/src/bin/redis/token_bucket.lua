@@ -4,7 +4,7 @@
 -- ARGV[1]   capacity, in tokens
 -- ARGV[2]   refill, in tokens a second
 -- Returns   1 if allowed, else 0; the whole tokens that are left
--- Example   a bucket of 10 at 1/s that nobody has asked before: 1, 9
+-- Example   a bucket of 10 at 1/s that was never checked before: 1, 9
 local capacity = tonumber(ARGV[1])
 local refill_per_s = tonumber(ARGV[2])
 

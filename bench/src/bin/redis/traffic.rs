@@ -1,4 +1,4 @@
-//! The keys that are asked for, made before anything is timed.
+//! The keys of the checks, made before anything is timed.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(crate) fn uniform(caller: u32) -> impl Iterator<Item = &'static str> + Send 
     std::iter::repeat_with(move || IDS[random.below(KEYS)].as_str())
 }
 
-/// Of `count` keys each nth one, from the caller's own on: together, the callers ask for all once.
+/// Returns every nth of `count` keys, beginning with the caller's own: together, the callers check each key once.
 pub(crate) fn share(
     caller: usize,
     callers: usize,

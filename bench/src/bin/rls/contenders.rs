@@ -1,4 +1,4 @@
-//! Who answers.
+//! The services that are measured.
 
 use std::env;
 use std::process::Command;

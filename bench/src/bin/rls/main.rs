@@ -1,10 +1,10 @@
-//! What Envoy's rate limit service answers in a second, beside one of tonic's that decides nothing.
+//! Requests per second of Envoy's rate limit service, beside a service of tonic's that decides nothing.
 //!
 //! Without arguments it is the driver: it prints the table and draws `docs/pictures/rls.svg`; with `once` it does
 //! a single short round, and draws nothing. It runs itself as `rls null <port>`.
 //!
-//! The layout: [`contenders`] is who answers, [`null`] the one that decides nothing; [`rounds`] asks both in turn,
-//! by h2load; [`report`] and [`picture`] show it.
+//! The layout: [`contenders`] has both services, [`null`] is the one that decides nothing; [`rounds`] runs both in turn
+//! with h2load; [`report`] and [`picture`] show the results.
 
 mod contenders;
 mod null;

@@ -10,7 +10,7 @@ use crate::rounds::Measured;
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
 const BARS: f64 = 322.0;
-/// Of the longest, which leaves room for its number.
+/// The width of the longest bar, which leaves room for its number.
 const BAR_WIDTH: f64 = 600.0;
 const TOP: f64 = 84.0;
 const ROW_PITCH: f64 = 24.0;

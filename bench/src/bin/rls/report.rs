@@ -5,7 +5,7 @@ use tollgate_bench::table::thousands;
 
 use crate::rounds::Measured;
 
-/// The first is who all are compared with.
+/// Returns the table. All services are compared with the first one.
 pub(crate) fn lines(measured: &[Measured]) -> Vec<Vec<String>> {
     let header = ["service", "a second", "x null", "mean us", "CPU us", "x null"];
     let usual = |values: &[f64]| median(values.iter().copied());

@@ -1,4 +1,4 @@
-//! Everybody's turns.
+//! The turns of the contenders.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::contenders::Contender;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What a contender did, round by round.
+/// The measurements of one contender, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) contender: Contender,
     pub(crate) requests_per_s: Vec<f64>,
     pub(crate) mean_us: Vec<f64>,
-    /// What a request takes of the server's CPU time.
+    /// The server's CPU time for a request.
     pub(crate) cpu_us: Vec<f64>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn measure(length: Length) -> Result<Vec<Measured>> {
     Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
 }
 
-/// What h2load counted, and the CPU time of a request.
+/// Takes a turn. Returns h2load's result, and the CPU time of a request.
 fn turn(server: &Process, body: &Path, seconds: u32) -> Result<(h2load::Counted, f64)> {
     let before_us = server.cpu_us()?;
     let counted = h2load::post(&format!("http://{}{PATH}", server.address()), body, seconds)?;
@@ -71,7 +71,7 @@ fn turn(server: &Process, body: &Path, seconds: u32) -> Result<(h2load::Counted,
     Ok((counted, cpu_us))
 }
 
-/// h2load does not read what gRPC says: a client does, once.
+/// Checks the service's answer once with a gRPC client, because h2load does not read it.
 fn check(address: SocketAddr) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answer = runtime.block_on(async {

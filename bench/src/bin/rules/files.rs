@@ -1,13 +1,13 @@
-//! Files of rules that differ in what they are told apart by.
+//! Files of rules whose groups differ in one condition.
 
 use std::fmt::Write;
 
-/// What tells the groups of rules apart.
+/// The condition in which the groups of rules differ.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// What the rules of a group want, `{}` being the group.
+    /// The condition of the rules of a group; `{}` stands for the group.
     when: &'static str,
-    /// What a request of the group is.
+    /// The attributes of a request of the group.
     is: &'static [(&'static str, &'static str)],
 }
 
@@ -45,7 +45,7 @@ pub(crate) const KINDS: [Kind; 6] = [
 ];
 
 impl Kind {
-    /// So many rules, in groups that want the same.
+    /// Returns a file of `rules` rules, in groups of `of_group` rules with the same condition.
     pub(crate) fn file(&self, rules: usize, of_group: usize) -> String {
         let mut text =
             "limits:\n  it: token-bucket capacity=1000000 refill=1000/s\nrules:\n".to_owned();
@@ -60,7 +60,7 @@ impl Kind {
         text
     }
 
-    /// A client's request of a group.
+    /// Returns a client's request of a group.
     pub(crate) fn request(&self, group: usize, client: usize) -> Vec<(String, String)> {
         let of_group = |text: &str| text.replace("{}", &group.to_string());
         let own = self.is.iter().map(|(name, value)| (of_group(name), of_group(value)));

@@ -1,4 +1,4 @@
-//! What rules cost: a check with few rules in a domain and with many, when as many apply.
+//! The cost of rules: a check with few rules in a domain and with many, when equally many apply.
 //!
 //! Every group of rules is for one value, and a request is of one group: so the same number of rules
 //! applies, however many there are. Requests go round all groups.
@@ -72,7 +72,7 @@ fn measured(kind: &Kind, applying: usize) -> Result<Vec<String>> {
     Ok([vec![kind.name.to_owned(), applying.to_string()], timed(&subjects)?].concat())
 }
 
-/// The time of a check of each, and the ratio to the first.
+/// Returns the time of a check of each subject, and its ratio to the first one.
 fn timed(subjects: &[Subject]) -> Result<Vec<String>> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for _ in 0..ROUNDS {
@@ -85,7 +85,7 @@ fn timed(subjects: &[Subject]) -> Result<Vec<String>> {
     Ok(times.iter().map(cell).collect())
 }
 
-/// How long files of so many rules take.
+/// Measures how long files of rules take to load.
 fn loaded() -> Result<Vec<String>> {
     let mut cells = vec!["loaded".to_owned(), "-".to_owned()];
     for count in RULES {
@@ -110,7 +110,7 @@ impl Subject {
     fn new(kind: &Kind, count: usize, applying: usize) -> Result<Subject> {
         let rules = rules(&kind.file(count, applying))?;
         let groups = count / applying;
-        // As many requests as there are clients, whatever they are for.
+        // The number of requests is the same, whatever the number of groups.
         let requests = (0..1_000).map(|client| kind.request(client % groups, client)).collect();
         let subject = Subject { rules, requests };
         for request in &subject.requests {

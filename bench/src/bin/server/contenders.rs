@@ -1,4 +1,4 @@
-//! Who answers.
+//! The servers that are measured.
 
 use std::env;
 use std::path::{Path, PathBuf};

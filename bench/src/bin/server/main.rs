@@ -1,11 +1,11 @@
-//! What a server answers in a second: ours, beside a published peer and one that decides nothing.
+//! Requests per second of a server: ours, beside a published peer and one that decides nothing.
 //!
 //! Without arguments it is the driver: it prints the tables and draws `docs/pictures/server.svg`; with
 //! `once` it does a single short round, and draws nothing. It runs itself as `server null <port> <answer>`.
 //!
-//! The layout: [`questions`] is what is asked, [`contenders`] who answers, [`null`] the one that decides
-//! nothing; each runs in a process of its own. [`rounds`] asks all of them by wrk, [`instructions`] under
-//! valgrind, one after the other; [`report`] and [`picture`] show it.
+//! The layout: [`questions`] has the requests, [`contenders`] the servers, of which [`null`] decides
+//! nothing; each server runs in a process of its own. [`rounds`] measures all of them with wrk, [`instructions`] under
+//! valgrind, one after the other; [`report`] and [`picture`] show the results.
 
 mod contenders;
 mod instructions;

@@ -28,7 +28,7 @@ pub(crate) fn serve(port: u16, answer: String) -> Result<()> {
                     router.clone().call(request.map(Body::new))
                 });
                 let connection = http1::Builder::new();
-                // An error is that whoever asked is gone.
+                // An error means that the client has closed the connection.
                 _ = connection.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_asked_the_answer_is_the_same() {
+    fn answer_is_the_same_to_every_request() {
         let mut router = router(Bytes::from_static(b"{}"));
         for body in ["", "{\"limit\":\"free\"}"] {
             let mut request = Request::new(Body::from(body));

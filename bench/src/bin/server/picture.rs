@@ -12,12 +12,12 @@ const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
 const NAMES: f64 = 170.0;
 const BARS: f64 = 322.0;
-/// Of the longest, which leaves room for its number.
+/// The width of the longest bar, which leaves room for its number.
 const BAR_WIDTH: f64 = 600.0;
 const TOP: f64 = 84.0;
 const ROW_PITCH: f64 = 24.0;
 const BAR_HEIGHT: f64 = 16.0;
-/// Between two questions.
+/// The space between two questions.
 const GAP: f64 = 16.0;
 
 const STYLE: &str = "\

@@ -1,5 +1,5 @@
--- Posts a body again and again, each time with the next of so many numbers in the place of its #.
--- args     the body; how many numbers, from 42 on
+-- Posts a body again and again, each time with the next number in the place of its #.
+-- args     the body; the count of numbers, which begin with 42
 -- Example  {"key":"user:#"} 2: user:42, user:43, user:42 and so on
 function init(args)
   local body, count = args[1], tonumber(args[2])

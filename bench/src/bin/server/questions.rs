@@ -1,4 +1,4 @@
-//! What is asked.
+//! The questions: the kinds of requests that are measured.
 
 use crate::contenders::Contender;
 
@@ -8,20 +8,20 @@ pub(crate) enum Question {
     ManyKeys,
     Denied,
     ByRules,
-    /// One key, of a server with as many threads as it takes by itself.
+    /// One key, on a server with two threads.
     TwoThreads,
 }
 
 /// A question as a contender understands it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ServerRequest {
     pub(crate) path: &'static str,
     /// With a `#` where the number of a key goes.
     pub(crate) body: &'static str,
     pub(crate) keys: u32,
 }
 
-impl Asked {
+impl ServerRequest {
     /// The body of the nth request, for the nth key.
     pub(crate) fn body_for(&self, nth: u32) -> String {
         self.body.replace('#', &(42 + nth % self.keys).to_string())
@@ -47,7 +47,7 @@ impl Question {
         }
     }
 
-    /// Of the server.
+    /// Returns the server's number of threads.
     pub(crate) const fn threads(self) -> &'static str {
         match self {
             Question::TwoThreads => "2",
@@ -55,7 +55,7 @@ impl Question {
         }
     }
 
-    /// What every answer says, once the quota of a question about denials is spent.
+    /// Returns the text that every answer contains, once the quota of a question about denials is spent.
     pub(crate) const fn answer(self) -> &'static str {
         match self {
             Question::Denied => r#""allowed":false"#,
@@ -63,11 +63,11 @@ impl Question {
         }
     }
 
-    /// `None` if there is no such question for this contender.
-    pub(crate) fn to(self, contender: Contender) -> Option<Asked> {
+    /// Returns the request to this contender; `None` if it cannot answer the question.
+    pub(crate) fn to(self, contender: Contender) -> Option<ServerRequest> {
         let (path, body) = match (contender, self) {
             (Contender::Peer, Question::ByRules) => return None,
-            // 2, as ours: with a burst of 1 it refuses nobody.
+            // A burst of 2, as ours: with a burst of 1 the peer refuses no request.
             (Contender::Peer, Question::Denied) => (
                 "/throttle",
                 r#"{"key":"user:#","max_burst":2,"count_per_period":1,"period":86400}"#,
@@ -84,7 +84,7 @@ impl Question {
             (_, _) => ("/v1/check", r#"{"limit":"free","key":"user:#"}"#),
         };
         let keys = if self == Question::ManyKeys { 10_000 } else { 1 };
-        Some(Asked { path, body, keys })
+        Some(ServerRequest { path, body, keys })
     }
 }
 
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn every_key_has_its_turn() {
-        let asked = Asked { path: "/", body: "user:#", keys: 2 };
+        let asked = ServerRequest { path: "/", body: "user:#", keys: 2 };
         assert_eq!([0, 1, 2].map(|nth| asked.body_for(nth)), ["user:42", "user:43", "user:42"]);
     }
 
     #[test]
-    fn nobody_is_asked_by_rules_who_has_none() {
+    fn peer_without_rules_is_not_measured_by_rules() {
         assert!(Question::ByRules.to(Contender::Peer).is_none());
         assert!(Question::ByRules.to(Contender::Ours).is_some());
     }

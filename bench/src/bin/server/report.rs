@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_compared_with_the_null_server_and_the_peer() {
+    fn servers_are_compared_with_the_null_server_and_the_peer() {
         let measured = [
             it(Question::OneKey, Contender::Null, 100_000.0),
             it(Question::OneKey, Contender::Peer, 50_000.0),

@@ -1,4 +1,4 @@
-//! Everybody's turns.
+//! The turns of the contenders.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -12,11 +12,11 @@ use tollgate_bench::{show_progress, wrk};
 
 use crate::contenders::Contender;
 use crate::instructions;
-use crate::questions::{Asked, Question};
+use crate::questions::{Question, ServerRequest};
 
 const SCRIPT: &str = include_str!("post.lua");
 
-/// What a contender did with a question, round by round.
+/// The measurements of one contender with one question, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) question: Question,
@@ -24,9 +24,9 @@ pub(crate) struct Measured {
     pub(crate) requests_per_s: Vec<f64>,
     pub(crate) p50_us: Vec<f64>,
     pub(crate) p99_us: Vec<f64>,
-    /// What a request takes of the server's CPU time.
+    /// The server's CPU time for a request.
     pub(crate) cpu_us: Vec<f64>,
-    /// And of its instructions, without the kernel's.
+    /// The server's instructions for a request, without the kernel's.
     pub(crate) instructions: f64,
 }
 
@@ -38,10 +38,10 @@ impl Measured {
     }
 }
 
-/// A server that is asked one question.
+/// A server with the one question that it answers.
 struct Turn {
     server: Process,
-    asked: Asked,
+    asked: ServerRequest,
     measured: Measured,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn measure(length: Length) -> Result<Vec<Measured>> {
     Ok(line_up.into_iter().map(|turn| turn.measured).collect())
 }
 
-/// A server for each question to each contender: nobody's keys are in another's way.
+/// Starts a server for each question and contender, so that no keys are shared.
 fn line_up() -> Result<Vec<Turn>> {
     let mut line_up = Vec::new();
     for question in Question::ALL {
@@ -90,22 +90,22 @@ fn line_up() -> Result<Vec<Turn>> {
     Ok(line_up)
 }
 
-/// What the null server is to say.
+/// Returns the answer that the null server gives.
 fn answer_of_ours(question: Question) -> Result<String> {
     let asked = question.to(Contender::Ours).context("ours answers everything")?;
     let server = Process::start(|port| Contender::Ours.command(port, ""))?;
     let mut client = Client::connect(server.address())?;
     let mut post = || client.post(asked.path, &asked.body_for(0)).context(question.name());
-    // Two are let go, whatever is asked.
+    // The first two requests are allowed, whatever the limit.
     post()?;
     post()?;
     post()
 }
 
 impl Turn {
-    /// What wrk counted, and the CPU time of a request.
+    /// Takes the turn. Returns wrk's result, and the CPU time of a request.
     fn take(&self, script: &OsStr, seconds: u32) -> Result<(wrk::Counted, f64)> {
-        let Asked { path, body, keys } = self.asked;
+        let ServerRequest { path, body, keys } = self.asked;
         let (address, keys) = (self.server.address(), keys.to_string());
         let args = ["-s".as_ref(), script, "--".as_ref(), body.as_ref(), keys.as_ref()];
         let before_us = self.server.cpu_us()?;

@@ -44,7 +44,7 @@ fn an_address_may_have_a_port_brackets_and_quotes() {
 }
 
 #[test]
-fn whatever_else_is_no_address() {
+fn other_text_is_not_an_address() {
     for value in [
         "",
         " ",

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::RequestHead;
 
-/// A request's API key, once somebody asked about it.
+/// A request's API key, looked up at most once.
 #[derive(Default)]
 pub(super) struct ApiKey {
     /// `None` if it is not known.
@@ -12,8 +12,8 @@ pub(super) struct ApiKey {
 }
 
 impl RequestHead<'_> {
-    /// Its API key, if it is [known](crate::Identity::verify_api_keys). Those in the table of a file of rules are the
-    /// rules' own, and not known here.
+    /// Its API key, if it is [known](crate::Identity::verify_api_keys). The keys in the table of a rules file belong to
+    /// the rules, and are not known here.
     pub fn api_key(&self) -> Option<&str> {
         self.tier().and_then(|_| self.claimed_api_key())
     }

@@ -1,4 +1,4 @@
-//! Who clients are, as a file says it.
+//! The identity that a file configures.
 
 use ::http::header::HeaderName;
 

@@ -41,7 +41,7 @@ impl UrlRefresh {
 
     fn spawn(&self, keys: &Jwks) -> io::Result<()> {
         let (source, bell, keys) = (self.source.clone(), Arc::clone(&self.bell), keys.downgrade());
-        // A runtime of its own, because rules can be made where there is none.
+        // A runtime of its own, because rules can be made outside a runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let follow = move || {
             runtime.block_on(follow(&source, &keys, &bell));

@@ -16,24 +16,24 @@ const SHARDS: usize = 8;
 /// A shard for fewer tokens than this is not worth having.
 const MIN_PER_SHARD: usize = 128;
 
-/// A token counts as one, and as one more for each so many bytes of it: its claims are that long, too.
+/// A token has weight 1, and 1 more for each of these many bytes: its claims are about as long.
 const BYTES_PER_WEIGHT: usize = 1024;
 
 /// Verified tokens, in two generations.
 ///
-/// New ones are young. When the young are full, the old are forgotten and the young become old; an old
-/// one that is used is young again. So of 10,000 tokens at least the 5,000 last used are known, give or
-/// take how evenly they fall on the shards, and nothing need be kept in order.
+/// New tokens are young. When the young generation is full, the old one is forgotten and the young one becomes old; an
+/// old token that is used becomes young again. So of 10,000 tokens at least the 5,000 last used are known, depending
+/// on how evenly they fall on the shards, and no order need be kept.
 pub(super) struct Cache {
     fingerprints: SipHasher13,
     shards: Box<[Mutex<Shard>]>,
-    /// What the tokens in a generation of one shard count as, at most.
+    /// The largest weight of a generation of one shard.
     per_generation: usize,
 }
 
-/// Stands for a whole token, which is not kept.
+/// A fingerprint of a token, which itself is not kept.
 ///
-/// Nobody can make two tokens that have one without the secret that this process drew.
+/// Without the secret that this process drew, no client can make two tokens with the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
 
@@ -45,7 +45,7 @@ impl Fingerprint {
     }
 }
 
-/// What a token counts as: a token of 300 bytes as 1, one of 8 KiB as 9.
+/// The weight of a token: 1 for a token of 300 bytes, 9 for one of 8 KiB.
 #[derive(Clone, Copy)]
 pub(super) struct Weight(usize);
 
@@ -63,19 +63,19 @@ struct Shard {
 
 #[derive(Default)]
 struct Generation {
-    tokens: HashMap<Fingerprint, Known, RandomState>,
-    /// What they count as, together.
+    tokens: HashMap<Fingerprint, CachedToken, RandomState>,
+    /// The weight of all its tokens.
     weight: usize,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedToken {
     claims: Arc<Claims>,
     weight: Weight,
 }
 
 impl Cache {
-    /// Remembers tokens that count as `max` at most.
+    /// Returns a cache for tokens of at most this weight.
     pub(super) fn new(max: usize) -> Cache {
         let seed = RandomState::new();
         let fingerprints = SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8));
@@ -89,8 +89,8 @@ impl Cache {
         Fingerprint(self.fingerprints.hash(token.as_bytes()).as_u128())
     }
 
-    /// A token that was verified before, if it is known: whether it counts now. It is forgotten once it
-    /// has expired.
+    /// Returns whether a token that was verified before counts now; `None` if it is not known. An expired token is
+    /// forgotten.
     pub(super) fn get(
         &self,
         token: Fingerprint,
@@ -110,7 +110,7 @@ impl Cache {
             shard.young.remove(token);
         }
         drop(shard);
-        // Only now, as thousands may go.
+        // Dropped without the lock, because there may be thousands.
         drop(forgotten);
         Some(counts.map(|()| known.claims))
     }
@@ -119,9 +119,9 @@ impl Cache {
         if weight.0 > self.per_generation {
             return;
         }
-        let known = Known { claims, weight };
+        let known = CachedToken { claims, weight };
         let forgotten = self.shard(token).lock().insert(token, known, self.per_generation);
-        // The lock is free again, and thousands may go.
+        // Dropped without the lock, because there may be thousands.
         drop(forgotten);
     }
 
@@ -136,7 +136,7 @@ impl Cache {
         shards.map(|shard| shard.young.tokens.len() + shard.old.tokens.len()).sum()
     }
 
-    /// What its tokens count as, added up anew.
+    /// Returns the weight of all tokens, added up again.
     #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
         let of = |generation: &Generation| -> usize {
@@ -149,11 +149,11 @@ impl Cache {
 }
 
 impl Shard {
-    /// Adds a young one, which fits an empty generation. Returns those that had to go.
+    /// Adds a young token, which fits an empty generation. Returns the tokens that are forgotten for it.
     fn insert(
         &mut self,
         token: Fingerprint,
-        known: Known,
+        known: CachedToken,
         per_generation: usize,
     ) -> Option<Generation> {
         let is_full = self.young.weight + known.weight.0 > per_generation;
@@ -164,14 +164,14 @@ impl Shard {
 }
 
 impl Generation {
-    fn insert(&mut self, token: Fingerprint, known: Known) {
+    fn insert(&mut self, token: Fingerprint, known: CachedToken) {
         // Two threads may have verified it at once.
         self.remove(token);
         self.weight += known.weight.0;
         self.tokens.insert(token, known);
     }
 
-    fn remove(&mut self, token: Fingerprint) -> Option<Known> {
+    fn remove(&mut self, token: Fingerprint) -> Option<CachedToken> {
         let known = self.tokens.remove(&token)?;
         // OK because it was added with the token.
         self.weight -= known.weight.0;

@@ -1,4 +1,4 @@
-//! What a token says.
+//! The claims of a token.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::InvalidToken;
-use super::unproven::object;
+use super::unverified::object;
 
-/// What a verified token says of its bearer.
+/// The claims of a verified token.
 pub struct Claims {
     members: Map<String, Value>,
     /// When it begins to count, the leeway included.
@@ -18,8 +18,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// One claim: a text as it is, a number or a boolean as JSON writes it. `None` for what is not
-    /// there, and for lists, objects and null.
+    /// Returns one claim: a text as it is, a number or a boolean as JSON writes it. `None` for a missing claim,
+    /// and for lists, objects and null.
     ///
     /// Dots lead into objects: in `{"realm":{"plan":"pro"}}`, `realm.plan` is `pro`. A claim that has
     /// dots in its own name comes first, such as `https://example.com/plan`.
@@ -60,7 +60,7 @@ impl Claims {
         }
     }
 
-    /// Forgets its lists, which nobody can ask for: an issuer's 200 roles are not kept in memory.
+    /// Forgets its lists, which [`Claims::get`] never returns: an issuer's 200 roles are not kept in memory.
     pub(super) fn without_lists(mut self) -> Claims {
         self.members.values_mut().for_each(empty_lists);
         self
@@ -72,7 +72,7 @@ impl Claims {
     }
 }
 
-/// Names only: what they say is the bearer's own.
+/// Shows only names, because the values are the bearer's own.
 impl fmt::Debug for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Claims ")?;
@@ -80,9 +80,9 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// What a path leads to, by the longest names first.
+/// Returns the value at a path, trying the longest names first.
 ///
-/// Looks at no object twice, as each is reached by one path.
+/// Visits no object twice, because each is reached by one path.
 fn find<'a>(members: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     members.get(path).or_else(|| {
         path.rmatch_indices('.').find_map(|(dot, _)| {

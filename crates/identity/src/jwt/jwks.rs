@@ -48,7 +48,7 @@ pub struct Jwks {
     shared: Arc<SharedKeys>,
 }
 
-/// How the keys of a [`Jwks`] are.
+/// The status of the keys of a [`Jwks`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct JwksStatus {
@@ -62,8 +62,8 @@ pub struct JwksStatus {
     pub refreshes: u64,
     /// How often that failed.
     pub failures: u64,
-    /// What is wrong: that no key can be used, or why the last four fetches or more failed; without any keys, why the
-    /// last one did. `None` if all is well.
+    /// The problem, if any: no key can be used, or the last four fetches or more failed and why; without any keys, why the
+    /// last fetch failed.
     pub problem: Option<String>,
 }
 
@@ -127,7 +127,7 @@ impl Jwks {
         Ok(())
     }
 
-    /// How the keys are.
+    /// Returns the status of the keys.
     pub fn status(&self) -> JwksStatus {
         self.shared.status.lock().clone()
     }

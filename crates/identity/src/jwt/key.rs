@@ -60,7 +60,7 @@ pub enum JwtError {
         /// How long it must be.
         least: usize,
     },
-    /// A secret that everybody may know.
+    /// A secret that may be public.
     #[error(
         "an HS256 secret that is a PEM; use `JwtKey::rs256` or `JwtKey::es256` for public keys"
     )]
@@ -73,7 +73,7 @@ pub enum JwtError {
         "a private key, which only signs; use its public one: `openssl pkey -pubout -in key.pem`"
     )]
     PrivateKey,
-    /// A key with a name and an expiry that nobody would look at.
+    /// A certificate, whose name and expiry would be ignored.
     #[error("a certificate; use its public key: `openssl x509 -noout -pubkey -in certificate.pem`")]
     Certificate,
     /// RS256 with another kind of key.
@@ -102,13 +102,13 @@ pub enum JwtError {
         "not an Ed25519 public key; use `JwtKey::rs256` for RSA, `JwtKey::es256` for the curve P-256"
     )]
     NotEd25519,
-    /// Nobody could sign a token.
+    /// Without keys, no token could be verified.
     #[error("no keys; give at least one")]
     NoKeys,
     /// A token that names its key would name both.
     #[error("two keys have the id `{id}`; give each its own")]
     SameId {
-        /// Which.
+        /// The id.
         id: Box<str>,
     },
     /// A token that names no key would be tried on all of them.
@@ -144,7 +144,7 @@ impl JwtKey {
 
     /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
     pub fn hs256(secret: &[u8]) -> Result<JwtKey, JwtError> {
-        // Else whoever has the public key could sign.
+        // A PEM may be a public key: everyone with that key could then sign tokens.
         if secret.windows(BEGIN.len()).any(|bytes| bytes == BEGIN.as_bytes()) {
             return Err(JwtError::PemAsSecret);
         }

@@ -44,7 +44,7 @@ impl Issuer {
         self.token(&format!(r#"{{"typ":"JWT","alg":"{}"}}"#, self.algorithm()), claims)
     }
 
-    /// Whatever this is, with a signature.
+    /// Appends a signature to any message.
     fn sign(self, message: &str) -> String {
         let (key, algorithm) = match self {
             Issuer::Hs256(secret) => (Ok(EncodingKey::from_secret(secret)), Algorithm::HS256),

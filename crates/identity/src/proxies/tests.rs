@@ -68,7 +68,7 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
         // IPv4 in the clothes of IPv6.
         ("::ffff:10.0.0.1", &["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
         ("10.0.0.1", &["::ffff:203.0.113.9"], "203.0.113.9"),
-        // All are proxies, or nobody says anything.
+        // All hops are proxies, or the header is missing.
         ("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
         ("10.0.0.1", &[], "10.0.0.1"),
         ("::ffff:10.0.0.1", &[], "10.0.0.1"),
@@ -78,7 +78,7 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
 }
 
 #[test]
-fn what_is_no_address_counts_as_the_proxy_that_wrote_it() {
+fn hop_that_is_not_an_address_counts_as_the_proxy_that_wrote_it() {
     for hop in ["unknown", "_hidden", "", "???", "fe80::1%eth0", "8.8.8.8.8", "\u{e9}"] {
         assert_eq!(client("10.0.0.1", &[hop]), "10.0.0.1", "{hop}");
         assert_eq!(client("10.0.0.1", &["8.8.8.8", hop]), "10.0.0.1", "{hop}");
@@ -235,7 +235,7 @@ fn problem(nets: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_no_net_is_refused() {
+fn text_that_is_not_a_net_is_refused() {
     for given in [
         "",
         " ",
@@ -264,7 +264,7 @@ fn what_is_no_net_is_refused() {
 }
 
 #[test]
-fn an_address_in_place_of_its_net_is_refused_and_told_what_to_write() {
+fn address_in_place_of_its_net_is_refused_with_a_remedy() {
     assert_eq!(
         problem(&["10.1.2.3/8"]),
         "trusted proxies: `10.1.2.3/8` is not where its net begins; write `10.0.0.0/8` for the net, or `10.1.2.3` for that address alone"

@@ -14,7 +14,7 @@ fn one(url: &str) -> Server {
     }
 }
 
-/// What is wrong with a URL, which has to say where that is.
+/// Returns the problem of a URL; panics unless the error names the setting `redis`.
 fn problem(url: &str) -> String {
     match Deployment::of(url) {
         Err(Error::Setting { setting: "redis", problem }) => problem,
@@ -26,8 +26,8 @@ fn names(servers: &[Server]) -> Vec<&str> {
     servers.iter().map(Server::name).collect()
 }
 
-/// Name, database, user and password.
-fn told(server: &Server) -> (&str, i64, Option<&str>, Option<&str>) {
+/// Returns name, database, user and password.
+fn parts(server: &Server) -> (&str, i64, Option<&str>, Option<&str>) {
     let settings = server.connection.redis_settings();
     (server.name(), settings.db(), settings.username(), server.password())
 }
@@ -58,7 +58,7 @@ fn one_server() {
         ("valkey+unix:///run/r.sock?db=2", ("/run/r.sock", 2, None, None)),
         ("redis+unix:///R%20r@?user=u&pass=p%26q@", ("/R r@", 0, Some("u"), Some("p&q@"))),
     ] {
-        assert_eq!(told(&one(url)), want, "{url}");
+        assert_eq!(parts(&one(url)), want, "{url}");
         assert!(!speaks_tls(&one(url)), "{url}");
     }
 }
@@ -93,32 +93,32 @@ fn a_cluster() {
 fn shards() {
     let Deployment::Shards(servers) = of("redis+shards://:p@b,a:7001/4") else { panic!() };
     assert_eq!(names(&servers), ["b:6379", "a:7001"]);
-    assert_eq!(told(&servers[1]), ("a:7001", 4, None, Some("p")));
+    assert_eq!(parts(&servers[1]), ("a:7001", 4, None, Some("p")));
 }
 
 #[test]
-fn sentinels_and_whom_they_watch() {
+fn sentinels_and_their_primary() {
     let url = "redis+sentinel://u:p@a,b:5000/my.primary-1_x/7\
                ?sentinel_user=w%20x&sentinel_password=y+%26z&protocol=resp3";
     let Deployment::Sentinel { sentinels, name, primary } = of(url) else { panic!() };
     assert_eq!(name, "my.primary-1_x");
-    assert_eq!(told(&sentinels[0]), ("a:26379", 0, Some("w x"), Some("y+&z")));
-    assert_eq!(told(&sentinels[1]), ("b:5000", 0, Some("w x"), Some("y+&z")));
+    assert_eq!(parts(&sentinels[0]), ("a:26379", 0, Some("w x"), Some("y+&z")));
+    assert_eq!(parts(&sentinels[1]), ("b:5000", 0, Some("w x"), Some("y+&z")));
     let primary = primary.at("10.0.0.1", 6380);
-    assert_eq!(told(&primary), ("10.0.0.1:6380", 7, Some("u"), Some("p")));
+    assert_eq!(parts(&primary), ("10.0.0.1:6380", 7, Some("u"), Some("p")));
 
     let Deployment::Sentinel { sentinels, primary, .. } = of("redis+sentinel://:p@a/0.0.0.0")
     else {
         panic!()
     };
-    assert_eq!(told(&sentinels[0]), ("a:26379", 0, None, None));
-    assert_eq!(told(&primary.at("::1", 1)), ("[::1]:1", 0, None, Some("p")));
+    assert_eq!(parts(&sentinels[0]), ("a:26379", 0, None, None));
+    assert_eq!(parts(&primary.at("::1", 1)), ("[::1]:1", 0, None, Some("p")));
 }
 
 #[test]
-fn one_elsewhere_is_found_there() {
+fn server_at_another_address_keeps_its_settings() {
     let elsewhere = one("redis://u:p@h/2").at("Node-2", 7002);
-    assert_eq!(told(&elsewhere), ("node-2:7002", 2, Some("u"), Some("p")));
+    assert_eq!(parts(&elsewhere), ("node-2:7002", 2, Some("u"), Some("p")));
     assert_eq!(elsewhere.host_and_port(), Some(("Node-2", 7002)));
     let client = elsewhere.client().unwrap();
     assert_eq!(client.get_connection_info().addr().to_string(), "Node-2:7002");
@@ -126,7 +126,7 @@ fn one_elsewhere_is_found_there() {
 }
 
 #[test]
-fn as_many_as_1024_servers() {
+fn url_names_1024_servers_at_most() {
     let hosts = |count| (0..count).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
     let Deployment::Shards(most) = of(&format!("redis+shards://{}", hosts(1024))) else { panic!() };
     assert_eq!(most.len(), 1024);
@@ -137,19 +137,18 @@ fn as_many_as_1024_servers() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_a_remedy() {
+fn malformed_url_is_refused_with_a_remedy() {
     let no_url = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
         redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
         redis+shards://host,…, and rediss for TLS";
-    let no_host = "the server has no host; name one, or take out a comma too many";
-    let no_port = "the server has a port that is none; use a number from 1 to 65535";
+    let no_host = "the server has no host; name one, or remove the extra comma";
+    let no_port = "the server has an invalid port; use a number from 1 to 65535";
     let no_number = "the URL has a database that is no number; use one from 0, or leave it out";
     let at_sign = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F and \
         ? as %3F, in a parameter write @ as %40";
     let no_name = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; use \
         redis+sentinel://host,…/name[/database]";
-    let not_a_host =
-        "the server has no host that is one; use a name or an address, IPv6 in brackets";
+    let not_a_host = "the server has an invalid host; use a name or an address, IPv6 in brackets";
     let no_path = "the URL has no path, or a database that is no number; use \
         redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]";
     let not_utf8 = "the URL has a user or a password that is not UTF-8 when its %… are decoded; write it as UTF-8";
@@ -177,8 +176,8 @@ fn what_is_wrong_is_said_with_a_remedy() {
         ("redis://[::1", not_a_host),
         ("redis://[::1]6379", not_a_host),
         ("redis://a b", not_a_host),
-        ("redis://0.0.0.0", "the server is any address of a machine; name one"),
-        ("redis://[0::0]", "the server is any address of a machine; name one"),
+        ("redis://0.0.0.0", "the server is the unspecified address; use the address of one server"),
+        ("redis://[0::0]", "the server is the unspecified address; use the address of one server"),
         ("redis://u:%FF@h", not_utf8),
         ("redis://%FF:p@h", not_utf8),
         ("redis://:p/q@h", at_sign),
@@ -207,15 +206,9 @@ fn what_is_wrong_is_said_with_a_remedy() {
             "redis+cluster://a,b/1",
             "the URL has a database, and a Cluster has only database 0; leave it out",
         ),
-        (
-            "redis+cluster://a,,b",
-            "server 2 of 3 has no host; name one, or take out a comma too many",
-        ),
-        ("redis+shards://a,", "server 2 of 2 has no host; name one, or take out a comma too many"),
-        (
-            "redis+shards://a,b:x",
-            "server 2 of 2 has a port that is none; use a number from 1 to 65535",
-        ),
+        ("redis+cluster://a,,b", "server 2 of 3 has no host; name one, or remove the extra comma"),
+        ("redis+shards://a,", "server 2 of 2 has no host; name one, or remove the extra comma"),
+        ("redis+shards://a,b:x", "server 2 of 2 has an invalid port; use a number from 1 to 65535"),
         ("redis+shards://a,b,A:6379", "the URL names `a:6379` twice; leave one out"),
         ("redis+sentinel://a:26379,a/n", "the URL names `a:26379` twice; leave one out"),
         ("redis+sentinel://a,b", no_name),
@@ -251,7 +244,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
     }
 }
 
-// What an address with TLS comes to depends on the feature.
+// The result for an address with TLS depends on the feature.
 #[cfg(not(feature = "tls"))]
 #[test]
 fn tls_is_refused_by_a_build_without_it() {
@@ -269,7 +262,7 @@ fn tls_is_refused_by_a_build_without_it() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn tls_is_for_all_of_them() {
+fn tls_applies_to_all_servers_of_a_url() {
     for url in ["rediss://h", "valkeys://h", " REDISS://h"] {
         assert!(speaks_tls(&one(url)), "{url}");
         assert!(speaks_tls(&one(url).at("other", 1)), "{url}");
@@ -313,7 +306,7 @@ fn schemes() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_url_or_none(
+    fn any_text_is_a_url_or_an_error(
         scheme in schemes(),
         rest in prop_oneof![".{0,40}", "[a-z0-9:/@?#&=%,.\\[\\] é]{0,40}"],
     ) {
@@ -325,7 +318,7 @@ proptest! {
         }
     }
 
-    /// Wherever a password may be, and whatever is wrong around it or in it.
+    /// Also if the text around the password or the password itself is malformed.
     #[test]
     fn no_password_is_repeated(
         scheme in schemes(),
@@ -347,14 +340,14 @@ proptest! {
                 Ok(deployment) => format!("{deployment:?}"),
                 Err(error) => format!("{error} {error:?}"),
             };
-            // A path of this name is one.
+            // A path that contains the password's text is shown.
             let is_path = text.contains("name: \"/");
             let is_shown = text.to_ascii_lowercase().contains("qqsecretqq");
             prop_assert!(is_path || !is_shown, "{url}: {text}");
         }
     }
 
-    /// What redis-rs took before there were other forms is still taken, and means the same.
+    /// URLs that redis-rs accepts are still accepted, and mean the same.
     #[test]
     fn redis_rs_agrees(
         scheme in prop::sample::select(vec!["redis", "valkey", "Redis"]),

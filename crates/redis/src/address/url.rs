@@ -1,17 +1,17 @@
 //! The URLs of Redis and Valkey.
 //!
-//! | URL | what it is |
+//! | URL | servers |
 //! |---|---|
 //! | `redis://[user[:password]@]host[:port][/database]` | one server |
 //! | `redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]` | one server, on a socket |
 //! | `redis+cluster://[user[:password]@]host[:port],…` | some servers of a Cluster |
-//! | `redis+sentinel://[user[:password]@]host[:port],…/name[/database]` | Sentinels, and whom they watch |
+//! | `redis+sentinel://[user[:password]@]host[:port],…/name[/database]` | Sentinels and the primary that they watch |
 //! | `redis+shards://[user[:password]@]host[:port],…[/database]` | servers that share the keys |
 //!
-//! All but the socket speak TLS as `rediss…`, with `?ca=` and `?cert=…&key=…` if they are to trust, or
-//! to show, other certificates than usual. `valkey` may stand for `redis` everywhere.
+//! All but the socket use TLS with `rediss…`. `?ca=` then trusts other certificates than the system's, and `?cert=…&key=…`
+//! shows a certificate to the server. `valkey` may stand for `redis` everywhere.
 //!
-//! No problem that is told quotes anything in which a password may be.
+//! No error quotes a part of the URL that may contain a password.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ const MAX_SERVERS: usize = 1_024;
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Instead of user and password.
-const NOBODY: &str = "";
+/// The login of a connection without user and password.
+const NO_LOGIN: &str = "";
 
-/// What a URL says, or what is wrong with it.
+/// Parses a URL. The error says what is wrong with it and what to do.
 pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
-    // As redis-rs has it: spaces around a URL, and line breaks anywhere, are not part of it.
+    // As in redis-rs: spaces around a URL, and line breaks anywhere, are not part of it.
     let url = url.trim_matches(|letter| letter <= ' ').replace(['\t', '\n', '\r'], "");
     let (scheme, rest) = url.split_once(':').ok_or(FORMS)?;
     let scheme = scheme.to_ascii_lowercase();
@@ -48,7 +48,7 @@ pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
         Form::Shards => Deployment::Shards(address.servers()?),
         Form::Sentinel => Deployment::Sentinel {
             sentinels: address.sentinels()?,
-            // Whoever forgets to ask the Sentinels finds nobody under the primary's name.
+            // The placeholder address is the primary's name, at which no server answers if a sentinel was not queried.
             primary: address.server("primary", "the primary")?.at(address.name, REDIS_PORT),
             name: address.name.to_owned(),
         },
@@ -104,7 +104,7 @@ fn form(scheme: &str) -> Option<(Form, Security)> {
     }
 }
 
-/// One on a socket, which is all redis-rs's.
+/// Parses the URL of a Unix socket, with redis-rs.
 fn socket(url: &str, rest: &str) -> Result<Server, String> {
     let (_, query) = rest.split_once('?').unwrap_or_default();
     let protocol = Parameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
@@ -121,7 +121,7 @@ struct Address<'a> {
     /// User and password as they are written, with the `@`.
     login: &'a str,
     hosts: &'a str,
-    /// Of a Sentinel's primary.
+    /// The name of the primary in the sentinels' configuration.
     name: &'a str,
     database: u32,
     parameters: Parameters<'a>,
@@ -133,7 +133,7 @@ impl<'a> Address<'a> {
         let rest = rest.strip_prefix("//").ok_or(FORMS)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
-        // Else what looks like a port, a database or a parameter may be part of a password.
+        // Otherwise a part of a password could look like a port, a database or a parameter.
         if path.contains('@') || query.contains('@') {
             let problem = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F \
                            and ? as %3F, in a parameter write @ as %40";
@@ -173,7 +173,7 @@ impl<'a> Address<'a> {
         self.listed(|text, place| {
             let (host, port) = host_and_port(text, place)?;
             let port = port.unwrap_or(SENTINEL_PORT);
-            let sentinel = self.connect(NOBODY, host, port, place)?;
+            let sentinel = self.connect(NO_LOGIN, host, port, place)?;
             let mut settings = sentinel.redis_settings().clone().set_db(0);
             if let Some(user) = &user {
                 settings = settings.set_username(user);
@@ -185,7 +185,7 @@ impl<'a> Address<'a> {
         })
     }
 
-    /// All servers, each once.
+    /// Returns all servers, or an error if one is named twice.
     fn listed(
         &self,
         server: impl Fn(&str, &str) -> Result<Server, String>,
@@ -212,7 +212,7 @@ impl<'a> Address<'a> {
         Ok(Server::new(connection, self.certificates.clone()))
     }
 
-    /// As redis-rs understands a URL of this one server.
+    /// Parses the address as redis-rs does with a URL of this one server.
     fn connect(
         &self,
         login: &str,
@@ -223,10 +223,12 @@ impl<'a> Address<'a> {
         let (database, protocol) = (self.database, self.parameters.protocol()?);
         let url = format!("redis://{login}{host}:{port}/{database}?protocol={protocol}");
         let url = parse_redis_url(&url).ok_or_else(|| {
-            format!("{place} has no host that is one; use a name or an address, IPv6 in brackets")
+            format!("{place} has an invalid host; use a name or an address, IPv6 in brackets")
         })?;
         if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
-            return Err(format!("{place} is any address of a machine; name one"));
+            return Err(format!(
+                "{place} is the unspecified address; use the address of one server"
+            ));
         }
         url.into_connection_info().map_err(|_| {
             let problem = "the URL has a user or a password that is not UTF-8 when its %… are decoded; \
@@ -236,12 +238,12 @@ impl<'a> Address<'a> {
     }
 }
 
-/// What is before and after the last colon, the brackets of IPv6 included.
+/// Splits at the last colon; IPv6 addresses keep their brackets.
 fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>), String> {
     let colon = text.rfind(':').filter(|&colon| !text[colon..].contains(']'));
     let (host, port) = colon.map_or((text, ""), |colon| (&text[..colon], &text[colon + 1..]));
     if host.is_empty() {
-        return Err(format!("{place} has no host; name one, or take out a comma too many"));
+        return Err(format!("{place} has no host; name one, or remove the extra comma"));
     }
     if host.contains(':') && !host.starts_with('[') {
         return Err(format!("{place} has more than one colon; put an IPv6 address in brackets"));
@@ -250,9 +252,7 @@ fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>
         return Ok((host, None));
     }
     match number(port).and_then(|port| u16::try_from(port).ok()) {
-        None | Some(0) => {
-            Err(format!("{place} has a port that is none; use a number from 1 to 65535"))
-        }
+        None | Some(0) => Err(format!("{place} has an invalid port; use a number from 1 to 65535")),
         Some(port) => Ok((host, Some(port))),
     }
 }
@@ -263,7 +263,7 @@ fn name_and_database(path: &str, form: Form) -> Result<(&str, u32), String> {
         Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
         _ => ("", path),
     };
-    // What Sentinel's documentation allows.
+    // The letters that Sentinel's documentation allows.
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     if form == Form::Sentinel && (name.is_empty() || !name.bytes().all(is_name)) {
         let problem = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; \
@@ -296,7 +296,7 @@ const fn known_parameters(form: Form, security: Security) -> &'static [&'static 
     }
 }
 
-/// What stands after the `?`, each at most once.
+/// The parameters after the `?`, each at most once.
 struct Parameters<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Parameters<'a> {
@@ -315,7 +315,7 @@ impl<'a> Parameters<'a> {
         Ok(Parameters(all))
     }
 
-    /// Its value, with `%…` decoded; a `+` is one.
+    /// Returns the value with `%…` decoded. A `+` stands for itself.
     fn value(&self, name: &str) -> Result<Option<String>, String> {
         let Some((_, value)) = self.0.iter().find(|(other, _)| *other == name) else {
             return Ok(None);
@@ -345,7 +345,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Names it, unless it may be the rest of a password that has an `&` in it.
+/// Names the parameter, unless its name may be the rest of a password that has an `&` in it.
 fn unknown_parameter(name: &str, before: &[(&str, &str)], known: &[&str]) -> String {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let is_plain = !name.is_empty() && name.len() <= 32 && name.bytes().all(is_name);
@@ -364,7 +364,7 @@ fn unknown_parameter(name: &str, before: &[(&str, &str)], known: &[&str]) -> Str
     )
 }
 
-/// `%41` is `A`; a `%` without two digits is itself.
+/// Decodes `%41` to `A`; a `%` without two hex digits stands for itself.
 fn decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

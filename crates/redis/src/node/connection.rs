@@ -1,4 +1,4 @@
-//! A node's connection: opened when there is none, and given up when it breaks or when no reply comes.
+//! A node's connection: opened when needed, and given up when it breaks or when no reply comes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ struct Opening {
 }
 
 impl Node {
-    /// Returns the connection and its generation. Opens one if there is none.
+    /// Returns the connection and its generation. Opens a connection if none is open.
     pub(super) async fn connection(
         self: &Arc<Self>,
     ) -> Result<(MultiplexedConnection, u64), StoreError> {
@@ -90,7 +90,7 @@ impl Node {
         Opening { outcome, runtime }
     }
 
-    /// Finds out now and then whether the primary is still where it was, and otherwise connects to the new one. The next
+    /// Checks at intervals whether the primary has moved, and then connects to the new one. The next
     /// batch uses the new connection.
     pub(super) fn follow_primary(self: &Arc<Self>) {
         if !self.target.is_refresh_due() {

@@ -45,8 +45,8 @@ impl Node {
         calls
     }
 
-    /// Sends calls and reads the reply. Fails the requests whose deadline passes meanwhile; those that have a reply are in
-    /// the report, still to be answered.
+    /// Sends calls and reads the reply. Fails the requests whose deadline passes meanwhile; the requests that have a reply
+    /// are in the report, still to be answered.
     pub(super) async fn decide(
         self: &Arc<Self>,
         mut calls: Vec<Call>,
@@ -62,7 +62,7 @@ impl Node {
         let until = self.given_up(&calls, sent);
         let mut turn = Some(turn);
         loop {
-            // The caller of a request that was answered would be charged for nothing.
+            // A request that was answered already must not be charged: its caller has gone on without it.
             drop_answered(&mut calls);
             if calls.is_empty() {
                 return (report.outcome(), report);
@@ -97,8 +97,8 @@ impl Node {
         }
     }
 
-    /// Returns the connection and its generation. If there is none in time, takes the calls and sends their requests
-    /// elsewhere or later.
+    /// Returns the connection and its generation. If no connection is open in time, takes the calls and sends their
+    /// requests elsewhere or later.
     async fn connect(
         self: &Arc<Self>,
         calls: &mut Vec<Call>,

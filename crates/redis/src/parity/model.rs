@@ -1,4 +1,4 @@
-//! What the core makes of a trace: the requests, their answers, and every key's state.
+//! Plays a trace with the core: the requests, the expected answers, and every key's state.
 
 use std::sync::Arc;
 use tollgate_core::store::LogStorage;
@@ -12,13 +12,13 @@ use super::trace::{Act, Batch, Price, Step, Time};
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::store::{self, Name};
 
-/// Every key, and the server's time.
+/// All keys, and the server's time.
 pub(super) struct World {
     keys: Vec<Key>,
     now_us: u64,
 }
 
-/// One batch as it is sent, and what must come back.
+/// One batch as it is sent, and the answers that must come back.
 pub(super) struct Played {
     pub(super) now_us: u64,
     pub(super) requests: Vec<Request>,
@@ -34,7 +34,7 @@ pub(super) enum Expected {
     Reset,
 }
 
-/// One key as the core has it.
+/// One key as the core keeps it.
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) name: Vec<u8>,
@@ -43,24 +43,25 @@ pub(super) struct Key {
     state: State,
     /// The limit that the state was reached under.
     reached_under: Limit,
-    /// Whether the server has a state of it.
+    /// Whether the server has a state of the key.
     pub(super) is_kept: bool,
-    /// If the batch writes it: how long the server keeps it then, unless it keeps it as before.
+    /// If the batch writes the key: how long the server keeps it, unless its expiry does not change.
     pub(super) written: Option<Spare>,
-    /// Whether the batch has found a new clock, or another limit.
+    /// Whether the batch has met a new clock, or another limit.
     is_restarted: bool,
     last: Option<(u64, Decision)>,
     receipts: Vec<(Cost, Place)>,
 }
 
-/// How much longer than it matters a state is kept, from the server's point of view.
+/// How much longer than it matters a state is kept, by the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spare {
     /// 10 to 11 s.
     Seconds,
     /// 10 s at least.
+    /// 10 s at least.
     AtLeast,
-    /// Nobody knows: a caller's clock was too far ahead of the server's.
+    /// Not known: a caller's clock was too far ahead of the server's.
     Unknown,
 }
 
@@ -76,8 +77,8 @@ impl When {
         self.callers_us.unwrap_or(self.server_us).min(MAX_TIME_US)
     }
 
-    /// What is spared if `spare` is at the server's time: at a caller's an hour more, which may be
-    /// as much as their clock is ahead.
+    /// Returns how long a state is spared that `spare` applies to at the server's time. At a caller's time it is an hour
+    /// more, of which the difference between the clocks may take all.
     fn spare(self, spare: Spare) -> Spare {
         const HOUR_US: u64 = 3_600_000_000;
         match self.callers_us {
@@ -153,7 +154,7 @@ impl Key {
         next_us.min(MAX_TIME_US)
     }
 
-    /// Takes the step: as it is sent, and the answer.
+    /// Plays a step. Returns the request as it is sent, and the expected answer.
     fn take(&mut self, step: &Step, server_us: u64) -> Option<(Request, Expected)> {
         let at_us = match step.act {
             Act::CheckAtUs(off_us) | Act::Look(Some(off_us)) | Act::RefundAtUs(_, off_us) => {
@@ -229,7 +230,7 @@ impl Key {
         // was spent under another limit was carried over.
         if checked.decision.is_allowed() || self.is_restarted {
             self.keep(is_carried, state);
-            // What is over already is kept from now on instead.
+            // A state that has expired already is kept from now on instead.
             let may_be_over = !checked.decision.is_allowed() && !is_new_clock;
             self.written =
                 Some(when.spare(if may_be_over { Spare::AtLeast } else { Spare::Seconds }));
@@ -238,7 +239,7 @@ impl Key {
     }
 
     fn refund(&mut self, receipt: Receipt, when: When) -> u64 {
-        // Under whichever limit it is.
+        // Under the limit that the state has.
         if !self.is_kept {
             return self.limit.refund(&mut self.limit.fresh(), when.us(), receipt);
         }
@@ -261,7 +262,7 @@ impl Key {
         self.demanding(Demand::of(ask))
     }
 
-    /// The state under its limit, or under the one that it stays under; and which decides.
+    /// Returns the limit that decides, and the state under it: the key's limit, or the one that the state stays under.
     pub(super) fn decides(&self, now_us: u64, cost: Cost) -> (Limit, State) {
         match (self.is_kept, self.is_under_another()) {
             (false, _) => (self.limit, self.limit.fresh()),
@@ -274,7 +275,7 @@ impl Key {
         self.limit.carry_over(&self.reached_under, self.state.clone(), now_us, cost)
     }
 
-    /// Whether its state is carried over to its limit by a request of this cost.
+    /// Returns whether a request of this cost carries the state over to the key's limit.
     fn is_carried(&self, now_us: u64, cost: Cost) -> bool {
         self.is_under_another() && matches!(self.carry_over(now_us, cost), CarryOver::Done(_))
     }
@@ -284,7 +285,7 @@ impl Key {
         self.is_kept && self.reached_under != self.limit
     }
 
-    /// Under its limit, if it is new or was carried over; otherwise under that which it was under.
+    /// Keeps a state: under the key's limit if it is new or was carried over, otherwise under the limit that it had.
     fn keep(&mut self, is_carried: bool, state: State) {
         if is_carried || !self.is_kept {
             self.reached_under = self.limit;
@@ -292,7 +293,7 @@ impl Key {
         (self.state, self.is_kept) = (state, true);
     }
 
-    /// When the server may forget it, if it is written at `now_us`: not while it matters under the
+    /// Returns when the server may forget the key, if it is written at `now_us`: not while it matters under the
     /// limit that it was reached under.
     pub(super) fn expires_us(&self, now_us: u64) -> u64 {
         const STEP_US: u64 = 8_000_000;
@@ -311,7 +312,7 @@ impl Key {
     }
 }
 
-/// Whether it is so far behind the key's own time that it must be another clock's.
+/// Returns whether the time is so far behind the key's own time that it must be another clock's.
 fn is_new_clock(state: &State, when: When) -> bool {
     let floor_us = match state {
         State::Window(state) => state.start_us,

@@ -1,4 +1,4 @@
-//! A Redis and a Valkey that play what the core has played.
+//! A Redis and a Valkey that play the traces that the core has played.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use super::model::{Expected, Key, Played, Spare};
 
 const S: u64 = 1_000_000;
 
-/// A lifetime that no script gives a key, 200 years: who has it after a batch was kept as long as
-/// before. Nothing ends before its test either, though a trace takes years.
+/// A lifetime that no script gives a key, 200 years. A key that still has it after a batch has kept its expiry. It also
+/// keeps a key from expiring in a test, though a trace takes years.
 const MARK_MS: u64 = 200 * 366 * 86_400 * 1_000;
 
 /// One server of each flavour.
@@ -31,18 +31,18 @@ struct Player {
     flavour: Flavour,
     connection: Connection,
     _server: Server,
-    /// What the server calls a script with the trace's time, by the name that it has otherwise.
+    /// The hashes of the scripts that use the trace's time, by the hash of the original script.
     scripts: HashMap<&'static str, String>,
     ends: HashMap<Vec<u8>, Ends>,
     /// The answers of scripts for plain checks, of others, and of the one that carries over.
     decided: [u64; 3],
 }
 
-/// When a key ends, by the server's clock, and why then.
+/// When a key expires, by the server's clock, and the reason.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     at_us: u64,
-    /// How much earlier that is at most than when the script was run: real time went by.
+    /// How much too early `at_us` may be: real time passes while the script runs.
     early_us: u64,
     spare: Spare,
 }
@@ -64,7 +64,7 @@ impl Servers {
         Servers { each: Flavour::ALL.map(start).into() }
     }
 
-    /// Begins anew, with no keys.
+    /// Removes all keys.
     pub(super) fn forget(&self) {
         for player in &self.each {
             let mut player = player.borrow_mut();
@@ -77,7 +77,7 @@ impl Servers {
         self.each.iter().try_for_each(|player| player.borrow_mut().play(played, keys))
     }
 
-    /// How many decisions there were, in words.
+    /// Describes how many decisions there were.
     pub(super) fn decided(&self) -> String {
         let sum = |kind: usize| -> u64 {
             self.each.iter().map(|player| player.borrow().decided[kind]).sum()
@@ -92,7 +92,7 @@ impl Servers {
 }
 
 impl Player {
-    /// Plays a batch, and looks at every key after it.
+    /// Plays a batch, and then reads the state of every key.
     fn play(&mut self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
         let looks: Vec<Request> = keys
             .iter()
@@ -171,7 +171,7 @@ impl Player {
     fn script(&mut self, script: &'static Script) -> String {
         let connection = &mut self.connection;
         let load = || {
-            // Seconds and microseconds, all of it the latter.
+            // Seconds and microseconds: the whole time is in the microseconds.
             let text = script.text.replace(r#"redis.call("TIME")"#, "{ 0, ARGV[3] }");
             assert_ne!(text, script.text);
             let text = with_small_numbers(text);
@@ -231,7 +231,7 @@ impl Player {
         Ok(())
     }
 
-    /// Whether the key ends when it should, if it was written.
+    /// Compares when the key expires with when it should, if it was written.
     fn compare_end(
         &mut self,
         played: &Played,
@@ -288,8 +288,8 @@ fn with_small_numbers(mut text: String) -> String {
     text
 }
 
-/// A log's running sums may begin anywhere: its charges are what counts, all of them within a window
-/// of the last.
+/// Returns a state that can be compared: a log's running sums may begin anywhere, so only its charges within a window
+/// of the last one count.
 fn comparable(limit: &Limit, state: State) -> State {
     match &state {
         State::Log(log) => {

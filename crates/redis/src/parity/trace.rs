@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tollgate_core::MAX_TIME_US;
 
-/// What is sent to the server at once, after its clock has moved.
+/// Requests that are sent to the server at once, after its clock has moved.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) time: Time,
@@ -12,17 +12,17 @@ pub(super) struct Batch {
 
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// Counted round and round, as are receipts.
+    /// The index of the key, modulo the number of keys. Receipts are picked in the same way.
     pub(super) key: usize,
     pub(super) act: Act,
     pub(super) price: Price,
-    /// The key's other limit is its limit from here on.
+    /// Whether the key changes to its other limit from here on.
     pub(super) is_changing: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// At the server's time, whatever the wait: what the scripts of plain checks are for.
+    /// At the server's time and with any wait: the checks that the plain scripts decide.
     Check,
     /// At a caller's time, this far from the server's.
     CheckAtUs(i64),
@@ -30,7 +30,7 @@ pub(super) enum Act {
     Peek,
     /// A look in a check of several, at the server's time or a caller's.
     Look(Option<i64>),
-    /// Of one of the receipts held.
+    /// A refund of one of the receipts held.
     Refund(usize),
     RefundAtUs(usize, i64),
     Reset,
@@ -41,7 +41,7 @@ pub(super) enum Act {
 pub(super) enum Time {
     Stay,
     ByUs(u64),
-    /// By thousandths of the limit's own interval.
+    /// Forward by thousandths of the limit's own interval.
     Part(u64),
     /// To the end of the last decision's wait, give or take a microsecond.
     Retry(i64),
@@ -50,13 +50,13 @@ pub(super) enum Time {
     BackUs(u64),
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Price {
     Units(u64),
-    /// Thousandths of the limit.
+    /// Thousandths of the limit's size.
     Part(u64),
-    /// What remains, give or take one.
+    /// The units that remain, give or take one.
     Remaining(i64),
     MoreThanAll,
 }
@@ -122,7 +122,7 @@ pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
     prop::collection::vec(batch, 1..40)
 }
 
-/// Two batches of three are of nothing but plain checks.
+/// Returns the steps of a batch. Two batches of three have only plain checks.
 fn steps(
     price: BoxedStrategy<Price>,
     act: BoxedStrategy<Act>,

@@ -29,7 +29,7 @@ pub(crate) enum RequestEnd {
 }
 
 /// The answer to one charge, as the script sends it.
-struct Raw {
+struct RawAnswer {
     status: u8,
     numbers: [u64; 3],
     delay_us: u64,
@@ -77,13 +77,13 @@ impl Answers {
         }
     }
 
-    fn raw_of(&mut self, request: &Request) -> Result<Vec<Raw>, Fault> {
+    fn raw_of(&mut self, request: &Request) -> Result<Vec<RawAnswer>, Fault> {
         // All of them, even if one failed, because the answers to the next request follow.
         let is_among_others = matches!(request, Request::Together { .. });
         request.charges().iter().map(|_| self.raw(is_among_others)).collect()
     }
 
-    fn reply(&self, request: &Request, raw: &[Raw]) -> Result<Reply, Fault> {
+    fn reply(&self, request: &Request, raw: &[RawAnswer]) -> Result<Reply, Fault> {
         if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
             return Err(self.failure(failed));
         }
@@ -111,7 +111,7 @@ impl Answers {
         }
     }
 
-    fn raw(&mut self, is_among_others: bool) -> Result<Raw, Fault> {
+    fn raw(&mut self, is_among_others: bool) -> Result<RawAnswer, Fault> {
         let status = *self.packed.get(self.read).ok_or_else(Fault::unexpected_reply)?;
         self.read += 1;
         let has_first_back = (AND_FIRST_BACK..=AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
@@ -120,7 +120,7 @@ impl Answers {
         let delay_us = if status == ALLOWED_LATER { self.number()? } else { 0 };
         let first_back_us = if has_first_back { self.number()? } else { 0 };
         let fits = if is_among_others { self.number()? } else { 0 };
-        Ok(Raw { status, numbers, delay_us, first_back_us, fits })
+        Ok(RawAnswer { status, numbers, delay_us, first_back_us, fits })
     }
 
     fn number(&mut self) -> Result<u64, Fault> {
@@ -130,13 +130,13 @@ impl Answers {
         Ok(number)
     }
 
-    fn text(&self, raw: &Raw) -> Option<&[u8]> {
+    fn text(&self, raw: &RawAnswer) -> Option<&[u8]> {
         let at = usize::try_from(raw.numbers[0]).ok()?.checked_sub(1)?;
         self.texts.get(at).map(Vec::as_slice)
     }
 
     /// Returns the text of a state, and the texts after it, which have the slots of a log.
-    fn state_texts(&self, raw: &Raw) -> Option<(&[u8], &[Vec<u8>])> {
+    fn state_texts(&self, raw: &RawAnswer) -> Option<(&[u8], &[Vec<u8>])> {
         let text = self.text(raw)?;
         // OK because there is a text of that number, counted from 1.
         let first = raw.numbers[0] as usize;
@@ -144,12 +144,12 @@ impl Answers {
         Some((text, self.texts.get(first..slots)?))
     }
 
-    fn failure(&self, raw: &Raw) -> Fault {
-        Fault::of_script(self.text(raw).unwrap_or_default())
+    fn failure(&self, raw: &RawAnswer) -> Fault {
+        Fault::from_script(self.text(raw).unwrap_or_default())
     }
 }
 
-fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
+fn checked(charge: &Charge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
     let [remaining, reset_after_us, last] = raw.numbers;
     let verdict = match raw.status {
         ALLOWED | ALLOWED_LATER => Verdict::Allowed { delay_us: raw.delay_us },
@@ -175,14 +175,14 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
     Some(Decision::of_key(Checked { decision, receipt }, charge.of.fingerprint()))
 }
 
-/// Returns the answer of all charges together, and each one's own.
-fn together(charges: &[Charge], raw: &[Raw], now_us: u64) -> Option<Reply> {
+/// Returns the answer to all charges together, and the answer to each charge.
+fn together(charges: &[Charge], raw: &[RawAnswer], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Decision> = charges
         .iter()
         .zip(raw)
         .map(|(charge, raw)| checked(charge, raw, now_us))
         .collect::<Option<_>>()?;
-    let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Decision))| {
+    let part = |(charge, (raw, answer)): (&Charge, (&RawAnswer, &Decision))| {
         let part = charge.part(answer.decided());
         match charge.demand().ask.max_wait_us {
             Some(_) => Part { requests_remaining: raw.fits, ..part },

@@ -1,4 +1,4 @@
-//! A limit as the scripts have it, with the tag that its states begin with.
+//! The form of a limit in the scripts, with the tag that its states begin with.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::number::put_number;
 /// The script's number for a sliding window log.
 const LOG: u8 = 3;
 
-/// How long a log's tag is: of any log, so that its charges stay where they are when its limit changes.
+/// The length of a log's tag: the same for all logs, so that the charges stay where they are when the limit changes.
 const LOG_TAG_BYTES: usize = 11;
 
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
@@ -30,7 +30,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, limit: &Limit) {
     put_text(bytes, format(limit, tag.len()).as_bytes());
 }
 
-/// The algorithm; and size and window, or capacity and rate.
+/// Returns the algorithm's number; and size and window, or capacity and rate.
 fn numbers(limit: &Limit) -> (u8, [u64; 3]) {
     let (algorithm, a, b) = match limit {
         Limit::FixedWindow(limit) => (1, limit.window_us(), 0),
@@ -45,15 +45,15 @@ fn numbers(limit: &Limit) -> (u8, [u64; 3]) {
     (algorithm, [limit.size(), a, b])
 }
 
-/// What a state begins with, to say which limit it was reached under: no two limits have the same, and
-/// none is the beginning of another.
+/// Returns the tag that a state begins with. It names the limit that the state was reached under: no two limits have the
+/// same tag, and no tag is the beginning of another.
 ///
-/// The algorithm, and its numbers in seven bits a byte, the lowest first; all but the last byte of a
-/// number are 128 and more. A token bucket of 100 at 1/s is 04 64 01 C0843D, in hexadecimal.
+/// A tag is the algorithm and its numbers in seven bits a byte, the lowest first; all but the last byte of a
+/// number are 128 and more. The tag of a token bucket of 100 at 1/s is 04 64 01 C0843D, in hexadecimal.
 fn tag(limit: &Limit) -> Vec<u8> {
     let (algorithm, numbers) = numbers(limit);
     let mut tag = vec![algorithm];
-    // Only the second of a window's parameters, which it has not, is 0.
+    // The only number that can be 0 is the third one of a window, which has no third parameter.
     for mut number in numbers.into_iter().filter(|&number| number > 0) {
         while number >= 128 {
             tag.push(number as u8 | 128);
@@ -67,7 +67,7 @@ fn tag(limit: &Limit) -> Vec<u8> {
     tag
 }
 
-/// The limit whose tag these bytes begin with, and the bytes after that.
+/// Returns the limit whose tag these bytes begin with, and the bytes after the tag.
 pub(super) fn of_tag(bytes: &[u8]) -> Option<(Limit, &[u8])> {
     let (&algorithm, mut rest) = bytes.split_first()?;
     let mut number = || {
@@ -93,7 +93,7 @@ pub(super) fn of_tag(bytes: &[u8]) -> Option<(Limit, &[u8])> {
     Some((limit, rest))
 }
 
-/// A number of a tag, and the bytes after it.
+/// Returns a number of a tag, and the bytes after it.
 fn take_tag_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0;
     for (at, &byte) in bytes.iter().enumerate().take(8) {
@@ -105,7 +105,7 @@ fn take_tag_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// How `plain.lua` unpacks a state. It is made here because that takes Redis 3% of a check alone.
+/// Returns the format with which `plain.lua` unpacks a state. Made here, because making it takes Redis 3% of a check.
 fn format(limit: &Limit, tag_bytes: usize) -> String {
     let numbers = match limit {
         Limit::FixedWindow(_) => "I7I7",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_limits_have_the_same_tag_or_one_that_begins_like_it() {
+    fn tags_are_unique_and_no_tag_begins_another() {
         let sizes = [1, 2, 127, 128, 129, 16_383, 16_384, 65_536];
         let spans = ["1us", "127us", "128us", "1s", "1m", "366d"];
         let mut tags: HashMap<Vec<u8>, String> = HashMap::new();
@@ -172,9 +172,9 @@ mod tests {
         }
     }
 
-    /// Redis keeps a string of up to 44 bytes with the object that it is of.
+    /// Redis stores a string of up to 44 bytes in one allocation with its object.
     #[test]
-    fn a_usual_state_has_44_bytes_at_most() {
+    fn common_state_has_44_bytes_at_most() {
         for text in [
             "token-bucket capacity=60 refill=1/s",
             "token-bucket capacity=1000000 refill=1/s",

@@ -67,7 +67,7 @@ impl Trailer {
     }
 }
 
-/// A number of up to four bytes, lowest first, and what comes after it.
+/// Returns a number of up to four bytes, lowest first, and the bytes after it.
 fn take_bytes<const COUNT: usize>(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (number, rest) = bytes.split_first_chunk::<COUNT>()?;
     let mut wide = [0; 4];

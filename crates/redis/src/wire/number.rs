@@ -1,4 +1,4 @@
-//! Numbers as the scripts have them: 7 bytes, the lowest first.
+//! The form of numbers in the scripts: 7 bytes, the lowest first.
 
 /// Appends a number below 2^56.
 pub(super) fn put_number(bytes: &mut Vec<u8>, number: u64) {

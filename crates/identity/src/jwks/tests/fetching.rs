@@ -97,7 +97,7 @@ async fn redirects_lead_nowhere_but_to_the_same_host_and_port() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_said_in_one_short_line_without_the_query() {
+async fn unreachable_issuer_is_reported_in_one_short_line_without_the_query() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -1,5 +1,5 @@
-//! When sets are fetched, and what becomes of the keys. The clock is tokio's, which goes on when nothing else is to be
-//! done.
+//! When sets are fetched, and which keys are then used. The clock is tokio's, which advances when all tasks are
+//! idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::jwks::refresh::{Refreshing, UrlRefresh};
 use crate::jwks::schedule::Schedule;
 use crate::jwt::{Jwks, JwksError, Jwt, KeySet, Token};
 
-/// An issuer that can be out of reach, and what was asked of it.
+/// An issuer that can be out of reach, and the requests that it got.
 struct Issuer {
     publishes: Mutex<Result<String, ()>>,
     asked_s: Mutex<Vec<u64>>,
@@ -66,7 +66,7 @@ impl Fixture {
         *self.issuer.publishes.lock() = what.map(set_text);
     }
 
-    /// When the issuer was asked, in seconds since the beginning.
+    /// Returns when the issuer got requests, in seconds since the beginning.
     fn asked_s(&self) -> Vec<u64> {
         self.issuer.asked_s.lock().clone()
     }
@@ -77,13 +77,13 @@ async fn pass(seconds: u64) {
     sleep(Duration::from_millis(seconds * 1_000 + 1)).await;
 }
 
-/// A token that nobody signed.
+/// Returns a token without a valid signature.
 fn token(id: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"EdDSA","kid":"{id}"}}"#));
     format!("{header}.e30.AAAA")
 }
 
-/// What is known of a token without computing a signature.
+/// Returns the result for a token without computing a signature.
 fn known(jwks: &Jwks, id: &str) -> Token {
     Jwt::from_jwks(jwks.clone()).verify(&token(id), 0, || false)
 }
@@ -187,7 +187,7 @@ async fn a_bad_set_changes_nothing_and_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_issuer_that_is_down_at_first_is_asked_until_it_answers() {
+async fn issuer_that_is_down_at_first_is_retried_until_it_answers() {
     let fixture = begin(Err(()));
     pass(30).await;
     assert!(matches!(known(&fixture.jwks, "a"), Token::KeyPending));

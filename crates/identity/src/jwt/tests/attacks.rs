@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What an attacker signs with: nothing.
+/// An attacker's signature: empty.
 fn unsigned(header: &str, claims: &str) -> String {
     format!("{}.{}.", encode(header), encode(claims))
 }
@@ -109,7 +109,7 @@ fn a_signature_of_zeros_never_counts() {
 fn a_token_with_any_bit_flipped_never_counts() {
     for issuer in ISSUERS {
         let (jwt, genuine) = (issuer.jwt(), issuer.token_with(CLAIMS));
-        // Known, which must not help those that are like it.
+        // The genuine token is cached, which must not help tokens that resemble it.
         assert_eq!(why_not(&jwt, &genuine), None);
         for position in 0..genuine.len() {
             for bit in 0..7 {
@@ -255,7 +255,7 @@ fn a_header_over_1_kib_is_not_read() {
 }
 
 #[test]
-fn what_a_header_says_besides_is_skipped() {
+fn unknown_members_of_a_header_are_skipped() {
     let issuer = Issuer::Hs256(SECRET);
     for header in [
         r#"{"a":[{"":0},{"":[1e9,null,"x"]}],"alg":"HS256","typ":"JWT","typ":7}"#,
@@ -310,7 +310,7 @@ proptest! {
 
     /// An issuer may be careless: whatever it signs, nothing panics.
     #[test]
-    fn whatever_is_signed_is_read_or_refused(
+    fn any_signed_claim_is_read_or_refused(
         value in "(-?[0-9]{1,40}(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?|\"[^\"\\\\]{0,9}\"|null|\\[\\]|.{0,9})",
         now_us in any::<u64>(),
         leeway in any::<u64>(),

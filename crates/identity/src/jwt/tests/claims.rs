@@ -1,4 +1,4 @@
-//! What can be asked of claims.
+//! Reading claims.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn a_name_with_dots_comes_first() {
 }
 
 #[test]
-fn of_two_claims_of_one_name_the_last_counts() {
+fn last_of_two_claims_of_one_name_counts() {
     let claims = claims(r#""sub":"eve","sub":"ada""#);
     assert_eq!(claims.get("sub").as_deref(), Some("ada"));
 }

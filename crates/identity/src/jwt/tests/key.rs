@@ -1,4 +1,4 @@
-//! Which keys are taken, and what is shown of them.
+//! The keys that are accepted, and how they are shown.
 
 use base64::engine::general_purpose::STANDARD;
 
@@ -187,7 +187,7 @@ fn a_pem_may_have_text_around_it_and_any_line_ends() {
 }
 
 #[test]
-fn what_is_not_the_pem_of_one_key_is_refused() {
+fn text_other_than_the_pem_of_one_key_is_refused() {
     let pem = keys::P256_PUBLIC;
     let (cut, _) = pem.split_once("-----END").unwrap();
     for text in [

@@ -186,7 +186,7 @@ fn keys_that_verify_no_signatures_are_skipped_and_counted() {
     ] {
         assert_eq!(counts(&set([with(keys::ED25519_JWK, &same)])), (1, 0), "{same}");
     }
-    // Of two keys of one name and algorithm the first counts.
+    // If two keys have the same name and algorithm, the first counts.
     let twice = set([named(keys::P256_JWK, "a"), named(keys::P256_JWK, "a")]);
     assert_eq!(counts(&twice), (1, 1));
     let of_two_kinds = set([named(keys::P256_JWK, "a"), named(keys::ED25519_JWK, "a")]);
@@ -213,7 +213,7 @@ fn a_set_is_bounded() {
 }
 
 #[test]
-fn what_is_no_set_is_refused() {
+fn malformed_set_is_refused() {
     for json in [
         "",
         "{}",
@@ -302,7 +302,7 @@ proptest! {
         }
     }
 
-    /// Whatever becomes of the bytes of a set, no forged token is good with it, and none makes it panic.
+    /// With any damage to the bytes of a set, no forged token is accepted and nothing panics.
     #[test]
     fn a_damaged_set_is_read_without_panic(
         at in any::<prop::sample::Index>(),

@@ -125,7 +125,7 @@ rMxoon9wqPDUjNKy/IwppCXa7Io3/nnh
 -----END PUBLIC KEY-----
 ";
 
-/// Another curve whose points are as long as those of P-256.
+/// Another curve, whose points are as long as the points of P-256.
 pub(super) const SECP256K1: &str = "\
 -----BEGIN PUBLIC KEY-----
 MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAEEdVJh99x7ON7n8RNCv7XPrMf/ozRsS2c

@@ -1,4 +1,4 @@
-//! What is remembered of tokens.
+//! The memory of verified and bad tokens.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! Which tokens count, when, and by which key.
+//! The conditions under which a token counts: its time, its key, its issuer and its audience.
 
 use super::*;
 

@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_bytes_come_the_client_is_the_peer_or_in_them(
+    fn client_is_the_peer_or_in_the_header_for_any_bytes(
         lines in prop::collection::vec(line(), 0..4), peer in address(),
     ) {
         for (forwarding, name) in EACH {
@@ -189,9 +189,9 @@ proptest! {
         }
     }
 
-    /// What proxies wrote is at the right. A client is free to write what it likes before that.
+    /// The proxies' hops are at the right. A client may write anything before them.
     #[test]
-    fn whatever_a_client_writes_it_stays_the_same_client(
+    fn forged_hops_do_not_change_the_client(
         forged in prop::collection::vec(line(), 0..4), hops in hops(), is_appended: bool,
     ) {
         // The last proxies tell the truth, so the client's own address is among the hops.

@@ -14,7 +14,7 @@ use crate::slots::Redirect;
 use crate::waiting::WaitingRequest;
 use crate::wire::{Answers, Reply, RequestEnd};
 
-/// What came of a batch: the requests that are still to be answered or to be sent on, and whether the server is well.
+/// The result of a batch: the requests that are still to be answered or to be sent on, and whether the server is well.
 #[derive(Default)]
 pub(in crate::node) struct BatchReport {
     /// Whether a call was answered. That shows that the server is well, even if a slot is not served.
@@ -119,7 +119,7 @@ impl Node {
                     continue;
                 }
                 RequestEnd::PutOff => {
-                    Err(Fault::refused("put off by the script that is there for it"))
+                    Err(Fault::refused("the script that carries states over put a request off"))
                 }
                 RequestEnd::Later => {
                     waiting.is_on_long_logs = true;

@@ -1,4 +1,4 @@
-//! A token as it is written, before anything of it is believed.
+//! A token as it is written, before it is verified.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,13 +11,13 @@ use super::InvalidToken;
 use super::key::JwtKey;
 use super::key_set::KeySet;
 
-/// The longest header that is read, in base64url: anybody can have one read, and those of issuers have 100
-/// characters or so.
+/// The longest header that is read, in base64url: any client can send a header, and issuers' headers have about 100
+/// characters.
 const MAX_HEADER_BYTES: usize = 1024;
 
 /// A token whose parts are in order and whose signature is yet to be computed.
-pub(super) struct Unproven<'a> {
-    /// What is signed: header and claims, as they came.
+pub(super) struct UnverifiedToken<'a> {
+    /// The signed text: header and claims, as they came.
     message: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
@@ -25,7 +25,7 @@ pub(super) struct Unproven<'a> {
     key_id: Option<String>,
 }
 
-/// What counts of a header. A second member of one of these names is an error, as RFC 7515 allows.
+/// The members of a header that are used. A second member of one of these names is an error, as RFC 7515 allows.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -35,9 +35,9 @@ struct Header {
     crit: Option<IgnoredAny>,
 }
 
-impl<'a> Unproven<'a> {
+impl<'a> UnverifiedToken<'a> {
     /// Takes a token apart, for little: its claims are not read.
-    pub(super) fn read(token: &'a str) -> Result<Unproven<'a>, InvalidToken> {
+    pub(super) fn read(token: &'a str) -> Result<UnverifiedToken<'a>, InvalidToken> {
         let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
         let (header, claims) = message.split_once('.').ok_or(InvalidToken::Malformed)?;
         let Header { alg, kid: key_id, crit } = Header::read(header)?;
@@ -49,7 +49,7 @@ impl<'a> Unproven<'a> {
             return Err(InvalidToken::Malformed);
         }
         let signature = decoded(signature)?;
-        Ok(Unproven { message, claims, signature, algorithm, key_id })
+        Ok(UnverifiedToken { message, claims, signature, algorithm, key_id })
     }
 
     /// The keys that have the name that it gives.
@@ -131,8 +131,8 @@ fn there<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Opt
 
 /// The JSON object that the claims of a token are, once its signature holds.
 pub(super) fn object(part: &str) -> Result<Map<String, Value>, InvalidToken> {
-    // Bounded: the token by its length, the depth by serde_json, to 128. Of two members of one name
-    // the last counts, as RFC 7519 has it.
+    // Bounded: the token by its length, the depth by serde_json, to 128. If two members have the same name,
+    // the last one counts, as in RFC 7519.
     serde_json::from_slice(&decoded(part)?).map_err(|_| InvalidToken::Malformed)
 }
 
