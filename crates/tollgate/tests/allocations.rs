@@ -166,7 +166,7 @@ fn looking_and_refunding_allocate_nothing_either() {
 }
 
 #[test]
-fn refusing_a_key_nobody_has_seen_allocates_nothing() {
+fn refusing_an_unknown_key_allocates_nothing() {
     for text in LIMITS {
         let (_, scope) = warmed_up(text);
         let allocations = allocations_of(|| {

@@ -73,12 +73,12 @@ fn known_clients(scope: &Scope) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn an_attacker_inventing_keys_lifts_no_ceiling_and_hurts_no_known_client() {
+fn invented_keys_stay_below_the_ceiling_and_spare_known_clients() {
     LIMITS.into_iter().for_each(survive_an_attack);
 }
 
 #[test]
-fn an_attacker_inventing_logs_lifts_no_ceiling_and_hurts_no_known_client() {
+fn invented_logs_stay_below_the_ceiling_and_spare_known_clients() {
     survive_an_attack(LOG);
 }
 
@@ -114,12 +114,12 @@ fn survive_an_attack(text: &str) {
 }
 
 #[test]
-fn when_the_attacks_keys_are_whole_again_newcomers_have_their_own_state() {
+fn newcomers_get_their_own_state_after_an_attack() {
     LIMITS.into_iter().for_each(recover_from_an_attack);
 }
 
 #[test]
-fn when_the_attacks_logs_are_empty_again_newcomers_have_their_own_state() {
+fn newcomers_get_their_own_log_after_an_attack() {
     recover_from_an_attack(LOG);
 }
 
@@ -142,12 +142,12 @@ fn recover_from_an_attack(text: &str) {
 
 /// Waves of keys that each come once: more than ever fit at a time.
 #[test]
-fn keys_that_come_and_go_are_let_go() {
+fn unused_keys_are_removed() {
     LIMITS.into_iter().for_each(let_go);
 }
 
 #[test]
-fn logs_that_come_and_go_are_let_go() {
+fn unused_logs_are_removed() {
     let_go(LOG);
 }
 
@@ -237,7 +237,7 @@ fn make_room(text: &str) {
 
 /// Few keys, each with a large log, are an attack on memory too.
 #[test]
-fn large_logs_lift_no_ceiling_and_admit_no_more_than_their_limit() {
+fn large_logs_stay_below_the_ceiling_and_within_their_limit() {
     let (clock, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "log", "sliding-window-log limit=1000 window=1h");
     let keys: Vec<String> = (0..400).map(|key| format!("key {key}")).collect();
@@ -428,7 +428,7 @@ fn a_throttled_log_stays_throttled_at_the_ceiling() {
 }
 
 #[test]
-fn an_attack_by_checks_of_several_limits_lifts_no_ceiling_either() {
+fn joint_checks_of_invented_keys_stay_below_the_ceiling() {
     for text in LIMITS {
         let (_, limiter) = open(MAX_BYTES);
         let (limit, other) = (scope(&limiter, "limit", text), scope(&limiter, "other", text));

@@ -13,7 +13,7 @@ fn named() -> Vec<String> {
 }
 
 #[test]
-fn every_test_that_the_faults_name_is_there() {
+fn every_test_named_in_the_faults_exists() {
     let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = [crate_root.join("tests"), crate_root.join("../server/tests")];
     let named = named();

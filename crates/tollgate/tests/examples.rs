@@ -96,7 +96,7 @@ fn tonic_limited_is_refused_waits_and_is_answered() {
 }
 
 #[test]
-fn reqwest_pacing_is_told_to_wait_and_does() {
+fn reqwest_pacing_waits_when_the_server_says_so() {
     let lines = run("reqwest_pacing");
     assert_eq!(lines.len(), 10);
     let refused = lines.iter().filter(|line| line.ends_with("429 Too Many Requests")).count();
@@ -229,7 +229,7 @@ async fn assert_shown(response: Response<Body>, block: &str) {
 }
 
 #[tokio::test]
-async fn the_guide_shows_what_a_client_is_told_that_goes_and_one_that_is_refused() {
+async fn guide_shows_the_responses_to_an_allowed_and_a_refused_request() {
     let clock = ManualClock::at_us(GUIDE_US);
     let limit: Limit = "token-bucket capacity=60 refill=1/s".parse().unwrap();
     let scope = Limiter::builder().clock(&clock).build().scope("per-ip", limit).unwrap();
@@ -244,7 +244,7 @@ async fn the_guide_shows_what_a_client_is_told_that_goes_and_one_that_is_refused
 }
 
 #[tokio::test]
-async fn the_guide_shows_what_several_rules_tell() {
+async fn guide_shows_the_headers_of_several_rules() {
     let yaml = "
 limits:
   free: token-bucket capacity=10 refill=1/s

@@ -20,7 +20,7 @@ const SECRET: &[u8] = b"an example's secret of 34 bytes...";
 const PEM: &[u8] = include_bytes!("keys/rsa.pem");
 
 #[test]
-fn what_an_application_installed_is_not_asked() {
+fn installed_jwt_provider_is_not_used() {
     UNWILLING.install_default().expect("nothing was installed, or used, before");
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
     assert!(jwt.claims(TOKEN).is_ok());

@@ -205,7 +205,7 @@ async fn limiting_a_service_in_a_buffer() {
 }
 
 #[tokio::test]
-async fn what_made_a_paced_client_fail_is_told_to_the_last_cause() {
+async fn paced_clients_error_keeps_every_cause() {
     #[derive(Debug, thiserror::Error)]
     #[error("could not ask")]
     struct Failed(#[source] Cause);

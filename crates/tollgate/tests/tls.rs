@@ -97,7 +97,7 @@ async fn an_authority_of_ones_own_is_trusted_instead_of_others() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_who_we_are_admits_us_with_a_certificate() {
+async fn server_that_wants_a_client_certificate_accepts_ours() {
     let authority = Authority::new("private").unwrap();
     let server = wary_server(&authority, "wary-admits-ca.pem");
     let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
@@ -115,7 +115,7 @@ async fn a_server_that_asks_who_we_are_admits_us_with_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
+async fn server_that_wants_a_client_certificate_refuses_a_client_without_one() {
     let authority = Authority::new("private").unwrap();
     let server = wary_server(&authority, "wary-refuses-ca.pem");
     let trusting = || {
@@ -137,7 +137,7 @@ async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
 }
 
 #[test]
-fn certificates_that_are_none_are_refused_at_once() {
+fn invalid_certificates_are_refused_at_once() {
     let authority = Authority::new("private").unwrap();
     let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     let other = authority.certify("client").unwrap().key;
@@ -174,7 +174,7 @@ fn certificates_that_are_none_are_refused_at_once() {
 }
 
 #[test]
-fn files_that_are_not_there_are_told_by_their_parameter() {
+fn missing_file_is_reported_with_its_parameter() {
     let there = file("there.pem", "");
     let there = there.display();
     for (query, want) in [

@@ -1,7 +1,7 @@
 use crate::setup::{Polled, ms, remaining, scope, waited};
 
 #[tokio::test(start_paused = true)]
-async fn the_front_that_gives_up_lets_the_next_ask_at_once() {
+async fn next_waiter_asks_at_once_when_the_front_gives_up() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key").cost(4)).must_wait();
@@ -16,7 +16,7 @@ async fn the_front_that_gives_up_lets_the_next_ask_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_dropped_after_it_was_woken_passes_the_turn_on() {
+async fn woken_acquire_passes_its_turn_on_when_dropped() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key")).must_wait();
@@ -32,7 +32,7 @@ async fn one_that_is_dropped_after_it_was_woken_passes_the_turn_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_in_the_middle_leaves_without_a_trace() {
+async fn waiter_in_the_middle_leaves_without_a_trace() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key")).must_wait();
@@ -60,7 +60,7 @@ async fn a_refund_and_a_reset_let_the_front_ask_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_acquired_can_be_refunded() {
+async fn acquired_charge_can_be_refunded() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     let receipt = scope.acquire("key").cost(3).await.unwrap().into_receipt().unwrap();
     assert_eq!(remaining(&scope), 1);
@@ -68,7 +68,7 @@ async fn what_was_acquired_can_be_refunded() {
 }
 
 #[test]
-fn one_that_was_never_polled_was_never_there() {
+fn unpolled_acquire_is_not_queued() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     drop(Polled::new(scope.acquire("key")));
     assert_eq!((remaining(&scope), scope.limiter().waiting()), (4, 0));

@@ -10,7 +10,7 @@ fn changed(scope: &Scope, limit: &str) -> Scope {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_goes_on_ahead_of_those_that_come_with_the_new_limit() {
+async fn waiters_stay_ahead_of_newcomers_with_a_changed_limit() {
     let slow = scope("token-bucket capacity=2 refill=1/100ms");
     let fast = changed(&slow, "token-bucket capacity=2 refill=1/10ms");
     slow.check("key").cost(2).now().unwrap();
@@ -25,7 +25,7 @@ async fn whoever_waits_goes_on_ahead_of_those_that_come_with_the_new_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_it_will_take_is_foreseen_under_the_limit_of_each_ahead() {
+async fn wait_is_foreseen_under_each_waiters_own_limit() {
     let slow = scope("token-bucket capacity=2 refill=1/100ms");
     let fast = changed(&slow, "token-bucket capacity=2 refill=1/10ms");
     slow.check("key").cost(2).now().unwrap();
@@ -41,7 +41,7 @@ async fn how_long_it_will_take_is_foreseen_under_the_limit_of_each_ahead() {
 
 /// It fits the limit that it is asked of, and nobody has to wait for ever behind it.
 #[tokio::test(start_paused = true)]
-async fn one_ahead_may_cost_more_than_the_new_limit_holds() {
+async fn waiter_ahead_may_cost_more_than_the_new_limit() {
     let large = scope("token-bucket capacity=10 refill=1/10ms");
     let small = changed(&large, "token-bucket capacity=3 refill=1/10ms");
     large.check("key").cost(10).now().unwrap();
@@ -55,7 +55,7 @@ async fn one_ahead_may_cost_more_than_the_new_limit_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_under_the_new_limit_wakes_who_waits_under_the_old() {
+async fn refund_under_the_new_limit_wakes_a_waiter_under_the_old() {
     let slow = scope("token-bucket capacity=2 refill=1/s");
     let fast = changed(&slow, "token-bucket capacity=2 refill=2/s");
     let receipt = slow.check("key").cost(2).now().unwrap().into_receipt().unwrap();

@@ -90,7 +90,7 @@ fn run(limit: &str, callers: Vec<Caller>) -> Vec<Outcome> {
 
 proptest! {
     #[test]
-    fn each_is_refused_at_once_or_admitted_when_the_limit_first_allows_it(
+    fn acquires_are_refused_at_once_or_admitted_at_the_first_possible_time(
         limit in prop::sample::select(vec![
             "fixed-window limit=5 window=60ms",
             "sliding-window-log limit=5 window=60ms",
@@ -106,7 +106,7 @@ proptest! {
 
     /// Their waits are not whole milliseconds, so patience is left out.
     #[test]
-    fn each_is_admitted_within_the_timers_millisecond_where_waits_are_not_whole_ones(
+    fn acquires_are_at_most_a_millisecond_late_when_waits_are_fractional(
         limit in prop::sample::select(vec![
             "sliding-window-counter limit=5 window=60ms",
             "token-bucket capacity=5 refill=3/70ms",

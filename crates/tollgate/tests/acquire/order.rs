@@ -7,7 +7,7 @@ use tollgate::{Clock, Error, Limit, Limiter};
 use crate::setup::{Polled, ms, scope, waited};
 
 #[tokio::test(start_paused = true)]
-async fn those_that_wait_go_in_the_order_they_came_whatever_they_cost() {
+async fn waiters_go_in_arrival_order_whatever_they_cost() {
     let scope = scope("token-bucket capacity=5 refill=1/10ms");
     scope.check("key").cost(5).now().unwrap();
     let went = Arc::new(Mutex::new(Vec::new()));
@@ -59,7 +59,7 @@ fn an_acquire_that_fits_needs_no_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_that_would_fit_still_goes_behind_one_that_waits_for_more() {
+async fn newcomer_that_fits_does_not_overtake_a_waiter() {
     let scope = scope("token-bucket capacity=5 refill=1/10ms");
     scope.check("key").cost(3).now().unwrap();
     let large = Polled::new(scope.acquire("key").cost(4)).must_wait();
@@ -69,7 +69,7 @@ async fn a_newcomer_that_would_fit_still_goes_behind_one_that_waits_for_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plain_checks_may_overtake_and_the_front_waits_again() {
+async fn plain_check_may_overtake_the_front() {
     let scope = scope("token-bucket capacity=1 refill=1/10ms");
     scope.check("key").now().unwrap();
     let front = Polled::new(scope.acquire("key")).must_wait();
@@ -85,7 +85,7 @@ async fn plain_checks_may_overtake_and_the_front_waits_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_and_scopes_have_lines_of_their_own() {
+async fn keys_and_scopes_have_separate_queues() {
     let one = scope("token-bucket capacity=1 refill=1/s");
     let limit: Limit = "token-bucket capacity=1 refill=1/s".parse().unwrap();
     let two = one.limiter().scope("other", limit).unwrap();
@@ -97,7 +97,7 @@ async fn keys_and_scopes_have_lines_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_line_is_bounded_in_all_and_behind_one_key() {
+async fn queue_is_bounded_in_total_and_per_key() {
     let limit: Limit = "token-bucket capacity=1 refill=1/s".parse().unwrap();
     let builder = Limiter::builder().clock(Clock::tokio(0)).max_waiting(3);
     let scope = builder.build().scope("test", limit).unwrap();

@@ -35,7 +35,7 @@ async fn a_cost_of_0_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_longer_wait_than_the_caller_accepts_is_refused_at_once_and_charges_nothing() {
+async fn too_long_wait_is_refused_at_once_without_a_charge() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let began = Instant::now();
@@ -49,7 +49,7 @@ async fn a_longer_wait_than_the_caller_accepts_is_refused_at_once_and_charges_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_of_those_ahead_counts() {
+async fn wait_includes_the_waiters_ahead() {
     // limit, how long one waits that asks 2 behind three that ask 4, 3 and 1, all spent
     let table = [
         ("fixed-window limit=4 window=40ms", 120),
@@ -75,7 +75,7 @@ async fn the_wait_of_those_ahead_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_overtaken_is_refused_as_soon_as_it_is_too_late() {
+async fn overtaken_acquire_is_refused_once_it_would_be_late() {
     let scope = scope("fixed-window limit=1 window=100ms");
     scope.check("key").now().unwrap();
     let began = Instant::now();
@@ -97,7 +97,7 @@ async fn one_that_was_overtaken_is_refused_as_soon_as_it_is_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_behind_learn_at_once_that_the_front_will_make_them_late() {
+async fn waiters_are_refused_at_once_when_the_front_makes_them_late() {
     let scope = scope("fixed-window limit=2 window=100ms");
     scope.check("key").cost(2).now().unwrap();
     let began = Instant::now();
@@ -118,7 +118,7 @@ async fn those_behind_learn_at_once_that_the_front_will_make_them_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_front_that_nobody_polls_does_not_hold_the_others_past_their_patience() {
+async fn unpolled_front_does_not_hold_others_past_their_patience() {
     let scope = scope("token-bucket capacity=1 refill=1/10ms");
     scope.check("key").now().unwrap();
     let _kept = Polled::new(scope.acquire("key")).must_wait();

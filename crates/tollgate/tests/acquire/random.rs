@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(1_000)))]
 
     #[test]
-    fn giving_up_anywhere_charges_nothing_and_loses_nobody(
+    fn dropped_acquires_charge_nothing_and_block_no_other(
         limit in prop::sample::select(vec![
             "fixed-window limit=5 window=60ms",
             "sliding-window-log limit=5 window=60ms",

@@ -7,7 +7,7 @@ use tollgate::{Limit, Limiter};
 
 /// Two threads, four keys, a real clock; every fourth gives up early, at any point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_is_served_under_real_threads() {
+async fn every_acquire_ends_under_real_threads() {
     let limiter = Limiter::memory();
     let limit: Limit = "token-bucket capacity=20 refill=20/ms".parse().unwrap();
     let scope = limiter.scope("test", limit).unwrap();

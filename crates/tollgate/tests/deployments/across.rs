@@ -38,7 +38,7 @@ impl Places {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_are_charged_or_none_whichever_refuses() {
+async fn joint_check_charges_all_limits_or_none() {
     for places in Places::all(Flavour::Redis) {
         let limiter = at(&places.url());
         let ids = ids_on(&limiter, places.servers()).await;
@@ -98,7 +98,7 @@ async fn each_receipt_gives_its_own_limit_back() {
 
 /// It could not be given back: it would go at once, or somebody might be behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_in_a_queue_is_taken_only_when_all_others_admit() {
+async fn shaping_limit_is_charged_after_all_others_admit() {
     for places in Places::all(Flavour::Redis) {
         let limiter = at(&places.url());
         let ids = ids_on(&limiter, places.servers()).await;
@@ -116,7 +116,7 @@ async fn a_place_in_a_queue_is_taken_only_when_all_others_admit() {
 
 /// So nothing has to be given back, which of a queue nothing can be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_only_looked_at_refuses_before_anything_is_charged() {
+async fn peek_refuses_before_anything_is_charged() {
     for places in Places::all(Flavour::Redis) {
         let limiter = at(&places.url());
         let ids = ids_on(&limiter, places.servers()).await;
@@ -133,7 +133,7 @@ async fn what_is_only_looked_at_refuses_before_anything_is_charged() {
 
 /// Neither when all admit, nor when what was charged is given back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_only_looked_at_is_neither_charged_nor_given_back() {
+async fn peek_is_neither_charged_nor_refunded() {
     for places in Places::all(Flavour::Valkey) {
         let limiter = at(&places.url());
         let ids = ids_on(&limiter, places.servers()).await;
@@ -215,7 +215,7 @@ fn said(answer: &JointDecision) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answers_are_those_of_one_store_in_memory() {
+async fn answers_equal_those_of_the_memory_store() {
     for places in Places::all(Flavour::Valkey) {
         let (limiter, memory) = (at(&places.url()), Limiter::memory());
         let scopes = [&limiter, &memory].map(|on| BUSY.map(|text| named(on, text, text)));
@@ -255,7 +255,7 @@ async fn the_answers_are_those_of_one_store_in_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_admit_no_more_than_any_limit_and_give_back_all_they_took_in_vain() {
+async fn concurrent_joint_checks_keep_every_limit_and_refund_refused_ones() {
     for places in Places::all(Flavour::Redis) {
         let limiter = at(&places.url());
         let ids = Arc::new(ids_on(&limiter, places.servers()).await);

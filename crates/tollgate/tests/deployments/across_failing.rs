@@ -39,7 +39,7 @@ impl Three {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_fails_is_an_error_and_what_the_others_took_comes_back() {
+async fn failed_server_is_an_error_and_charges_on_others_are_refunded() {
     let mut three = Three::start(Flavour::Redis).await;
     for is_killed in [false, true] {
         for text in LIMITS {
@@ -76,7 +76,7 @@ async fn a_place_that_fails_is_an_error_and_what_the_others_took_comes_back() {
 
 /// Whatever the scope of the place that fails says, and whatever the limiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_strictest_scope_says_what_a_place_that_fails_comes_to() {
+async fn strictest_scope_decides_when_a_server_fails() {
     for limiters in [OnFailure::Open, OnFailure::Closed] {
         let mut three = Three::start(Flavour::Redis).await;
         let (limiter, scope) = three.scope(limiters, LIMITS[0]).await;
@@ -112,7 +112,7 @@ async fn the_strictest_scope_says_what_a_place_that_fails_comes_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scopes_deadline_holds_for_all_places_be_it_shorter_or_longer() {
+async fn scopes_deadline_applies_on_every_server() {
     let three = Three::start(Flavour::Valkey).await;
     let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[0]).await;
     let short = named(&limiter, "short", LIMITS[0]).deadline(Duration::from_millis(100));
@@ -138,7 +138,7 @@ async fn a_scopes_deadline_holds_for_all_places_be_it_shorter_or_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_a_place_that_fails_admits_and_the_others_stay_charged() {
+async fn failed_server_admits_when_open_and_charges_on_others_stay() {
     let mut three = Three::start(Flavour::Valkey).await;
     let (limiter, scope) = three.scope(OnFailure::Open, LIMITS[0]).await;
     three.servers[1].kill();
@@ -161,7 +161,7 @@ async fn open_a_place_that_fails_admits_and_the_others_stay_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_share_of_a_place_that_fails_refuses_for_all() {
+async fn local_share_of_a_failed_server_refuses_the_joint_check() {
     let mut three = Three::start(Flavour::Redis).await;
     let local = OnFailure::Local { processes: 4 };
     let (limiter, scope) = three.scope(local, LIMITS[0]).await;
@@ -182,7 +182,7 @@ async fn a_share_of_a_place_that_fails_refuses_for_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_only_watches_never_stands_in_the_way() {
+async fn shadow_limit_on_a_failed_server_never_refuses() {
     let mut three = Three::start(Flavour::Redis).await;
     let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[3]).await;
     three.servers[0].kill();
@@ -215,7 +215,7 @@ async fn a_place_that_only_watches_never_stands_in_the_way() {
 
 /// Nobody is there to take the units back: they stay spent, and nobody gets them twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_given_back_stays_spent() {
+async fn charge_stays_spent_when_its_refund_fails() {
     let servers = shards::start(&Launch::new(Flavour::Valkey), 2);
     let proxy = Proxy::start(servers[0].addr()).unwrap();
     let url = format!("redis+shards://{},{}", proxy.addr(), servers[1].addr());

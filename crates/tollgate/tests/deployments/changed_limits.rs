@@ -14,7 +14,7 @@ fn sized(url: &str, text: &str, size: u64) -> Scope {
     named(&at(url), text, &sized)
 }
 
-async fn what_was_spent_stays_spent(url: &str) {
+async fn assert_spent_units_are_kept(url: &str) {
     let ids: Vec<String> = (0..20).map(|number| format!("user:{number}")).collect();
     for text in LIMITS {
         let (old, new) = (sized(url, text, 100), sized(url, text, 150));
@@ -58,7 +58,7 @@ async fn several_limits_carry_over_those_that_changed(url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_cluster_what_was_spent_stays_spent_when_the_limit_changes() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
-    what_was_spent_stays_spent(&cluster.url()).await;
+    assert_spent_units_are_kept(&cluster.url()).await;
     several_limits_carry_over_those_that_changed(&cluster.url()).await;
 }
 
@@ -66,6 +66,6 @@ async fn on_a_cluster_what_was_spent_stays_spent_when_the_limit_changes() {
 async fn on_shards_what_was_spent_stays_spent_when_the_limit_changes() {
     let servers = shards::start(&Launch::new(Flavour::Valkey), 3);
     let url = shards::url("", &servers);
-    what_was_spent_stays_spent(&url).await;
+    assert_spent_units_are_kept(&url).await;
     several_limits_carry_over_those_that_changed(&url).await;
 }

@@ -11,7 +11,7 @@ use crate::watched::{Watched, until_there};
 const LOST: u64 = 30;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_what_the_new_primary_never_heard_of_is_admitted_again() {
+async fn promoted_replica_admits_exactly_the_unreplicated_charges_again() {
     for flavour in Flavour::ALL {
         let mut watched = Watched::start(flavour);
         let limiter = at(&watched.url());

@@ -70,7 +70,7 @@ async fn a_primary_that_hangs_is_left_soon_after_the_sentinels_have_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_has_become_a_replica_is_left_after_one_error() {
+async fn demoted_primary_is_left_after_one_error() {
     let watched = Watched::start(Flavour::Redis);
     let scope = named(&at(&watched.url()), "scope", LIMITS[0]);
     assert!(scope.check("a").cost(30).await.unwrap().is_allowed());
@@ -100,7 +100,7 @@ async fn a_replica_that_the_sentinels_still_name_is_not_asked() {
 
 /// Nothing fails: only the sentinels know better.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_is_not_the_one_any_more_is_left_without_an_error() {
+async fn replaced_primary_is_left_without_an_error() {
     let watched = Watched::start(Flavour::Valkey);
     let scope = named(&at(&watched.url()), "scope", WIDE);
     scope.check("a").await.unwrap();
@@ -227,7 +227,7 @@ async fn one_of_three_sentinels_may_be_dead_or_mute() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_sentinel_what_is_connected_goes_on_and_the_rest_waits() {
+async fn connected_primary_is_used_while_no_sentinel_answers() {
     let mut watched = Watched::start(Flavour::Valkey);
     let url = watched.url();
     let connected = named(&at(&url), "scope", WIDE);

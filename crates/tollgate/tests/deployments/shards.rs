@@ -75,7 +75,7 @@ fn breakers(limiter: &Limiter) -> Vec<BreakerState> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_away_takes_only_its_own_keys_with_it() {
+async fn missing_shard_fails_only_its_own_keys() {
     let mut servers = start(&Launch::new(Flavour::Valkey), 3);
     let limiter = builder(&url("", &servers)).deadline(Duration::from_millis(250)).build().unwrap();
     let scope = named(&limiter, "scope", LIMITS[0]);
@@ -105,7 +105,7 @@ async fn a_server_that_is_away_takes_only_its_own_keys_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_wants_no_more_rights_than_a_single_one() {
+async fn shard_needs_the_same_permissions_as_a_single_server() {
     let rules = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +set +getrange +setrange \
                  +strlen +expire +del";
     for flavour in Flavour::ALL {

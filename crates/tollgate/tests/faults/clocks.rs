@@ -153,7 +153,7 @@ fn fail_over(mut primary: Server, replica: &Server) {
 
 /// Units that the clock gives back in an hour: none, of limits that take a year.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_spent_stays_spent_on_a_replica_an_hour_off() {
+async fn replica_an_hour_off_keeps_spent_units() {
     for ahead_s in [HOUR_S, -HOUR_S] {
         let primary = with_clock(0).start().unwrap();
         let replica = with_clock(ahead_s).replica_of(&primary).start().unwrap();
@@ -208,7 +208,7 @@ async fn assert_comes_back(server: &Server, scope: &Scope, ahead_s: i64, most: D
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_locked_out_on_a_replica_an_hour_off() {
+async fn replica_an_hour_off_does_not_lock_a_key() {
     for ahead_s in [HOUR_S, -HOUR_S] {
         let primary = with_clock(0).start().unwrap();
         let replica = with_clock(ahead_s).replica_of(&primary).start().unwrap();
@@ -299,7 +299,7 @@ async fn small_steps_to_and_fro_give_nothing_back_twice() {
 /// After any step, back or forth, all of a limit is there again when its own time has passed; after a
 /// step back of about 10 s or less, when the clock is also where it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_locked_out_by_a_step() {
+async fn clock_step_does_not_lock_a_key() {
     let server = with_clock(0).start().unwrap();
     let limiter = at(&server.url());
     for (from_s, to_s) in [(0, -5), (0, -11), (0, -30), (HOUR_S, 0), (0, HOUR_S), (0, 5)] {

@@ -17,7 +17,7 @@ const LIMIT: u64 = 1_000_000_000;
 /// As load balancers and servers do with connections that nobody has used for a while. Now and then the
 /// next check is faster than the news.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_was_closed_while_nobody_asked_costs_nobody_anything() {
+async fn idle_connection_that_was_closed_fails_no_check() {
     const ROUNDS: u64 = 30;
     for flavour in Flavour::ALL {
         let server = start(flavour);
@@ -39,7 +39,7 @@ async fn a_connection_that_was_closed_while_nobody_asked_costs_nobody_anything()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_killed_connections_charges_nobody_twice() {
+async fn killed_connections_charge_no_check_twice() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let deadline = Duration::from_millis(500);
@@ -91,7 +91,7 @@ fn free_addr() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_is_asked_five_times_and_then_left_alone() {
+async fn closed_port_is_tried_five_times_before_the_breaker_opens() {
     let limiter = within(&format!("redis://{}", free_addr()), PATIENCE);
     let scope = limited(&limiter, "scope", LIMIT);
     let began = Instant::now();
@@ -112,7 +112,7 @@ async fn where_nobody_listens_is_asked_five_times_and_then_left_alone() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_host_is_told_in_time() {
+async fn unknown_host_is_an_error_in_time() {
     let deadline = Duration::from_millis(50);
     let limiter = within("redis://no-such-host.invalid:6379", deadline);
     let scope = limited(&limiter, "scope", LIMIT);

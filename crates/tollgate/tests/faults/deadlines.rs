@@ -33,7 +33,7 @@ fn assert_took(began: Instant, at_least: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deadline_is_10_ms_unless_said() {
+async fn default_deadline_is_10_ms() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let ms = Duration::from_millis;
@@ -81,7 +81,7 @@ async fn put_together(scope: &Scope, count: usize, hurried: usize) -> Vec<Answer
 
 /// In the first batch, in the second, and in the queue behind them: batches are of 64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn one_in_a_hurry_is_told_in_time_among_hundreds_that_are_not() {
+async fn short_deadline_is_kept_among_hundreds_of_long_ones() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for (round, (hurried, charged)) in
@@ -118,7 +118,7 @@ async fn one_in_a_hurry_is_told_in_time_among_hundreds_that_are_not() {
 
 /// It comes when two batches are on their way, and hundreds wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_in_a_hurry_is_told_in_time_behind_hundreds() {
+async fn short_deadline_is_kept_behind_hundreds_of_checks() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = at(&server.url());
@@ -153,7 +153,7 @@ async fn one_in_a_hurry_is_told_in_time_behind_hundreds() {
 /// What nobody waits for may take its time, and must not keep others waiting behind it: what callers
 /// who went away had charged is given back, each in a batch of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refunds_in_the_queue_keep_nobody_waiting() {
+async fn queued_refunds_delay_no_check() {
     const KEYS: usize = 20;
     let deadline = Duration::from_secs(1);
     let server = start(Flavour::Redis);
@@ -183,7 +183,7 @@ async fn refunds_in_the_queue_keep_nobody_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_in_the_queue_are_told_in_time_while_a_connection_opens() {
+async fn queued_checks_time_out_while_a_connection_opens() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     proxy.delay(|| Duration::from_millis(2_900));
@@ -234,7 +234,7 @@ async fn a_batch_takes_no_longer_than_the_least_time_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_time_at_all_is_told_at_once_and_charges_nothing() {
+async fn zero_deadline_fails_at_once_without_a_charge() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = at(&server.url());
@@ -309,7 +309,7 @@ async fn impatient_callers_do_not_open_the_breaker() {
 
 /// One who was told already is not decided again when an error comes late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_told_is_not_decided_a_second_time() {
+async fn timed_out_check_is_not_decided_again() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let local = OnFailure::Local { processes: 2 };

@@ -147,7 +147,7 @@ fn waited(acquired: &Acquired) -> Duration {
 
 /// Eight in line when the server dies: each comes to something, as the policy says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_hangs_in_a_line_whose_server_dies() {
+async fn every_waiter_is_answered_when_the_server_dies() {
     for (fault, policy) in Fault::ALL.into_iter().flat_map(|fault| POLICIES.map(|it| (fault, it))) {
         let mut server = start(Flavour::Redis);
         let direct = at(&server.url());

@@ -392,7 +392,7 @@ async fn decisions_are_the_servers_again_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_decides_is_not_degraded() {
+async fn server_decisions_are_not_degraded() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for policy in POLICIES {
@@ -424,7 +424,7 @@ async fn what_a_server_decides_is_not_degraded() {
 
 /// A refusal is as true without the server as with it, for its second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn remembered_refusals_are_told_without_the_server() {
+async fn remembered_refusals_are_returned_without_the_server() {
     for policy in POLICIES {
         let mut server = start(Flavour::Redis);
         let limiter = patient(&server.url()).on_failure(policy).build().unwrap();

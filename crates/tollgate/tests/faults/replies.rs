@@ -58,7 +58,7 @@ async fn assert_over(scope: &Scope, why: &str) {
 }
 
 #[tokio::test]
-async fn no_leave_to_write_is_told_and_over_when_it_is_given() {
+async fn missing_permission_is_reported_until_it_is_granted() {
     for flavour in Flavour::ALL {
         for (cause, remedy, why) in [
             (

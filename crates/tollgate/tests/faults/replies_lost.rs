@@ -24,7 +24,7 @@ enum Loss {
 impl Loss {
     const ALL: [Loss; 3] = [Loss::Swallowed, Loss::CutBefore, Loss::CutWithin];
 
-    fn of_the_next(self, proxy: &Proxy) {
+    fn lose_next_reply(self, proxy: &Proxy) {
         match self {
             Loss::Swallowed => proxy.drop_replies(1),
             Loss::CutBefore => proxy.cut_after_request(1),
@@ -58,7 +58,7 @@ async fn lose_one_after_the_other(flavour: Flavour, loss: Loss) {
             let (scope, key) = (scope(&limiter, text), format!("{policy:?} {number}"));
             until_decided(&scope).await;
             let (cost, connections) = (7 + number as u64, proxy.connections());
-            loss.of_the_next(&proxy);
+            loss.lose_next_reply(&proxy);
             let began = Instant::now();
             let answer = scope.check(&key).cost(cost).await;
             assert!(began.elapsed() < DEADLINE + MARGIN, "{flavour}, {loss:?}");
@@ -145,8 +145,8 @@ async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
             if proxy.scripts_passed() >= next {
                 // A swallowed one silences its connection for a second, so not of these.
                 match random.below(2) {
-                    0 => Loss::CutBefore.of_the_next(&proxy),
-                    _ => Loss::CutWithin.of_the_next(&proxy),
+                    0 => Loss::CutBefore.lose_next_reply(&proxy),
+                    _ => Loss::CutWithin.lose_next_reply(&proxy),
                 }
                 next = proxy.scripts_passed() + 7;
             }
@@ -179,7 +179,7 @@ async fn a_lost_reply_of_many_is_charged_once_for_each() {
         let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
         let scope = scope(&limiter, LIMITS[0]);
         until_decided(&scope).await;
-        loss.of_the_next(&proxy);
+        loss.lose_next_reply(&proxy);
         let own = scope.clone();
         let put = async move {
             let check = |number: u64| own.check(&number.to_string()).cost(1 + number).into_future();

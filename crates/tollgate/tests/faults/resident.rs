@@ -38,12 +38,12 @@ fn assert_resident(part: &str) {
 }
 
 #[test]
-fn the_memory_of_those_who_ask_a_frozen_server_stays_flat() {
+fn memory_stays_flat_while_callers_ask_a_frozen_server() {
     assert_resident("many_ask_a_frozen_server");
 }
 
 #[test]
-fn the_memory_of_those_who_may_wait_long_is_bounded() {
+fn memory_of_patient_callers_is_bounded() {
     assert_resident("many_wait_for_a_frozen_server");
 }
 

@@ -121,7 +121,7 @@ async fn scopes_of_one_limiter_fail_each_in_its_own_way_and_recover() {
 
 /// The second in line asks how long it will take, and cannot be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_in_line_go_as_their_scope_says() {
+async fn waiters_follow_their_scopes_failure_policy() {
     for (limiters, own) in [(Open, Closed), (Closed, Open)] {
         let server = start(Flavour::Redis);
         let limiter = with(&server.url(), limiters);
@@ -151,7 +151,7 @@ async fn handles_of_one_name_differ_and_the_last_word_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_several_limits_the_strictest_policy_holds() {
+async fn joint_check_uses_the_strictest_failure_policy() {
     let by_strictness = [(Open, Some(100)), (LOCAL, Some(50)), (SMALLER, Some(20)), (Closed, None)];
     for limiters in [Open, Closed] {
         let (_server, limiter) = on_a_dead_server(limiters);
@@ -194,7 +194,7 @@ async fn a_scope_without_a_policy_counts_with_its_limiters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shadow_has_no_say_in_what_a_failure_does() {
+async fn shadow_limit_does_not_change_the_failure_policy() {
     let (_server, limiter) = on_a_dead_server(Closed);
     let [open, local, closed] =
         [Open, LOCAL, Closed].map(|policy| failing(&limiter, &format!("{policy:?}"), policy));
@@ -268,7 +268,7 @@ async fn every_request_through_a_scope_has_its_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_several_limits_the_shortest_deadline_of_the_enforced_ones_holds() {
+async fn joint_check_uses_the_shortest_deadline_of_its_enforced_limits() {
     let server = start(Flavour::Redis);
     let limiter = within(&server.url(), 300 * MS);
     let unsaid = limited(&limiter, "unsaid", 100);
@@ -321,7 +321,7 @@ async fn requests_of_a_batch_have_each_their_own_deadline() {
 
 /// The server is well; it is the scope that has no time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scope_in_a_hurry_does_not_open_the_breaker_for_others() {
+async fn short_scope_deadline_does_not_open_the_breaker() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     let limiter = at(&proxy.url());
@@ -342,7 +342,7 @@ async fn a_scope_in_a_hurry_does_not_open_the_breaker_for_others() {
 
 /// A server that is too slow for the limiter, and not for the scope, is not left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scope_may_have_longer_than_its_limiter() {
+async fn scopes_deadline_may_exceed_its_limiters() {
     let server = start(Flavour::Valkey);
     let proxy = Proxy::start(server.addr()).unwrap();
     let limiter = within(&proxy.url(), SOON);
@@ -360,7 +360,7 @@ async fn a_scope_may_have_longer_than_its_limiter() {
 /// Longer than a batch holds up the next: all who have the time are answered, each once, those in the
 /// queue as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_have_longer_wait_for_a_frozen_server_and_nobody_waits_for_them() {
+async fn long_deadlines_outlast_a_frozen_server_without_delaying_others() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = within(&server.url(), SOON);

@@ -87,7 +87,7 @@ async fn a_server_that_sleeps_is_given_up_in_time_and_used_again() {
 
 /// Every answer is there in time, and says that no server decided it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_server_is_frozen_callers_go_on_without_it() {
+async fn callers_continue_without_a_frozen_server() {
     let server = start(Flavour::Redis);
     let open = builder(&server.url()).on_failure(OnFailure::Open);
     let limiter = open.deadline(DEADLINE).build().unwrap();
@@ -120,7 +120,7 @@ async fn until_not_degraded(scope: &Scope) {
 
 /// However many they are, and however many of the patient are before them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_have_little_time_are_told_in_time_behind_a_long_queue() {
+async fn short_deadlines_are_kept_behind_a_long_queue() {
     let server = start(Flavour::Redis);
     let scope = limited(&within(&server.url(), PATIENCE), "scope", LIMIT);
     until_answered(&scope, "a").await;

@@ -84,7 +84,7 @@ async fn statuses(app: &Router, path: &str, count: usize) -> BTreeMap<u16, usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_lets_everybody_go_and_tells_nothing() {
+async fn open_policy_admits_every_request_without_headers() {
     let store = Store::start();
     let limiter = store.limiter();
     let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Open)));
@@ -126,7 +126,7 @@ async fn assert_undecided(response: Response<Body>, store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn closed_lets_nobody_go_and_says_when_to_ask_again() {
+async fn closed_policy_refuses_every_request_with_retry_after() {
     let store = Store::start();
     let limiter = store.limiter();
     let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Closed)));
@@ -301,7 +301,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: it, deadline: 30s }]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_are_told_the_same_by_either_store() {
+async fn responses_are_the_same_on_either_store() {
     let store = Store::start();
     let limits = [
         "fixed-window limit=4 window=10s",
@@ -349,7 +349,7 @@ rules:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_while_delayed_gives_the_place_back_on_the_server() {
+async fn delayed_charge_is_refunded_on_the_server_when_dropped() {
     let store = Store::start();
     let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = store.builder().clock(&clock).build().unwrap();
@@ -372,7 +372,7 @@ async fn who_gives_up_while_delayed_gives_the_place_back_on_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_while_the_server_is_asked_gives_the_place_back() {
+async fn charge_is_refunded_when_dropped_before_the_server_answers() {
     let store = Store::start();
     let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = store.builder().clock(&clock).build().unwrap();
@@ -413,7 +413,7 @@ async fn gives_the_place_back(app: &Router, even: &Scope) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_wait_than_may_while_the_server_is_asked_for_many() {
+async fn waiting_requests_are_bounded_while_the_server_is_asked() {
     let store = Store::start();
     let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
     let even = scope(&limiter, "even", "leaky-bucket capacity=1000 leak=1/h mode=shaping");
@@ -433,7 +433,7 @@ async fn no_more_wait_than_may_while_the_server_is_asked_for_many() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_found_out_before_the_server_was_asked_is_not_looked_at_again() {
+async fn tokens_and_keys_are_verified_once_a_request_on_a_server() {
     let store = Store::start();
     let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
     let limit = scope(&limiter, "free", "fixed-window limit=1000 window=366d");
@@ -465,7 +465,7 @@ async fn what_was_found_out_before_the_server_was_asked_is_not_looked_at_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_lives_on_does_not_wait_for_itself_on_the_server_either() {
+async fn reused_service_does_not_wait_for_its_own_permit_on_the_server() {
     let store = Store::start();
     let limiter = store.builder().build().unwrap();
     let served = tower::service_fn(|_: Request<Body>| async {

@@ -38,7 +38,7 @@ fn number(params: &[(String, i64)], key: &str) -> Option<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_response_says_how_its_client_stands() {
+async fn every_response_has_rate_limit_headers() {
     let mut seen = String::new();
     for limit in LIMITS {
         let (_, limiter) = at_midnight();
@@ -52,7 +52,7 @@ async fn every_response_says_how_its_client_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ietfs_fields_are_structured_fields_that_say_what_is_so() {
+async fn ietf_headers_are_structured_fields_with_true_numbers() {
     for limit in LIMITS {
         let (clock, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(&limiter, "free", limit)).max_wait(ms(0)));
@@ -95,7 +95,7 @@ rules:
 ";
 
 #[tokio::test]
-async fn of_several_rules_each_is_reported_and_the_tightest_in_the_classic_three() {
+async fn headers_report_every_rule_and_the_tightest_in_x_ratelimit() {
     let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, TWO), "api"));
     let mut seen = String::new();
@@ -162,7 +162,7 @@ async fn retry_after_is_rounded_up_and_never_zero() {
 }
 
 #[tokio::test]
-async fn where_waiting_cannot_help_nothing_says_to_wait() {
+async fn request_that_can_never_go_has_no_retry_after() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=3 refill=1/s");
     let app = app(RateLimitLayer::new(limit).cost(|_| 4));
@@ -239,7 +239,7 @@ async fn a_response_to_head_has_the_length_of_a_body_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn who_is_refused_further_in_is_told_of_that_one() {
+async fn headers_report_the_inner_layer_when_it_refuses() {
     let (_, limiter) = at_midnight();
     let inner = RateLimitLayer::new(scope(&limiter, "inner", "token-bucket capacity=6 refill=1/s"))
         .cost(|_| 4);
@@ -255,7 +255,7 @@ async fn who_is_refused_further_in_is_told_of_that_one() {
 }
 
 #[tokio::test]
-async fn of_many_rules_the_tightest_are_listed() {
+async fn headers_list_the_tightest_of_many_rules() {
     let (_, limiter) = at_midnight();
     let limits: String = (1..=100)
         .map(|n| format!("  l{n}: fixed-window limit={} window=1h\n", 1_000 - n))

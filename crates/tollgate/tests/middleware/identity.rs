@@ -53,7 +53,7 @@ async fn a_limit_of_its_own_is_by_address_though_keys_are_verified() {
 }
 
 #[tokio::test]
-async fn whoever_knows_keys_is_asked_once_a_request() {
+async fn key_verifier_is_called_once_a_request() {
     let (asked, identity) = counting();
     let layer = per_ip(9).identity(identity);
     let layer = layer.skip(|request| request.tier() == Some("tier 0"));
@@ -102,7 +102,7 @@ fn a_key_and_its_tier_are_there_if_it_is_known_and_the_only_one() {
 }
 
 #[tokio::test]
-async fn two_keys_are_nobodys_for_rules_either() {
+async fn request_with_two_keys_has_no_key_in_rules() {
     let yaml = "
 limits: { free: fixed-window limit=3 window=366d, pro: fixed-window limit=9 window=366d }
 rules:

@@ -109,7 +109,7 @@ async fn a_single_route_can_have_its_own() {
 }
 
 #[tokio::test]
-async fn whoever_has_no_address_shares_a_quota() {
+async fn requests_without_an_address_share_a_quota() {
     let app = app(RateLimitLayer::per_ip("fixed-window limit=2 window=1h").unwrap());
     let nobody = || Request::new(Body::empty());
     assert_eq!(admitted(&app, (0..4).map(|_| nobody())).await, 2);
@@ -167,7 +167,7 @@ async fn a_closure_says_what_a_request_costs_and_nothing_is_free() {
 }
 
 #[tokio::test]
-async fn what_is_skipped_is_neither_limited_nor_told() {
+async fn skipped_request_is_not_limited_and_has_no_headers() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
     let app = app(layer
         .skip(|request| request.path() == "/health")
@@ -303,7 +303,7 @@ async fn a_service_that_is_not_ready_is_not_called() {
 }
 
 #[tokio::test]
-async fn what_a_service_answers_is_not_touched_otherwise() {
+async fn layer_only_adds_headers_to_a_response() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=9 window=1h").unwrap();
     let service = service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(
@@ -323,7 +323,7 @@ async fn what_a_service_answers_is_not_touched_otherwise() {
 }
 
 #[tokio::test]
-async fn a_domain_without_rules_and_what_nobody_can_decide_are_said_in_the_log() {
+async fn missing_domains_and_undecided_requests_are_logged() {
     let log = Log::default();
     let lines = Arc::clone(&log.lines);
     let _guard = tracing::subscriber::set_default(log);

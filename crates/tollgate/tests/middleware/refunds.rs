@@ -157,7 +157,7 @@ async fn handlers_read_the_decision_and_refund_it_once_on_redis() {
 }
 
 #[tokio::test]
-async fn headers_tell_what_a_handler_refunded() {
+async fn headers_include_a_handlers_refund() {
     let (_, limiter) = at_midnight();
     let [(_, layer, ..), ..] = layers(&limiter);
     let app = Router::new().fallback(any(login).layer(layer.with_decision()));
@@ -274,7 +274,7 @@ async fn a_response_goes_when_the_store_fails_to_refund() {
 }
 
 #[tokio::test]
-async fn a_handler_is_told_that_the_store_failed_to_refund() {
+async fn handler_gets_an_error_when_a_refund_fails() {
     let store = Arc::new(Store::start());
     let limiter = store.builder().deadline(ms(200)).build().unwrap();
     let [(_, layer, ..), ..] = layers(&limiter);

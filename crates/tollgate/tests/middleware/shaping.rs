@@ -95,7 +95,7 @@ async fn a_delay_that_is_no_whole_millisecond_is_late_by_less_than_one_and_never
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_would_wait_too_long_is_refused_at_once_and_charged_nothing() {
+async fn too_long_delay_is_refused_at_once_without_a_charge() {
     let departures = Departures::default();
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
     let service = RateLimitLayer::new(limit.clone()).max_wait(ms(300)).layer(noting(&departures));
@@ -111,7 +111,7 @@ async fn one_that_would_wait_too_long_is_refused_at_once_and_charged_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_is_refused_when_too_many_do() {
+async fn delay_is_refused_when_too_many_requests_wait() {
     let departures = Departures::default();
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
     let service = RateLimitLayer::new(limit).max_waiting(2).layer(noting(&departures));
@@ -125,7 +125,7 @@ async fn who_would_wait_is_refused_when_too_many_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_gives_the_last_place_back() {
+async fn dropped_request_refunds_its_charge_when_it_is_the_last() {
     let departures = Departures::default();
     let yaml = "
 limits: { even: leaky-bucket capacity=100 leak=10/s mode=shaping }
@@ -162,7 +162,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_takes_no_room_from_others() {
+async fn delayed_requests_hold_no_concurrency_permit() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/10s mode=shaping");
     let served =
         service_fn(|_: Request<usize>| async { Ok::<_, Infallible>(Served::new(Full::default())) });
@@ -179,7 +179,7 @@ async fn who_waits_takes_no_room_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_delayed_is_told_how_it_stands_then() {
+async fn headers_of_a_delayed_request_are_current() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=2 leak=1/10s mode=shaping");
     let departures = Departures::default();
     let service = RateLimitLayer::new(limit.clone()).layer(noting(&departures));
@@ -191,7 +191,7 @@ async fn who_was_delayed_is_told_how_it_stands_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_is_told_that_and_not_that_all_is_spent() {
+async fn too_long_delay_is_reported_as_such() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/s mode=shaping");
     let app = app(RateLimitLayer::new(limit).max_wait(Duration::ZERO));
     send(&app, get("/")).await;
@@ -200,7 +200,7 @@ async fn who_would_wait_too_long_is_told_that_and_not_that_all_is_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_lives_on_does_not_wait_for_itself() {
+async fn reused_service_does_not_wait_for_its_own_permit() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/10s mode=shaping");
     let served =
         service_fn(|_: Request<usize>| async { Ok::<_, Infallible>(Served::new(Full::default())) });

@@ -21,7 +21,7 @@ fn layer(limit: &str) -> RateLimitLayer {
 }
 
 /// How many of 200 requests go, of 20 connections that send 10 each.
-async fn of_many(to: SocketAddr, version: Version) -> usize {
+async fn admitted_of_200(to: SocketAddr, version: Version) -> usize {
     let mut connections = JoinSet::new();
     for _ in 0..20 {
         connections.spawn(async move {
@@ -46,7 +46,7 @@ async fn many_connections_share_one_limit_exactly() {
     for version in VERSIONS {
         let limit = "fixed-window limit=37 window=366d";
         for server in [serve(app(layer(limit))).await, serve_hyper(layer(limit)).await] {
-            assert_eq!(of_many(server, version).await, 37, "{version:?}");
+            assert_eq!(admitted_of_200(server, version).await, 37, "{version:?}");
         }
     }
 }
@@ -122,7 +122,7 @@ async fn a_refused_head_has_no_body_in_http_2_either() {
 }
 
 #[tokio::test]
-async fn who_announces_a_large_body_is_refused_before_sending_it() {
+async fn large_upload_is_refused_before_its_body_is_sent() {
     let server = serve(app(layer("fixed-window limit=1 window=366d"))).await;
     assert!(Wire::open(server).await.ask("GET", "/").await.starts_with("http/1.1 200"));
     for expect in ["", "expect: 100-continue\r\n"] {
@@ -215,7 +215,7 @@ enum GivesUp {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_disconnects_while_delayed_gives_the_place_back() {
+async fn delayed_charge_is_refunded_when_the_client_disconnects() {
     for how in [
         GivesUp::ByHangingUp(Version::HTTP_11),
         GivesUp::ByHangingUp(Version::HTTP_2),

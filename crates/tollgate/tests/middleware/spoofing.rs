@@ -112,7 +112,7 @@ fn forged((name, value): Forgery, count: usize) -> impl Iterator<Item = Request<
 }
 
 #[tokio::test]
-async fn whoever_invents_names_stays_in_one_bucket() {
+async fn client_that_invents_names_stays_in_one_bucket() {
     for forgery in FORGERIES {
         let apps = [
             (by_rules(&format!("{PROXIES}{TOKENS}")), 500),
@@ -214,7 +214,7 @@ async fn only_the_header_that_proxies_write_is_read() {
 }
 
 #[tokio::test]
-async fn a_line_of_its_own_before_the_proxys_buys_nothing() {
+async fn clients_own_header_line_before_the_proxys_is_ignored() {
     for (forwarding, header, client) in [
         (Forwarding::XForwardedFor, "x-forwarded-for", "203.0.113.9"),
         (Forwarding::Forwarded, "forwarded", "for=203.0.113.9"),
@@ -230,7 +230,7 @@ async fn a_line_of_its_own_before_the_proxys_buys_nothing() {
 }
 
 #[tokio::test]
-async fn addresses_of_one_ipv6_home_are_one_client() {
+async fn addresses_of_one_ipv6_network_are_one_client() {
     type Address = fn(usize) -> String;
     let table: [(&str, u8, Address, usize); 6] = [
         ("all of a /64", 56, |at| format!("2001:db8:0:100::{at:x}"), 5),

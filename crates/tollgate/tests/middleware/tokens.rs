@@ -129,7 +129,7 @@ async fn a_closure_makes_keys_of_claims() {
 }
 
 #[tokio::test]
-async fn a_bad_token_is_as_none_unless_such_are_refused() {
+async fn bad_token_is_ignored_unless_bad_tokens_are_refused() {
     let (clock, app) = by_user(identity());
     let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
     let bad = [junk(1), expired, "garbage".to_owned()];
@@ -253,7 +253,7 @@ async fn seen(app: &Router, requests: impl IntoIterator<Item = Request<Body>>) -
 }
 
 #[tokio::test]
-async fn where_bad_tokens_are_refused_an_address_with_too_many_waits() {
+async fn address_with_too_many_bad_tokens_waits() {
     let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
     let (clock, app) = by_user(identity);
     let ada = user("ada");
@@ -276,7 +276,7 @@ async fn where_bad_tokens_are_refused_an_address_with_too_many_waits() {
 }
 
 #[tokio::test]
-async fn whatever_a_bad_token_is_its_401_is_charged_to_its_address_once() {
+async fn bad_tokens_401_is_charged_to_the_address_once() {
     let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
     let unsigned = format!("{}.{}.", base64(r#"{"alg":"none"}"#), base64(r#"{"sub":"ada"}"#));
     let long = "x".repeat(9_000);
@@ -336,7 +336,7 @@ async fn an_authorization_that_cannot_be_read_is_a_bad_token() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_tokens_holds_whenever_it_is_said() {
+async fn token_settings_apply_in_any_order() {
     let jwt = || Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
     let limit = "fixed-window limit=2 window=1m";
     let orders = [
@@ -377,7 +377,7 @@ async fn tokens_are_judged_at_the_time_of_the_limit() {
 }
 
 #[tokio::test]
-async fn all_addresses_of_one_home_have_tokens_verified_together() {
+async fn addresses_of_one_ipv6_network_share_token_verifications() {
     let (_, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
     for number in 0..3 {
         status(&app, bearing(&junk(number), &format!("[2001:db8::{number}]"))).await;
@@ -388,7 +388,7 @@ async fn all_addresses_of_one_home_have_tokens_verified_together() {
 }
 
 #[tokio::test]
-async fn too_many_bad_tokens_are_told_as_that_whatever_the_layers_own_limit() {
+async fn too_many_bad_tokens_are_reported_whatever_the_layers_limit() {
     let limiter = Limiter::memory();
     let limit = scope(&limiter, "free", "token-bucket capacity=20 refill=5/s");
     let app = app(RateLimitLayer::new(limit).identity(identity().refuse_invalid_tokens()));

@@ -164,7 +164,7 @@ fn refusal(status: &Status) -> (Vec<String>, Option<Duration>) {
 }
 
 #[tokio::test]
-async fn a_call_that_goes_is_answered_and_told_how_it_stands() {
+async fn allowed_call_has_rate_limit_metadata() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/7s");
     let channel = to(serve(RateLimitLayer::new(limit)).await).await;
@@ -180,7 +180,7 @@ async fn a_call_that_goes_is_answered_and_told_how_it_stands() {
 }
 
 #[tokio::test]
-async fn a_refused_call_is_told_exactly_when_and_by_whom() {
+async fn refused_call_names_the_limit_and_the_exact_wait() {
     let (clock, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/7s");
     let channel = to(serve(RateLimitLayer::new(limit)).await).await;
@@ -204,7 +204,7 @@ async fn a_refused_call_is_told_exactly_when_and_by_whom() {
 }
 
 #[tokio::test]
-async fn where_waiting_cannot_help_a_call_is_not_told_to() {
+async fn call_that_can_never_go_has_no_retry_delay() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/s");
     let channel = to(serve(RateLimitLayer::new(limit).cost(|_| 3)).await).await;
@@ -235,7 +235,7 @@ rules:
 }
 
 #[tokio::test]
-async fn all_rules_that_refuse_a_call_are_named_and_the_longest_wait_is_told() {
+async fn refused_call_names_all_refusing_rules_and_the_longest_wait() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { slow: token-bucket capacity=1 refill=1/9s, quick: token-bucket capacity=1 refill=1/2s }

@@ -14,7 +14,7 @@ fn fails(_: u32) -> Ready<Result<Response<()>, std::io::Error>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_client_fails_with_comes_through() {
+async fn client_errors_are_passed_through() {
     let scope = scope(TEN);
     let failing = PaceLayer::new(scope.clone()).layer(service_fn(fails));
     let failed = failing.oneshot(0).await.unwrap_err();
@@ -25,7 +25,7 @@ async fn what_the_client_fails_with_comes_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_wait_for_a_server() {
+async fn waiting_requests_for_a_server_are_bounded() {
     let limiter = Limiter::builder().clock(Clock::tokio(START_US)).max_waiting(1).build();
     let scope = limiter.scope("test", TEN.parse::<Limit>().unwrap()).unwrap();
     let server = Server::new(&[busy("7"), busy("7")]);

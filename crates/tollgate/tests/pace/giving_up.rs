@@ -19,7 +19,7 @@ fn remaining(scope: &Scope) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_gives_up_while_held_leaves_no_trace() {
+async fn request_dropped_while_held_leaves_no_trace() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[busy("7")]);
@@ -39,7 +39,7 @@ async fn whoever_gives_up_while_held_leaves_no_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_gives_up_in_line_lets_the_next_go() {
+async fn dropped_request_lets_the_next_go() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[]);
@@ -57,7 +57,7 @@ async fn whoever_gives_up_in_line_lets_the_next_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_never_polled_is_never_in_line() {
+async fn unpolled_request_is_not_queued() {
     let scope = scope(TEN);
     let server = Server::new(&[]);
     let mut service = paced(&PaceLayer::new(scope.clone()), &server);
@@ -101,7 +101,7 @@ impl Service<u32> for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_gives_up_before_the_client_is_ready_is_charged_nothing() {
+async fn request_dropped_before_the_client_is_ready_is_not_charged() {
     let scope = scope(TEN);
     let slow = Slow::new(&Server::new(&[]));
     let mut service = PaceLayer::new(scope.clone()).layer(slow.clone());
@@ -113,7 +113,7 @@ async fn one_that_gives_up_before_the_client_is_ready_is_charged_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_client_was_not_ready_goes_when_it_is_and_is_charged_once() {
+async fn request_goes_when_its_client_becomes_ready_and_is_charged_once() {
     let scope = scope(TEN);
     let server = Server::new(&[]);
     let slow = Slow::new(&server);
@@ -127,7 +127,7 @@ async fn one_whose_client_was_not_ready_goes_when_it_is_and_is_charged_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_client_was_not_ready_waits_again_if_the_server_asked_to_meanwhile() {
+async fn request_waits_again_when_the_server_says_so_before_the_client_is_ready() {
     let scope = scope("token-bucket capacity=2 refill=10/s");
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope.clone());

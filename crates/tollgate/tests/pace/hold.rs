@@ -8,7 +8,7 @@ const TEN: &str = "token-bucket capacity=1 refill=10/s";
 const SHAPED: &str = "leaky-bucket capacity=100 leak=10/s mode=shaping";
 
 #[tokio::test(start_paused = true)]
-async fn all_clones_wait_for_as_long_as_one_was_told() {
+async fn retry_after_holds_all_clones() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY));
     let service = paced(&layer, &server);
@@ -23,7 +23,7 @@ async fn all_clones_wait_for_as_long_as_one_was_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waited_for_the_server_goes_at_the_limits_pace() {
+async fn held_requests_go_at_the_limits_pace() {
     for limit in [TEN, SHAPED] {
         let server = Server::new(&[busy("7")]);
         send_all(&paced(&PaceLayer::new(scope(limit)), &server), 0..5).await;
@@ -36,7 +36,7 @@ async fn what_waited_for_the_server_goes_at_the_limits_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_already_in_line_wait_too() {
+async fn queued_requests_wait_when_the_server_says_so() {
     for limit in [TEN, SHAPED] {
         let server = Server::new(&[busy("1").after(ms(50))]);
         send_all(&paced(&PaceLayer::new(scope(limit)), &server), 0..4).await;
@@ -46,7 +46,7 @@ async fn those_already_in_line_wait_too() {
 
 /// Its place in the limit is taken 10 ms ahead: it goes along with the first in line, in any order.
 #[tokio::test(start_paused = true)]
-async fn one_that_was_about_to_go_waits_too() {
+async fn request_about_to_go_waits_when_the_server_says_so() {
     let server = Server::new(&[busy("1").after(ms(95))]);
     send_all(&paced(&PaceLayer::new(scope(SHAPED)), &server), 0..4).await;
     let mut came = server.came();
@@ -70,7 +70,7 @@ async fn the_longest_of_several_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_key_that_was_told_waits() {
+async fn retry_after_holds_only_its_key() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY)).key(|request: &u32| (request % 2).to_string());
     send_all(&paced(&layer, &server), 0..4).await;
@@ -78,7 +78,7 @@ async fn only_the_key_that_was_told_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_layer_on_the_same_scope_was_told_nothing() {
+async fn retry_after_does_not_hold_another_layer() {
     let scope = scope(PLENTY);
     let server = Server::new(&[busy("7")]);
     for request in 0..2 {
@@ -112,7 +112,7 @@ async fn a_server_cannot_stop_a_client_for_longer_than_it_lets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_longest_hold_a_whole_burst_goes_before_the_server_says_so_again() {
+async fn whole_burst_goes_after_the_longest_hold() {
     let server = Server::new(&[busy("9000"); 4].map(|answer| answer.after(ms(5))));
     let burst_of_three = scope("token-bucket capacity=3 refill=10/s");
     let service = paced(&PaceLayer::new(burst_of_three).max_hold(ms(2_000)), &server);

@@ -48,7 +48,7 @@ fn a_request_that_need_not_wait_needs_no_timer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_has_a_line_of_its_own() {
+async fn each_key_has_its_own_queue() {
     let server = Server::new(&[]);
     let layer = PaceLayer::new(scope("token-bucket capacity=1 refill=10/s"));
     let layer = layer.key(|request: &u32| (request % 2).to_string());

@@ -17,7 +17,7 @@ fn would_wait(outcome: Outcome) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_turn_would_come_too_late_fails_at_once_and_is_charged_nothing() {
+async fn request_that_would_be_late_fails_at_once_without_a_charge() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[]);
@@ -34,7 +34,7 @@ async fn one_whose_turn_would_come_too_late_fails_at_once_and_is_charged_nothing
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_asked_for_counts() {
+async fn servers_retry_after_counts_against_patience() {
     let server = Server::new(&[busy("7")]);
     let service = paced(&PaceLayer::new(scope(TEN)).max_wait(ms(7_150)), &server);
     send_all(&service, 0..1).await;
@@ -49,7 +49,7 @@ async fn what_the_server_asked_for_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_in_line_foresees_both_the_server_and_the_limit() {
+async fn first_waiter_foresees_the_servers_and_the_limits_wait() {
     let scope = scope("token-bucket capacity=1 refill=1/10s");
     for (max_wait_ms, want_ms) in [(500, 10_000), (5_000, 10_000)] {
         let server = Server::new(&[busy("1")]);
@@ -64,7 +64,7 @@ async fn the_first_in_line_foresees_both_the_server_and_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_in_line_learn_at_once_that_the_server_makes_it_too_long() {
+async fn queued_requests_fail_at_once_when_the_server_makes_them_late() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[busy("7").after(ms(50))]);
@@ -83,7 +83,7 @@ async fn those_in_line_learn_at_once_that_the_server_makes_it_too_long() {
 
 /// Its place in the limit is taken 10 ms ahead.
 #[tokio::test(start_paused = true)]
-async fn one_that_was_about_to_go_is_not_charged_either_if_it_becomes_too_long() {
+async fn request_about_to_go_is_not_charged_when_its_wait_becomes_too_long() {
     let scope = scope(SHAPED);
     let server = Server::new(&[busy("7").after(ms(95))]);
     let service = paced(&PaceLayer::new(scope.clone()).max_wait(ms(500)), &server);
@@ -102,7 +102,7 @@ async fn a_wait_that_is_just_within_patience_is_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_costs_more_than_the_limit_is_told_so() {
+async fn request_that_costs_more_than_the_limit_fails() {
     let server = Server::new(&[]);
     let layer = PaceLayer::new(scope("token-bucket capacity=2 refill=10/s"));
     let service = paced(&layer.cost(|cost: &u32| u64::from(*cost)), &server);

@@ -48,7 +48,7 @@ fn assert_waited_a_second(since: Instant) {
 }
 
 #[tokio::test]
-async fn reqwest_waits_for_as_long_as_it_is_told() {
+async fn reqwest_waits_for_retry_after() {
     let address = busy_once().await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let mut paced = PaceLayer::new(plenty()).layer(client.clone());
@@ -66,7 +66,7 @@ async fn reqwest_waits_for_as_long_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn hyper_waits_for_as_long_as_it_is_told() {
+async fn hyper_waits_for_retry_after() {
     let address = busy_once().await;
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let mut paced = PaceLayer::new(plenty()).layer(client);

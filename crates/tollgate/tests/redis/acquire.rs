@@ -12,7 +12,7 @@ use tollgate_launcher::Flavour;
 use crate::setup::{LIMITS, PATIENCE, Random, named, open, remaining, scope, start, within};
 
 #[tokio::test]
-async fn those_that_wait_go_in_the_order_they_came() {
+async fn waiters_go_in_arrival_order() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let scope = named(&open(&server), "scope", "token-bucket capacity=5 refill=1/5ms");
@@ -38,7 +38,7 @@ async fn those_that_wait_go_in_the_order_they_came() {
 }
 
 #[tokio::test]
-async fn one_whose_turn_would_come_too_late_is_told_at_once() {
+async fn acquire_that_would_be_late_is_refused_at_once() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let scope = named(&open(&server), "scope", "token-bucket capacity=2 refill=1/h");

@@ -59,7 +59,7 @@ async fn one_operation_of_any_kind_is_one_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_ask_at_once_share_round_trips() {
+async fn concurrent_checks_share_round_trips() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (limiter, mut admin) = (open(&server), admin(&server));

@@ -49,7 +49,7 @@ async fn spend(scope: &Scope, key: &str, units: u64) {
 }
 
 #[tokio::test]
-async fn what_was_spent_stays_spent_when_the_limit_is_lowered_and_raised() {
+async fn lowering_and_raising_a_limit_keeps_spent_units() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {
@@ -87,7 +87,7 @@ async fn more_spent_than_the_lowered_limit_holds_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_spent_under_any_limit_is_spent_under_any_other() {
+async fn changing_the_algorithm_keeps_spent_units() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);
@@ -111,7 +111,7 @@ async fn what_was_spent_under_any_limit_is_spent_under_any_other() {
 
 /// Were the carried state not kept, the old rate would go on until the next check.
 #[tokio::test]
-async fn the_wait_that_a_changed_limit_tells_is_exact() {
+async fn wait_under_a_changed_limit_is_exact() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);

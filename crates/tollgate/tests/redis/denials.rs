@@ -48,7 +48,7 @@ async fn a_refusal_answers_for_its_cost_or_more_without_a_command() {
 }
 
 #[tokio::test]
-async fn what_is_left_to_wait_counts_down() {
+async fn remembered_wait_counts_down() {
     let server = start(Flavour::Redis);
     for text in LIMITS {
         let (scope, _) = setup(&server, text);

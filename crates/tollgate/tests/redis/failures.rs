@@ -22,7 +22,7 @@ fn assert_unreachable<T: std::fmt::Debug>(answer: Result<T, Error>) {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_is_told_at_once() {
+async fn closed_port_is_an_error_at_once() {
     let scope = named(&at(&format!("redis://{}", free_addr())), "scope", LIMITS[0]);
     let began = Instant::now();
     for _ in 0..4 {
@@ -161,7 +161,7 @@ async fn a_connection_that_is_cut_takes_no_more_than_what_is_on_its_way() {
 /// Under load, cut again and again: an error for some, at the deadline at the latest, since what is
 /// sent at the moment of the cut may not be told; and never more charged than was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_cut_under_load_hang_nobody() {
+async fn connections_cut_under_load_leave_no_check_waiting() {
     let server = start(Flavour::Redis);
     let mut admin = admin(&server);
     let limiter = within(&server.url(), Duration::from_millis(500));

@@ -368,7 +368,7 @@ fn anything(text: &str, tag: &[u8]) -> BoxedStrategy<Vec<u8>> {
     };
     let length = tag.len() + 7 * numbers(text).unwrap_or(0);
     let noise = vec(any::<u8>(), length - 1..length + 2);
-    prop_oneof![8 => own, 4 => of_another_limit(), 1 => noise, 1 => vec(any::<u8>(), 0..300)]
+    prop_oneof![8 => own, 4 => state_of_another_limit(), 1 => noise, 1 => vec(any::<u8>(), 0..300)]
         .boxed()
 }
 
@@ -381,7 +381,7 @@ fn state(tag: Vec<u8>, numbers: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// States whose tags may be those of limits.
-fn of_another_limit() -> impl Strategy<Value = Vec<u8>> {
+fn state_of_another_limit() -> impl Strategy<Value = Vec<u8>> {
     let numbers = vec(prop_oneof![0..200_u64, 0..1_u64 << 30, 0..1_u64 << 54], 3);
     (0..8_u8, numbers).prop_flat_map(|(kind, numbers)| {
         let mut tag = vec![kind];

@@ -153,7 +153,7 @@ async fn ask_everything(answer: &[u8], deadline: Duration) -> Vec<Result<(), Err
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_of_ours_is_an_error_and_not_the_end() {
+async fn unexpected_reply_is_an_error() {
     for answer in answers() {
         let outcomes = ask_everything(&answer, PATIENCE).await;
         // Only what has our own shape is taken for an answer.
@@ -182,7 +182,7 @@ async fn an_answer_that_never_ends_is_a_timeout() {
 
 /// Only a script that does not carry over may leave that to another, which is the last.
 #[tokio::test]
-async fn a_server_that_puts_off_for_ever_is_asked_twice() {
+async fn server_that_always_asks_to_retry_is_asked_twice() {
     let parrot = Parrot::start(&bulk(&packed(6, 0)[..7 + 22]));
     let limiter = within(&parrot.url(), PATIENCE);
     for text in LIMITS {

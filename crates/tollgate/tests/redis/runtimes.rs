@@ -183,7 +183,7 @@ async fn deciding_without_waiting_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_nobody_waits_for_hold_up_nobody() {
+async fn dropped_answers_delay_no_other_check() {
     let server = start(Flavour::Redis);
     let scope = scope(&open(&server), "fixed-window limit=1000000 window=366d");
     let mut sent = 0;

@@ -24,7 +24,7 @@ fn assert_error_hides(error: &impl std::error::Error) {
 }
 
 #[test]
-fn a_url_that_is_none_is_not_repeated() {
+fn invalid_url_is_not_quoted() {
     for url in [
         "redis://user:hunter2@host:port",
         "redis://user:hunter2@host:99999",

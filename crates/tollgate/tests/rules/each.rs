@@ -55,7 +55,7 @@ fn a_limit_of_the_requests_own_keeps_the_algorithm_and_the_rules_name_for_it() {
 }
 
 #[test]
-fn of_no_units_nothing_may_go_and_nothing_is_asked() {
+fn request_limit_of_0_units_denies_without_asking_the_store() {
     let fixture = limited("fixed-window limit=5 window=1d", "");
     let each = [Descriptor::new(Attributes::new()), asked(0, MINUTE)[0].clone()];
     let ruling = check(&fixture, &each);
@@ -74,7 +74,7 @@ fn of_no_units_nothing_may_go_and_nothing_is_asked() {
 }
 
 #[test]
-fn what_has_no_limit_has_none_for_a_request_that_brings_one() {
+fn rule_without_a_limit_ignores_the_requests_limit() {
     for (spend, is_allowed) in [("allow", true), ("block", false)] {
         let fixture = Fixture::new(&format!(
             "rules: [{{ name: it, domain: api, key: [], limit: {spend} }}]\n"
@@ -90,7 +90,7 @@ fn what_has_no_limit_has_none_for_a_request_that_brings_one() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_an_error_with_the_rule_and_the_remedy() {
+fn invalid_request_limit_is_an_error_with_rule_and_remedy() {
     let day = Duration::from_secs(86_400);
     for (limit, units, per, wanted) in [
         (
@@ -126,7 +126,7 @@ fn numbers_that_cannot_be_are_an_error_with_the_rule_and_the_remedy() {
 }
 
 #[test]
-fn of_two_limits_for_one_key_the_first_counts() {
+fn first_limit_wins_when_two_are_given_for_a_key() {
     let fixture = limited("fixed-window limit=5 window=1d", "");
     let [ten] = asked(10, MINUTE);
     let [twenty] = asked(20, MINUTE);
@@ -166,7 +166,7 @@ fn said(ruling: &Ruling) -> String {
 proptest! {
     /// At one instant nothing comes back, so that it is plain how much is left.
     #[test]
-    fn what_was_spent_of_one_is_spent_of_the_other(
+    fn rule_limit_and_request_limit_share_spent_units(
         limit in select(&ALGORITHMS[..]),
         units in 1..100_u64,
         per_s in select(&[1, 60, 3_600, 86_400][..]),
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn sets_of_which_nothing_else_is_asked_are_decided_as_without_asking(
+    fn descriptors_without_a_request_limit_are_decided_as_plain_attributes(
         requests in prop::collection::vec(
             prop::collection::vec(
                 (select(&["ip", "path", "tier", "other"][..]), select(&["a", "b", "/v1/c"][..])),

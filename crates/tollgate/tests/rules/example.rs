@@ -43,7 +43,7 @@ fn each_tier_has_its_limit_and_reports_cost_ten() {
 }
 
 #[test]
-fn the_whole_service_is_watched_and_refuses_nobody() {
+fn shadow_rule_counts_the_whole_service_and_refuses_no_request() {
     let example = Fixture::new(EXAMPLE);
     for client in 0..1_001 {
         let key = format!("k{client}");

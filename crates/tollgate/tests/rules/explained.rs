@@ -47,7 +47,7 @@ fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
 }
 
 #[test]
-fn what_a_rule_leaves_out_and_what_replaces_it_are_named() {
+fn explanation_names_excluded_values_and_the_replacing_rule() {
     let values: String = (0..20).map(|number| format!("u{number}, ")).collect();
     let fixture = Fixture::new(&format!(
         "limits: {{ it: fixed-window limit=3 window=1d }}

@@ -252,7 +252,7 @@ fn the_log_says_that_a_file_was_taken_over_or_why_it_was_not() {
 }
 
 #[test]
-fn what_is_not_there_at_the_start_is_an_error() {
+fn missing_file_is_an_error_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("rules.yaml");
     let error = RulesFile::open(&Limiter::memory(), &missing).unwrap_err().to_string();
@@ -284,7 +284,7 @@ fn hangups_are_listened_for_on_a_runtime_alone() {
 }
 
 #[test]
-fn what_is_not_followed_any_more_is_left_alone() {
+fn file_is_not_read_again_when_its_follower_is_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();

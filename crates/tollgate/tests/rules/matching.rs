@@ -23,7 +23,7 @@ fn rule_key(key: &str) -> Fixture {
 
 /// So many that what may apply is read together first, also a rule that wants nothing.
 #[test]
-fn of_thousands_of_rules_those_that_apply_decide() {
+fn matching_rules_decide_among_thousands() {
     let limits = "{ few: fixed-window limit=2 window=1d, more: fixed-window limit=9 window=1d }";
     let rule = |nth: usize| {
         let (path, limit) = (nth / 2, if nth.is_multiple_of(2) { "more" } else { "few" });
@@ -105,7 +105,7 @@ fn a_rule_without_when_applies_if_its_key_can_be_made() {
 }
 
 #[test]
-fn one_that_names_the_same_value_otherwise_is_somebody_else() {
+fn same_value_under_another_attribute_is_another_key() {
     let rules = Fixture::new(
         "limits: { one: fixed-window limit=1 window=1d }\n\
          rules: [{ name: it, domain: api, key: [{ first_of: [api_key, ip] }], limit: one }]\n",
@@ -133,7 +133,7 @@ fn another_domain_has_other_rules_and_an_unknown_one_none() {
 
 /// What is said counts for `when`; who one claims to be is as good as not said.
 #[test]
-fn a_claim_leaves_no_rule_behind_and_finds_no_other() {
+fn claimed_key_does_not_change_which_rules_apply() {
     let rules = Fixture::new(
         "limits: { few: fixed-window limit=5 window=1d, many: fixed-window limit=500 window=1d }
 rules:
@@ -187,7 +187,7 @@ rules:
 }
 
 #[test]
-fn what_no_request_should_be_is_an_error_and_no_failure_of_the_store() {
+fn invalid_request_is_an_error_but_no_store_failure() {
     let mut text = "limits: { it: fixed-window limit=5 window=1d }\nrules:\n".to_owned();
     for rule in 0..300 {
         text += &format!("  - {{ name: r{rule}, domain: api, key: [ip], limit: it }}\n");
@@ -211,7 +211,7 @@ fn what_no_request_should_be_is_an_error_and_no_failure_of_the_store() {
 }
 
 #[test]
-fn of_two_attributes_with_one_name_the_later_counts() {
+fn later_attribute_wins_when_a_name_is_repeated() {
     let rules = rule_when("{ method: GET }");
     assert_eq!(rules.applied(&[("method", "PUT"), ("method", "GET")]), ["it"]);
     assert!(rules.applied(&[("method", "GET"), ("method", "PUT")]).is_empty());

@@ -116,7 +116,7 @@ async fn nothing_is_lost_on_a_server() {
 }
 
 #[test]
-fn what_was_spent_stays_spent_whatever_the_numbers_are_now() {
+fn reload_keeps_spent_units() {
     let fixture = Fixture::new(&text("token-bucket capacity=10 refill=1/s"));
     let request = [("ip", "i")];
     assert_eq!(fixture.admitted(10, &request), 10);

@@ -30,7 +30,7 @@ fn a_rule_that_is_replaced_neither_refuses_nor_is_charged() {
 }
 
 #[test]
-fn what_applies_to_one_set_of_attributes_replaces_for_all_of_them() {
+fn rule_matching_one_descriptor_replaces_for_all() {
     let rules = fixture(
         "  - { name: per-user, domain: api, key: [user], limit: small }
   - { name: per-path, domain: api, key: [path], limit: small }
@@ -45,7 +45,7 @@ fn what_applies_to_one_set_of_attributes_replaces_for_all_of_them() {
 }
 
 #[test]
-fn what_replaces_another_need_not_be_left_itself() {
+fn replacing_rule_may_itself_be_replaced() {
     let rules = fixture(
         "  - { name: a, domain: api, when: { a: { present: true } }, key: [], limit: small, replaces: [b] }
   - { name: b, domain: api, when: { b: { present: true } }, key: [], limit: small, replaces: [c] }
@@ -58,7 +58,7 @@ fn what_replaces_another_need_not_be_left_itself() {
 }
 
 #[test]
-fn a_rule_that_refuses_nothing_takes_the_place_of_none_that_does() {
+fn shadow_rule_does_not_replace_an_enforced_rule() {
     let rules = fixture(
         "  - { name: enforced, domain: api, key: [], limit: small }
   - { name: watched, domain: api, key: [], limit: small, shadow: true }

@@ -149,7 +149,7 @@ fn costs_go_by_route_and_by_call() {
 }
 
 #[test]
-fn tiers_come_from_the_table_of_keys_and_from_whoever_asks() {
+fn tiers_come_from_the_key_table_and_from_the_caller() {
     let rules = fixture(
         "api_keys: { k_pro: pro, k_banned: banned, k_inside: inside }
 rules:
@@ -223,7 +223,7 @@ fn a_client_that_changes_its_tier_is_the_same_client() {
 }
 
 #[test]
-fn a_shadow_counts_and_never_stands_in_the_way() {
+fn shadow_rule_counts_and_never_refuses() {
     let rules = fixture(
         "rules:
   - { name: watching, domain: api, key: [], limit: small, shadow: true }
@@ -239,7 +239,7 @@ fn a_shadow_counts_and_never_stands_in_the_way() {
 }
 
 #[test]
-fn a_blocked_request_charges_nobody() {
+fn blocked_request_charges_no_limit() {
     let rules = fixture(
         "rules:
   - { name: all, domain: api, key: [], limit: small }
@@ -291,7 +291,7 @@ fn a_limit_by_its_name_has_nothing_to_do_with_what_rules_spend_of_it() {
 }
 
 #[test]
-fn what_was_charged_is_found_again_by_the_name_of_its_scope() {
+fn charge_is_found_by_the_name_of_its_scope() {
     let rules = fixture(
         "rules:
   - { name: each, domain: api, key: [ip], limit: { by: tier, tiers: { pro: large }, default: allow } }

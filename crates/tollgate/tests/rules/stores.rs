@@ -18,7 +18,7 @@ fn patient(server: &Server) -> Limiter {
     builder.deadline(Duration::from_secs(30)).build().unwrap()
 }
 
-fn of_rule(ruling: &Ruling, name: &str) -> (bool, u64) {
+fn decision_of(ruling: &Ruling, name: &str) -> (bool, u64) {
     let part = ruling.rules().find(|part| part.name().name() == name).unwrap();
     (part.is_allowed(), part.decision().unwrap().remaining())
 }
@@ -38,7 +38,7 @@ async fn the_example_decides_alike_for_two_processes_on_one_server() {
             admitted += usize::from(ruling.is_allowed());
             if !ruling.is_allowed() {
                 assert_eq!(refuser(&ruling).as_deref(), Some("login-attempts"));
-                assert_eq!(of_rule(&ruling, "login-attempts"), (false, 0));
+                assert_eq!(decision_of(&ruling, "login-attempts"), (false, 0));
             }
         }
         assert_eq!(admitted, 5);
@@ -131,7 +131,7 @@ rules:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_holds_for_all_rules_holds_for_limits_by_their_names() {
+async fn defaults_of_all_rules_apply_to_limits_by_name() {
     let mut server = start(Flavour::Redis);
     let text = "
 defaults: { on_store_failure: closed, deadline: 50ms }

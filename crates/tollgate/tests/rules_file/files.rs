@@ -44,7 +44,7 @@ fn keys_are_read_from_a_file_beside() {
 }
 
 #[test]
-fn what_is_wrong_with_either_file_names_it() {
+fn problems_name_the_file_they_are_in() {
     let mut report = String::new();
     for (name, files) in [
         ("no such file", &[][..]),
@@ -148,7 +148,7 @@ fn keys_of_tokens_are_read_from_files_beside() {
 }
 
 #[test]
-fn what_is_wrong_with_the_file_of_a_key_is_said_where_it_is_named() {
+fn problems_of_a_key_file_point_to_its_name() {
     let large = vec![b'h'; (64 << 10) + 1];
     let mut report = String::new();
     for (name, files) in [
@@ -213,7 +213,7 @@ fn eight_keys_of_an_algorithm_may_have_no_id() {
 }
 
 #[test]
-fn so_many_nets_headers_and_keys_and_no_more() {
+fn trusted_networks_headers_and_keys_are_bounded() {
     let net = |place: usize| format!("10.{}.{}.0/24", place >> 8, place & 255);
     let header = |place| format!("x-{place}");
     let key = |place| format!("{{ algorithm: ES256, id: {place}, public_key: {} }}", p256!());
@@ -237,7 +237,7 @@ fn so_many_nets_headers_and_keys_and_no_more() {
 }
 
 #[test]
-fn so_many_values_are_left_out_and_so_many_rules_replaced_and_no_more() {
+fn excluded_values_and_replaced_rules_are_bounded() {
     let list = |count: usize| (0..count).map(|at| format!("r{at}")).collect::<Vec<_>>().join(", ");
     let text = |values, replaced| {
         let others: String = (0..1_001)
@@ -353,7 +353,7 @@ fn a_pipe_is_refused_before_it_is_opened() {
 }
 
 #[test]
-fn what_is_open_already_names_files_of_its_directory() {
+fn open_file_names_files_of_its_directory() {
     let directory = Directory::with(&[("keys.yaml", b"secret-2: free\n")]);
     let config = Config::read("a pipe", LIMITS, directory.0.path()).unwrap();
     let together = "limits: {}\napi_keys: { secret-1: pro, secret-2: free }\n";

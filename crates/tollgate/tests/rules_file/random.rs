@@ -131,7 +131,7 @@ proptest! {
 }
 
 #[test]
-fn what_made_other_parsers_hang_is_answered() {
+fn texts_that_hang_other_parsers_are_answered() {
     for text in
         ["{---", "[", "{", "? ", "- ", "[{", "&a ", "*a ", "!a ", "---\n", "\"", "'", "|\n", "]"]
     {

@@ -193,7 +193,7 @@ identity:
 ];
 
 #[test]
-fn what_is_right_is_read_and_editors_agree() {
+fn valid_files_are_read_and_fit_the_schema() {
     for text in VALID {
         let found = problems(text);
         assert!(found.is_empty(), "{found}\n{text}");

@@ -15,7 +15,7 @@ fn servers_of(limiter: &Limiter) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checks_go_on_while_a_node_joins_takes_slots_and_leaves() {
+async fn checks_continue_while_a_node_joins_and_leaves() {
     // Side by side: most of the time is spent waiting until a limiter looks again.
     for flavour in Flavour::ALL.map(|flavour| tokio::spawn(join_and_leave(flavour))) {
         flavour.await.unwrap();

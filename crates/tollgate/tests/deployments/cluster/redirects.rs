@@ -58,7 +58,7 @@ fn to_scripts(
 }
 
 #[tokio::test]
-async fn a_request_that_is_sent_round_in_circles_ends() {
+async fn circular_redirects_end() {
     for (to_itself, asking) in [("MOVED 7", 0), ("ASK 7", MAX_TRIES - 1), ("TRYAGAIN", 0)] {
         let fake = Fake::start(to_scripts(move |addr| match to_itself {
             "TRYAGAIN" => "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned(),
@@ -78,7 +78,7 @@ async fn a_request_that_is_sent_round_in_circles_ends() {
 }
 
 #[tokio::test]
-async fn servers_that_send_a_request_to_each_other_are_told_on() {
+async fn servers_that_redirect_to_each_other_are_named_in_the_error() {
     let other_addr = Arc::new(std::sync::OnceLock::<SocketAddr>::new());
     let kept = Arc::clone(&other_addr);
     let first = Fake::start(to_scripts(move |_| format!("-MOVED 7 {}\r\n", kept.get().unwrap())));
@@ -92,7 +92,7 @@ async fn servers_that_send_a_request_to_each_other_are_told_on() {
 }
 
 #[tokio::test]
-async fn redirects_to_nowhere_are_what_the_server_said() {
+async fn invalid_redirect_is_reported_as_the_servers_error() {
     for nonsense in [
         "MOVED",
         "MOVED 7",
@@ -117,7 +117,7 @@ async fn redirects_to_nowhere_are_what_the_server_said() {
 
 /// Each time to another address, where nobody is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn however_many_servers_are_named_few_are_kept() {
+async fn redirects_do_not_add_unbounded_servers() {
     for slots_are_known in [false, true] {
         let named = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&named);
@@ -167,7 +167,7 @@ fn asked_for_slots(server: &Server) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_about_the_slots_leaves_what_the_redirects_say() {
+async fn invalid_slot_map_leaves_redirects_in_use() {
     let cluster = Cluster::start(Flavour::Valkey, 1, 0).unwrap();
     let real = cluster.servers()[0].addr();
     let bulk = "$9\r\n127.0.0.1\r\n";
@@ -249,7 +249,7 @@ async fn a_cluster_that_is_down_says_so_and_is_used_when_it_is_up() {
 
 /// As a server that died without a word, after the connection was made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_never_says_who_has_which_slot_is_not_waited_for_for_ever() {
+async fn slot_query_without_an_answer_times_out() {
     let fake = Fake::start(|asked, _| match asked {
         Asked::Script => Some("-CLUSTERDOWN The cluster is down\r\n".to_owned()),
         Asked::Slots => None,

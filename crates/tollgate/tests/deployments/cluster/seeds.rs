@@ -13,7 +13,7 @@ use crate::setup::{LIMITS, PATIENCE, at, builder, named};
 const DEADLINE: Duration = Duration::from_millis(500);
 
 /// An address that nobody listens on, and that no server of another test will.
-fn nobody() -> SocketAddr {
+fn unused_addr() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::new(127, 77, 0, 2), 0)).unwrap().local_addr().unwrap()
 }
 
@@ -21,7 +21,7 @@ fn nobody() -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn not_even_the_first_check_fails_if_a_seed_is_gone() {
     let cluster = Cluster::start(Flavour::Redis, 1, 0).unwrap();
-    let seeds = [nobody(), nobody(), cluster.servers()[0].addr()];
+    let seeds = [unused_addr(), unused_addr(), cluster.servers()[0].addr()];
     for round in 0..12 {
         let order: Vec<_> =
             seeds.iter().cycle().skip(round % 3).take(3).map(SocketAddr::to_string).collect();
@@ -36,7 +36,7 @@ async fn one_live_seed_of_three_is_enough() {
     let cluster = Cluster::start(Flavour::Valkey, 3, 0).unwrap();
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let live = cluster.servers()[1].addr();
-    let seeds = [nobody(), mute.local_addr().unwrap(), live].map(|addr| addr.to_string());
+    let seeds = [unused_addr(), mute.local_addr().unwrap(), live].map(|addr| addr.to_string());
     for first in 0..seeds.len() {
         let order: Vec<_> = seeds.iter().cycle().skip(first).take(3).cloned().collect();
         let url = format!("redis+cluster://{}", order.join(","));
@@ -117,7 +117,7 @@ async fn a_cluster_that_was_down_is_used_again_when_it_is_back() {
 
 /// A slot that nobody has is its keys' trouble, and no others'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_without_an_owner_takes_no_others_with_it() {
+async fn slot_without_an_owner_fails_only_its_own_keys() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
     let orphan = ids_of(&cluster, cluster.nodes()[0], 1).remove(0);
     for server in cluster.servers() {

@@ -22,7 +22,7 @@ fn limiter_of(cluster: &Cluster) -> Limiter {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_stood_still_and_comes_back_admits_one_burst_more_at_most() {
+async fn frozen_primary_that_returns_admits_at_most_one_more_burst() {
     let cluster = Cluster::start(Flavour::Redis, 3, 1).unwrap();
     let limit = format!("fixed-window limit={LIMIT} window=366d");
     let [busy, idle, asleep] = [(); 3].map(|()| limiter_of(&cluster));
