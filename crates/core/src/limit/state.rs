@@ -2,21 +2,21 @@
 
 use crate::algorithm::{Algorithm, Fill, Log, Window, WindowPair};
 
-/// What is kept for one key, whichever algorithm limits it.
+/// A key's stored state under any algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Of a fixed window.
+    /// The state of a fixed window.
     Window(Window),
-    /// Of a sliding window log.
+    /// The state of a sliding window log.
     Log(Log),
-    /// Of a sliding window counter.
+    /// The state of a sliding window counter.
     WindowPair(WindowPair),
-    /// Of a token bucket or a leaky bucket.
+    /// The state of a token bucket or a leaky bucket.
     Fill(Fill),
 }
 
-/// Runs `act` on the state as the algorithm's own. A state that another algorithm left counts as
-/// its units spent now: [`Limit::carry_over`](super::Limit::carry_over) does better, knowing the old limit.
+/// Runs `act` on the state as the algorithm's own type. The units of another algorithm's state count as spent now;
+/// [`Limit::carry_over`](super::Limit::carry_over) is more precise, because it knows the old limit.
 pub(super) fn change<A: Algorithm, T>(
     limit: &A,
     state: &mut State,
@@ -35,7 +35,7 @@ where
     answer
 }
 
-/// [`change`], for looking.
+/// Does what [`change`] does, without changing the state.
 pub(super) fn read<A: Algorithm, T>(
     limit: &A,
     state: &State,
@@ -52,7 +52,7 @@ where
 }
 
 impl State {
-    /// All units it holds, as if none had left since.
+    /// All units in the state, as if none had left since the last charge.
     fn units(&self) -> u64 {
         match self {
             State::Window(window) => window.spent,
