@@ -75,7 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     try_out(address, "anonymous", None, "POST /login", 3).await
 }
 
-/// A token that says who its bearer is, and which plan they pay for.
+/// A token with its bearer's name and the plan they pay for.
 fn token(secret: &[u8], sub: &str, plan: &str) -> Result<String, Box<dyn Error>> {
     let expires = SystemTime::now() + Duration::from_secs(3_600);
     let claims =
@@ -83,7 +83,7 @@ fn token(secret: &[u8], sub: &str, plan: &str) -> Result<String, Box<dyn Error>>
     Ok(encode(&Header::default(), &claims, &EncodingKey::from_secret(secret))?)
 }
 
-/// Sends a request so many times, and prints what came back.
+/// Sends a request `times` times, and prints the responses.
 async fn try_out(
     address: SocketAddr,
     who: &str,

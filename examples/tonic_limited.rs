@@ -1,4 +1,4 @@
-//! A gRPC service with a limit, and a client that waits for as long as it is told:
+//! A gRPC service with a limit, and a client that waits for as long as the refusal says:
 //! `cargo run -p tollgate --features tonic --example tonic_limited`
 
 use tokio::net::TcpListener;
