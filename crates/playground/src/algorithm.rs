@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_rate_is_given_there_is_such_a_limit() {
+    fn any_rate_in_range_makes_a_limit() {
         for own in 0..10_000 {
             let rate = 0.01 + f64::from(own) * 0.099_998_7;
             let parameters = Parameters {

@@ -26,7 +26,7 @@ pub(super) fn change<A: Algorithm, T>(
 where
     A::State: StateKind,
 {
-    if let Some(own) = A::State::of_mut(state) {
+    if let Some(own) = A::State::own_mut(state) {
         return act(own);
     }
     let mut own = limit.after_spending(state.units().min(limit.size()), now_us);
@@ -45,7 +45,7 @@ pub(super) fn read<A: Algorithm, T>(
 where
     A::State: StateKind,
 {
-    match A::State::of(state) {
+    match A::State::own(state) {
         Some(own) => look(own),
         None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
     }
@@ -65,8 +65,8 @@ impl State {
 
 /// An algorithm's own state as one of the kinds of [`State`].
 pub(super) trait StateKind: Into<State> {
-    fn of(state: &State) -> Option<&Self>;
-    fn of_mut(state: &mut State) -> Option<&mut Self>;
+    fn own(state: &State) -> Option<&Self>;
+    fn own_mut(state: &mut State) -> Option<&mut Self>;
 }
 
 macro_rules! state_kinds {
@@ -78,11 +78,11 @@ macro_rules! state_kinds {
         }
 
         impl StateKind for $kind {
-            fn of(state: &State) -> Option<&$kind> {
+            fn own(state: &State) -> Option<&$kind> {
                 if let State::$kind(own) = state { Some(own) } else { None }
             }
 
-            fn of_mut(state: &mut State) -> Option<&mut $kind> {
+            fn own_mut(state: &mut State) -> Option<&mut $kind> {
                 if let State::$kind(own) = state { Some(own) } else { None }
             }
         }

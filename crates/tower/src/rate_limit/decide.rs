@@ -192,7 +192,7 @@ impl Settings {
         }
         let decision = check.now();
         let decided = match &decision {
-            Ok(decision) => of_outcome(Outcome::of_limit(scope, decision, cost)),
+            Ok(decision) => layer_decision(Outcome::of_limit(scope, decision, cost)),
             Err(error) => self.undecided(error),
         };
         DecisionProgress::Decided(self.tell(head, &decided, told))
@@ -279,7 +279,7 @@ impl Settings {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
             }
         };
-        of_outcome(outcome)
+        layer_decision(outcome)
     }
 
     fn undecided<'e>(&self, error: &'e Error) -> LayerDecision<'e> {
@@ -289,7 +289,7 @@ impl Settings {
 }
 
 #[inline]
-fn of_outcome(outcome: Outcome<'_>) -> LayerDecision<'_> {
+fn layer_decision(outcome: Outcome<'_>) -> LayerDecision<'_> {
     match outcome.is_allowed() {
         true => LayerDecision::Allowed(outcome),
         false => refused(Reason::Quota(outcome)),
