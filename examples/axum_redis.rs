@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 println!("refused {}: {}", request.path(), refusal.detail());
             }
         })
-        // Requests that this service failed to answer are not the client's to pay for.
+        // Requests that this service failed to answer are not charged to the client.
         .refund_if(|response| response.status().is_server_error());
 
     let app = Router::new()
@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("http://{}", listener.local_addr()?);
     // With connect info, so that clients have addresses.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    // Requests that are under way are answered before the process ends.
+    // Requests in flight are answered before the process ends.
     axum::serve(listener, service)
         .with_graceful_shutdown(async move { _ = terminated.recv().await })
         .await?;

@@ -1,4 +1,4 @@
-//! Strangers by their address, customers by their token and plan, logins by themselves:
+//! Limits anonymous clients by their address, customers by their token and plan, and logins separately:
 //! `cargo run -p tollgate --features axum,jwt --example axum_tiers`, and `… -- --serve` to try it with curl
 
 use std::error::Error;
@@ -38,7 +38,7 @@ rules:
     limit: login
 ";
 
-/// Whoever knows it can make tokens: keep yours in a file, and out of the program.
+/// Anyone with this secret can make tokens: keep yours in a file, not in the program.
 const SECRET: &[u8] = b"a secret for this example, and no other";
 
 #[tokio::main(flavor = "current_thread")]
@@ -68,14 +68,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let forged = token(b"what a forger has instead of it, alas", "mallory", "pro")?;
     println!("{:<10} {:<16} status  remaining  retry-after", "who", "request");
     try_out(address, "anonymous", None, "GET /api/report", 4).await?;
-    // No better off than without a token, and not rid of what its address has spent.
+    // Same quota as without a token, including what the address has already spent.
     try_out(address, "forger", Some(&forged), "GET /api/report", 1).await?;
     try_out(address, "ada, free", Some(&free), "GET /api/report", 6).await?;
     try_out(address, "grace, pro", Some(&pro), "GET /api/report", 6).await?;
     try_out(address, "anonymous", None, "POST /login", 3).await
 }
 
-/// A token that says who its bearer is, and which plan they pay for.
+/// A token with its bearer's name and the plan they pay for.
 fn token(secret: &[u8], sub: &str, plan: &str) -> Result<String, Box<dyn Error>> {
     let expires = SystemTime::now() + Duration::from_secs(3_600);
     let claims =
@@ -83,7 +83,7 @@ fn token(secret: &[u8], sub: &str, plan: &str) -> Result<String, Box<dyn Error>>
     Ok(encode(&Header::default(), &claims, &EncodingKey::from_secret(secret))?)
 }
 
-/// Sends a request so many times, and prints what came back.
+/// Sends a request `times` times, and prints the responses.
 async fn try_out(
     address: SocketAddr,
     who: &str,

@@ -1,4 +1,4 @@
-//! A client that keeps to its own pace and to the server's word:
+//! A client that keeps to its own limit and waits as long as the server asks for:
 //! `cargo run -p tollgate --example reqwest_pacing --features axum,reqwest`
 
 use std::time::Instant;
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tokio::spawn(async move { axum::serve(listener, app).await });
 
     let ours = limiter.scope("ours", "token-bucket capacity=1 refill=10/s")?;
-    // The server is on this machine, whatever proxy the environment names.
+    // The server is on this machine, so a proxy from the environment is ignored.
     let client = reqwest::Client::builder().no_proxy().build()?;
     let mut paced = PaceLayer::new(ours).layer(client.clone());
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! A gRPC service with a limit, and a client that waits for as long as it is told:
+//! A gRPC service with a limit, and a client that waits for as long as the refusal says:
 //! `cargo run -p tollgate --features tonic --example tonic_limited`
 
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ use tonic_types::StatusExt;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layer = RateLimitLayer::per_ip("token-bucket capacity=2 refill=1/s")?;
-    // The health service of gRPC itself; any other stands there as well.
+    // gRPC's own health service; any other service works in the same way.
     let (_, service) = tonic_health::server::health_reporter();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// To the microsecond, where `Retry-After` has whole seconds.
+/// Exact to the microsecond, while `Retry-After` has whole seconds.
 fn told_to_wait(status: &Status) -> Option<std::time::Duration> {
     let retry =
         status.get_details_retry_info().filter(|_| status.code() == Code::ResourceExhausted);

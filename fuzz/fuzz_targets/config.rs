@@ -1,5 +1,5 @@
-//! Any file of limits and rules, and any file of API keys, is answered: no panic, no hang, and every
-//! problem lies in the file it names. What is valid makes rules, and they can be explained.
+//! Parses any file of limits and rules, and any file of API keys: no panic, no hang, and every problem's
+//! position is within the file it names. A valid file makes rules that can be explained.
 
 #![no_main]
 
@@ -7,11 +7,11 @@ use libfuzzer_sys::fuzz_target;
 use tollgate::Limiter;
 use tollgate::rules::{Attributes, Config, Rules};
 
-/// What no path in a text can be: texts have no NUL.
+/// A name that no path in a text can have, because texts have no NUL.
 const FILE: &str = "\0";
 
 fuzz_target!(|input: &[u8]| {
-    // What follows the first byte 0xff, which is in no text, is the file of keys.
+    // The bytes after the first 0xff, which occurs in no text, are the file of keys.
     let (text, keys) = match input.iter().position(|&byte| byte == 0xff) {
         Some(at) => (&input[..at], &input[at + 1..]),
         None => (input, &input[..0]),
@@ -34,10 +34,10 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What is valid can be used.
+/// Checks that a valid file can be used.
 fn explain(config: &Config) {
     let limiter = Limiter::builder().max_bytes(1 << 20).build();
-    // A limiter has room for so many limits only, which no file can know.
+    // A limiter has memory for a bounded number of limits, so a valid file may still be refused.
     let Ok(rules) = Rules::new(&limiter, config) else { return };
     let request = Attributes::new()
         .with("method", "POST")

@@ -1,5 +1,5 @@
-//! Whatever the headers, a request has a client: no panic, no hang. It is the peer or stands in the header
-//! that is read, and is nobody else for what is written to the left of it.
+//! Finds the client of a request with any headers: no panic, no hang. The client is the peer or an address in the
+//! header that is read, and anything added to the left of that header does not change it.
 
 #![no_main]
 
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Each line of the input is one of each header: none has a line break.
+/// Makes each line of the input a line of each header; a header value has no line break.
 fn headers(input: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in input.split(|&byte| byte == b'\n') {
@@ -44,7 +44,7 @@ fn headers(input: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The same lines, the first of which has something before it, as if it had been appended to that.
+/// The same lines, with a forged value before the first one, as if a proxy had appended to it.
 fn forged(headers: &HeaderMap, name: &HeaderName, input: &[u8]) -> HeaderMap {
     let last = input.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
     let last = HeaderValue::from_bytes(last).unwrap_or(HeaderValue::from_static("for=\""));
@@ -57,7 +57,7 @@ fn forged(headers: &HeaderMap, name: &HeaderName, input: &[u8]) -> HeaderMap {
     values.map(|value| (name.clone(), value)).collect()
 }
 
-/// Whether some run of the characters of an address begins with this one, once nothing is escaped.
+/// Whether this address appears in a line, at the start of a run of address characters, after escapes are removed.
 fn appears(wanted: IpAddr, line: &[u8]) -> bool {
     let line: Vec<u8> = line.iter().copied().filter(|&byte| byte != b'\\').collect();
     let is_part = |byte: &u8| byte.is_ascii_hexdigit() || b".:".contains(byte);

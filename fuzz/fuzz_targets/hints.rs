@@ -1,4 +1,4 @@
-//! Whatever a server answers, a paced client goes on: no panic, no hang, and no hold above the longest.
+//! A paced client handles any response of a server: no panic, no hang, and no hold above the longest.
 
 #![no_main]
 
@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
     });
 });
 
-/// The first byte chooses the status; of each line that follows, the first byte chooses the header.
+/// The first byte chooses the status. The first byte of each line that follows chooses the header.
 fn response(input: &[u8]) -> Response<()> {
     let mut response = Response::new(());
     let Some((status, lines)) = input.split_first() else { return response };

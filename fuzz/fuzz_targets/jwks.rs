@@ -1,4 +1,4 @@
-//! Any key set, and a token that nobody signed.
+//! Any key set, with a token that has no valid signature.
 
 #![no_main]
 

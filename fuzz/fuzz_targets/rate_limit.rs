@@ -1,5 +1,5 @@
-//! Whatever is sent as a message of Envoy's, the server reads it or says what is wrong: no panic, no hang, and what it says
-//! is short and printable.
+//! The server reads any bytes sent as an Envoy message, or reports what is wrong: no panic, no hang, and the report is
+//! short and printable.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Whatever is sent as a receipt: no panic, and none is read that was not signed. What could be signed is the
-//! same when it is written and read again.
+//! Any bytes sent as a receipt: no panic, and no receipt is accepted that was not signed. A receipt that can be
+//! signed is unchanged after it is written and read again.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Whatever is sent as a check or a batch, the server reads it or says what is wrong: no panic, no hang, and what
-//! it says is short and printable. What it reads is JSON, and a batch of one is as good as the one.
+//! The server reads any bytes sent as a check or a batch, or reports what is wrong: no panic, no hang, and the report
+//! is short and printable. Everything it accepts is JSON, and a batch of one check is read like that check.
 
 #![no_main]
 
@@ -27,7 +27,7 @@ fn is_object(json: &[u8]) -> bool {
     serde_json::from_slice(json).is_ok_and(|value: Value| value.is_object())
 }
 
-/// What a client is told, as JSON.
+/// Checks that a problem response is JSON with a short, printable detail.
 fn assert_short(told: &str) {
     let problem: Value = serde_json::from_str(told).expect("JSON");
     assert!((400..500).contains(&problem["status"].as_u64().expect("a status")), "{told}");

@@ -1,8 +1,8 @@
-//! Decisions are the algorithms' own, field by field, for many keys at once.
+//! A store's decisions equal the algorithms' own, field by field, for many keys at once.
 //!
-//! A store may forget a key that has had nothing spent for over 10 s: on a clock that does not step
-//! back further than that nobody can tell, on one that does the key may be a fresh one. So a key is
-//! followed as all it can be, and every answer must be one of theirs.
+//! A store may forget a key that has had nothing spent for over 10 s. On a clock that does not step back
+//! further than that, no answer differs; on a clock that does, the key may be a fresh one. So the test
+//! follows every state that a key can be in, and each answer must be right for one of them.
 
 use proptest::prelude::*;
 use tollgate_core::{
@@ -16,7 +16,7 @@ use crate::together::{expected_summary, summary};
 use crate::trace::{Step, Walk};
 use crate::{any, keys, trace};
 
-/// One key of one scope, as everything it can be.
+/// One key of one scope, in every state that it can be in.
 struct Known {
     /// The first has forgotten nothing.
     versions: Vec<Walk>,

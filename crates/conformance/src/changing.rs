@@ -31,8 +31,8 @@ struct Known {
 #[derive(Clone)]
 struct Version {
     walk: Walk,
-    /// The limit that its state is under, if that is another: at the size of the one that was asked for,
-    /// it decided instead of that.
+    /// The old limit that the state is still under, if any: with the size of the requested limit, it decided
+    /// instead of that.
     stays_under: Option<Limit>,
 }
 
@@ -141,7 +141,7 @@ struct World {
     now_us: u64,
 }
 
-/// Which name a scope has.
+/// Returns the index of a scope's name.
 fn name_of(scope: usize) -> usize {
     usize::from(scope == SCOPES - 1)
 }
@@ -250,7 +250,7 @@ impl World {
         self.known[name_of(scope)][key].answered(&listed, |walk| {
             let mut copy = walk.clone();
             bring(&mut copy, *asked.limit(), now_us, Cost::ONE);
-            // Also of one that stays under a log: what is asked is not one.
+            // Also for a key that stays under a log: the requested limit is not a log, and lists nothing.
             if !matches!(asked.limit(), Limit::SlidingWindowLog(_)) {
                 return Vec::new();
             }
@@ -297,7 +297,7 @@ impl World {
         Ok(())
     }
 
-    /// What the parts come to together, from those versions that say what each was told.
+    /// Combines the expected parts, keeping the versions of each key that explain the answers.
     fn told(&mut self, parts: &[Part], each: &[Decision]) -> Result<Expected, TestCaseError> {
         let now_us = self.now_us;
         let enforced =

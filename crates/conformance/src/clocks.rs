@@ -1,4 +1,4 @@
-//! P6: a key's time never runs backwards past its last charge, and a new clock locks nobody out.
+//! P6: a key's time never runs backwards past its last charge, and a new clock locks no key out.
 
 use std::time::Duration;
 

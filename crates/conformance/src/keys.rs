@@ -1,4 +1,4 @@
-//! Whose state is whose.
+//! Each key of each scope has its own state.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -160,7 +160,7 @@ pub async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
     assert_eq!(scope.peek("a").await.unwrap().remaining(), 2);
 }
 
-/// What was spent since is all that it can give back, and that once.
+/// The receipt can give back at most what was spent since the reset, and only once.
 pub async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);

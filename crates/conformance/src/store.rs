@@ -1,4 +1,4 @@
-//! What the behaviours need of a store.
+//! How the behaviours open a store, and the helpers they share.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! P5: any number of threads admit exactly what one caller would.
 //!
-//! The clock stands still, so that how many are admitted does not depend on who comes when.
+//! The clock is stopped, so that the number of admitted requests does not depend on their timing.
 
 use std::sync::Barrier;
 use std::thread;

@@ -28,14 +28,14 @@ pub enum Move {
     Restart(u64),
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Debug)]
 pub enum Price {
     /// Units.
     Units(u64),
     /// Thousandths of the limit.
     Part(u64),
-    /// What remains, give or take one.
+    /// The remaining units, plus or minus one.
     Remaining(i64),
     /// The size of the limit.
     All,

@@ -21,7 +21,7 @@ fn suite_lists_every_behaviour() {
             else {
                 continue;
             };
-            // What opens a limiter and returns it is no behaviour.
+            // A function that opens a limiter and returns it is not a behaviour.
             let parameters = rest.split('{').next().unwrap_or_default();
             if parameters.contains("make: Make") && !parameters.contains("->") {
                 found += 1;

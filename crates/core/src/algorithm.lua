@@ -1,17 +1,19 @@
--- What every algorithm does. Twin of algorithm.rs and algorithm/decide.rs, and of carry_over in
--- limit.rs: change both, then run the tests in tests/twins. Comes after muldiv.lua.
+-- The code that all algorithms share. Twin of algorithm.rs and algorithm/decide.rs, and of carry_over
+-- in limit.rs: change both, then run the tests in tests/twins. Load it after muldiv.lua.
 --
 -- Pure: no redis.call, and time is an argument, in microseconds since the Unix epoch. A time and a
 -- duration together may pass 2^53, so waits are made of differences.
 --
 -- limit         from an algorithm's `new`: `decide` is its table, `size` its limit or capacity
--- state         what is kept for a key, from `fresh`; check, settle and refund change it
--- standing      how a key stands at one instant: its state brought up to that time
+-- state         a key's stored state, from `fresh`; check, settle and refund change it
+-- standing      a key's state brought up to one instant
 -- cost          at least 1, below 2^53
 -- max_wait_us   the longest delay the caller accepts, or nil for any
--- place         where a charge is: one or two numbers, to be kept with its cost as the receipt
--- What a check needs comes first, here and in each algorithm's file; a script that does nothing but
--- check leaves out what is beyond, and one that does not carry over what is last.
+-- place         where a charge is in the state: one or two numbers, kept with its cost as the receipt
+--
+-- Here and in each algorithm's file, the functions that a check needs come first. A script that only
+-- checks leaves out the sections "beyond a check" and "carrying over"; a script that never carries
+-- over leaves out the latter.
 --
 -- Example       local limit, state = fixed_window.new(2, 60000000), fixed_window.fresh()
 --               algorithm.check(limit, state, 59000000, 2) is
@@ -25,8 +27,8 @@ local NEVER = math.huge
 
 local max, min = math.max, math.min
 
--- Restarts the state's time if now_us is so far behind that it must be another clock's. Every check
--- does this first, refused or not; is_restarted tells that there is something to keep even so.
+-- Restarts the state's time if now_us is so far behind that it must be from another clock. Every
+-- check does this first. is_restarted says that the state has to be stored even after a refusal.
 local function settle(limit, state, now_us)
   local decide = limit.decide
   if decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
@@ -43,7 +45,7 @@ local function verdict(limit, state, standing, cost, max_wait_us)
   return limit.decide.verdict(limit, state, standing, cost, max_wait_us)
 end
 
--- The time until more remains, if reset_after_us does not tell; otherwise 0.
+-- The time until more remains, if it does not follow from reset_after_us; otherwise 0.
 local function first_back_us(limit, state, standing, max_wait_us)
   local decide = limit.decide
   return decide.first_back_us and decide.first_back_us(limit, state, standing, max_wait_us) or 0
@@ -69,7 +71,7 @@ local function check(limit, state, now_us, cost, max_wait_us)
   if not is_allowed then
     return false, remaining, retry_after_us, reset_after_us, 0, first_us
   end
-  -- Past 2^53 this rounds, but not below 2^53: no now_us reaches it either way.
+  -- OK because a sum above 2^53 may round, but not to below 2^53, and no now_us reaches 2^53.
   local over_us = now_us + reset_after_us
   return true, remaining, nil, reset_after_us, delay_us, first_us,
     decide.place(limit, standing, over_us)
@@ -79,7 +81,7 @@ local algorithm = { check = check }
 
 -- ---- beyond a check
 
--- The state to look at and its standing; a new clock restarts a copy.
+-- Returns the state to read and its standing. On a new clock the state is a restarted copy.
 local function look(limit, state, now_us)
   now_us = min(now_us, MAX_TIME_US)
   if limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
@@ -91,8 +93,8 @@ end
 
 algorithm.look = look
 
--- Gives back what of a charge still counts at now_us; returns how much more remains then.
--- The charge is known by its cost and by the place that `check` returned.
+-- Gives back the part of a charge that still counts at now_us. Returns by how much `remaining` grew.
+-- The charge is identified by its cost and by the place that `check` returned.
 function algorithm.refund(limit, state, now_us, cost, place, place_too)
   now_us = min(now_us, MAX_TIME_US)
   local decide = limit.decide
@@ -107,7 +109,7 @@ function algorithm.settle(limit, state, now_us)
   settle(limit, state, min(now_us, MAX_TIME_US))
 end
 
--- Decides one request and charges nothing. Returns what `check` does, without a place.
+-- Decides one request and charges nothing. Returns the same values as `check`, without the place.
 function algorithm.peek(limit, state, now_us, cost, max_wait_us)
   local seen, standing = look(limit, state, now_us)
   local is_allowed, delay_us, retry_after_us = verdict(limit, seen, standing, cost, max_wait_us)
@@ -117,7 +119,7 @@ function algorithm.peek(limit, state, now_us, cost, max_wait_us)
     first_back_us(limit, seen, standing, max_wait_us)
 end
 
--- How many requests like this one fit, one after the other, at now_us.
+-- Returns how many requests of this cost fit at now_us, one after the other.
 function algorithm.fits(limit, state, now_us, cost, max_wait_us)
   local _, standing = look(limit, state, now_us)
   local decide = limit.decide
@@ -130,14 +132,15 @@ end
 
 -- ---- carrying over
 
--- The whole units that are spent at now_us; a size that was lowered may be less. Past 2^53 a counter's
--- round, but not below 2^53.
+-- The whole units that are spent at now_us: possibly more than the size, if that was lowered. A
+-- counter's units above 2^53 may round, but not to below 2^53.
 local function spent(limit, state, now_us)
   local _, standing = look(limit, state, now_us)
   return min(limit.decide.spent(standing), TWO_53 - 1)
 end
 
--- The same with another size, to decide by. A bucket's time_to_full_us stays: it may hold more.
+-- Copies the limit with another size. A bucket keeps its time_to_full_us, because its level may be
+-- above the new size.
 local function with_size(limit, size)
   local other = {}
   for name, value in pairs(limit) do
@@ -147,14 +150,14 @@ local function with_size(limit, size)
   return other
 end
 
--- How a key that reached `state` under the `old` limit goes on under this one, with a request of `cost`:
--- the limit to decide by, and the state; nil before them if it stays under the old limit. The state is
--- another table, but a log that stays a log is the same, and so is what stays. The buckets are one
--- algorithm here.
+-- Moves a key from the `old` limit, under which it reached `state`, to this one, for a request of
+-- `cost`. Returns true, the limit to decide by, and the state; nil instead of true if the key stays
+-- under the old limit for now. The state is a new table, except that of a log that stays a log and of
+-- a key that stays under the old limit. Token and leaky buckets count as one algorithm here.
 function algorithm.carry_over(limit, old, state, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
   local units, is_same = spent(old, state, now_us), limit.decide == old.decide
-  -- Nothing is out of sight of a window of the same kind that is no shorter.
+  -- A window of the same kind that is no shorter counts everything that the old one counts.
   local sees_all = is_same and limit.window_us and limit.window_us >= old.window_us
   local is_exact = is_same and not limit.decide.is_coarse
   local must_fit = is_same and limit.time_to_full_us and 0 or cost
@@ -166,15 +169,16 @@ function algorithm.carry_over(limit, old, state, now_us, cost)
   return true, limit, limit.decide.after_spending(limit, units, now_us)
 end
 
--- Of the time in which all that is spent comes back, what the last `units` of it take, rounded down:
--- none unless they come back one by one.
+-- The time that the last `units` take to come back, rounded down, if units come back one by one, as a
+-- bucket's do; otherwise 0.
 local function come_back_at_last_us(limit, units)
   local last_us = limit.time_to_full_us and muldiv(units, limit.per_us, limit.rate_units)
   return last_us or 0
 end
 
--- The first_back_us of what this limit decided in place of the one that was asked for: if by that one
--- more would seem to remain at another time than it does, when it does.
+-- Returns the first_back_us to report when this limit decided instead of the requested limit `asked`.
+-- A client knows only `asked`: if computing from it would give another time until more remains, the
+-- result is the correct time.
 function algorithm.in_place_of(limit, asked, remaining, reset_after_us, first_back_us)
   if first_back_us > 0 or remaining >= limit.size then
     return first_back_us

@@ -1,4 +1,4 @@
-//! What every algorithm does; one file each. `decide` is what they are made of.
+//! The algorithms, one file each, and the trait that they share. `decide` has the steps of a decision.
 
 mod bucket;
 mod decide;
@@ -24,10 +24,11 @@ pub(crate) use decide::Decide;
 
 use crate::decision::{Ask, Checked, Decision, Receipt};
 
-/// A key's time holds still this long when the caller's clock steps back; a larger step is a new clock.
+/// The largest step back of the caller's clock for which a key's time stops until the clock has caught up. A larger
+/// step is taken for a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 
-/// The last instant there is: 2^53 - 1 microseconds, in the year 2255. Later times count as this one.
+/// The latest time: 2^53 - 1 microseconds, in the year 2255. Later times count as this one.
 pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 
 /// One rate-limiting algorithm with its numbers, deciding on a key's state.
@@ -52,9 +53,10 @@ pub trait Algorithm: Decide {
     /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
     fn size(&self) -> u64;
 
-    /// Gives back what of a charge still counts at `now_us`; returns how much more remains then.
+    /// Gives back the part of a charge that still counts at `now_us`. Returns by how much `remaining` grew.
     ///
-    /// Never more than if the request had not been made; see [`Limit::refund`](crate::Limit::refund).
+    /// Afterwards never more remains than if the request had not been made; see
+    /// [`Limit::refund`](crate::Limit::refund).
     fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64 {
         let now_us = now_us.min(MAX_TIME_US);
         let ask = Ask::new(receipt.cost());
@@ -66,41 +68,42 @@ pub trait Algorithm: Decide {
         remaining(state).saturating_sub(before)
     }
 
-    /// The interval an operator thinks in: the window, or the time a spent bucket takes to be whole.
+    /// The interval an operator thinks in: the window, or the time in which a bucket that is all spent comes back.
     fn interval_us(&self) -> u64;
 
     /// The most units this limit admits in any `interval_us` consecutive microseconds (P11), on a
     /// clock that does not step back and a store that loses nothing. 0 for an empty interval.
     fn bound_units(&self, interval_us: u64) -> u64;
 
-    /// How [`bound_units`](Self::bound_units) comes about, with t the interval in microseconds.
+    /// The formula of [`bound_units`](Self::bound_units), with t the interval in microseconds.
     fn bound_formula(&self) -> &'static str;
 
-    /// The state under these numbers of a key that reached `state` under `old` ones.
+    /// Converts a state that a key reached under the `old` numbers to these numbers.
     ///
-    /// What was spent stays spent: it is taken to have been spent as late as it can have been. A
-    /// bucket's must fit. The result never has more remaining than a fresh key. A state that was
-    /// reached under other numbers has to pass through this; without, waits need not be exact.
+    /// Spent units stay spent, and count as spent at the latest time that is possible. A bucket's
+    /// level must fit the capacity. Never more remains than for a fresh key. Every state that was reached
+    /// under other numbers has to be converted; otherwise waits may be inexact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
-    /// The state of a key that has just spent `units`, in a bucket at most [`size`](Self::size), and
-    /// nothing before.
+    /// The state of a key that has just spent `units`, and nothing before. For a bucket, `units` must be at
+    /// most [`size`](Self::size).
     fn after_spending(&self, units: u64, now_us: u64) -> Self::State;
 
-    /// The whole units that a key has spent at `now_us`; a size that was lowered may be less.
+    /// The whole units that a key has spent at `now_us`: possibly more than the size, if that was lowered.
     fn spent_at(&self, state: &Self::State, now_us: u64) -> u64 {
         decide::look(self, state, now_us, |_, standing| self.spent(standing))
     }
 
-    /// The same with another size, also one that no limit could be made with: to decide by.
+    /// Returns the same algorithm with another size to decide by. The size may be out of the range that the
+    /// constructor accepts.
     #[must_use]
     fn with_size(&self, size: u64) -> Self
     where
         Self: Sized;
 
-    /// Restarts the state's time if `now_us` shows a new clock: more than [`MAX_STEP_BACK_US`]
-    /// behind the last charge. Every check does this first, refused or not, so that nobody is
-    /// locked out.
+    /// Restarts the state's time if `now_us` shows a new clock: one that is more than
+    /// [`MAX_STEP_BACK_US`] behind the last charge. Every check does this first, also a check that
+    /// refuses, so that a new clock never locks a key out.
     fn settle(&self, state: &mut Self::State, now_us: u64) {
         let now_us = now_us.min(MAX_TIME_US);
         if self.is_new_clock(state, now_us) {
@@ -109,14 +112,14 @@ pub trait Algorithm: Decide {
     }
 
     /// Decides one request and charges it if it is allowed.
-    // Always: copying a decision out of a call's result waits 4 ns for its words to be written.
+    // Always inlined: copying the decision out of a call's result waits 4 ns for its words to be written.
     #[inline(always)]
     fn check(&self, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
         let now_us = now_us.min(MAX_TIME_US);
         self.settle(state, now_us);
         let standing = self.standing(state, now_us);
         let verdict = decide::verdict(self, state, &standing, ask);
-        // One way out: two would meet again in memory, at 25 instructions more.
+        // A single return: with two, the compiler merges the results in memory, which costs 25 instructions.
         let is_allowed = verdict.is_allowed();
         let standing = if is_allowed { self.charge(state, standing, ask.cost) } else { standing };
         let decision = decide::decision(self, verdict, state, &standing, ask);
@@ -125,7 +128,7 @@ pub trait Algorithm: Decide {
         Checked { decision, receipt: is_allowed.then_some(receipt) }
     }
 
-    /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
+    /// Decides one request and charges nothing: `remaining` and `reset_after_us` are the values before it.
     fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {
         decide::look(self, state, now_us, |state, standing| {
             let verdict = decide::verdict(self, state, standing, ask);
@@ -133,7 +136,7 @@ pub trait Algorithm: Decide {
         })
     }
 
-    /// How many requests like this one fit, one after the other, at `now_us`.
+    /// Returns how many requests like this one fit at `now_us`, one after the other.
     fn fits(&self, state: &Self::State, now_us: u64, ask: Ask) -> u64 {
         decide::look(self, state, now_us, |_, standing| self.fitting(standing, ask))
     }

@@ -1,4 +1,4 @@
-//! What is asked of a limit, and what it answers.
+//! A request to a limit, and the limit's answer.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use crate::range::MAX_UNITS;
 pub struct Cost(u64);
 
 impl Cost {
-    /// What a request costs unless said otherwise.
+    /// The default cost of a request: one unit.
     pub const ONE: Cost = Cost(1);
 
     /// A cost of `units`, refused when it is 0 or at least 2^53.
@@ -28,7 +28,7 @@ impl Cost {
         }
     }
 
-    /// For units that a checked cost already made: at least 1, below 2^53.
+    /// For units from a cost that was checked before: at least 1, below 2^53.
     pub(crate) const fn of(units: u64) -> Cost {
         Cost(units)
     }
@@ -62,7 +62,7 @@ impl fmt::Display for CostError {
 
 impl core::error::Error for CostError {}
 
-/// One request to a limit: its cost, and how long the caller would let itself be delayed.
+/// One request to a limit: its cost, and the longest delay that the caller accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The units it spends.
@@ -147,20 +147,20 @@ impl Retry {
     }
 }
 
-/// The answer to one request: the verdict, and how the key stands after it.
+/// The answer to one request: the verdict, and what remains for the key after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Yes or no, and when.
     pub verdict: Verdict,
     /// The limit's size: its `limit` or `capacity`.
     pub limit: u64,
-    /// The largest cost that would be allowed at this same instant, by a caller as patient as this one.
+    /// The largest cost that would be allowed at this same instant, for a caller that accepts the same delay.
     pub remaining: u64,
     /// How long until `remaining == limit` again, nothing else arriving; 0 if it is so already.
     pub reset_after_us: u64,
-    /// How long until more remains, where `reset_after_us` does not tell: of a sliding window log or
-    /// counter that has spent something, and of a shaping limit that makes an impatient caller wait.
-    /// Otherwise 0; [`more_after_us`](Self::more_after_us) is for all.
+    /// How long until more remains, where that does not follow from `reset_after_us`: for a sliding
+    /// window log or counter that has spent something, and for a shaping limit whose delay is longer
+    /// than the caller accepts. Otherwise 0; [`more_after_us`](Self::more_after_us) works for every limit.
     pub first_back_us: u64,
 }
 
@@ -181,18 +181,18 @@ impl Decision {
     }
 }
 
-/// A [`Decision`] that charged what it allowed.
+/// The result of a check: a [`Decision`], and the receipt of what it charged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The answer.
     pub decision: Decision,
-    /// What was charged, to refund it; `None` when nothing was.
+    /// The receipt with which the charge can be refunded; `None` when nothing was charged.
     pub receipt: Option<Receipt>,
 }
 
-/// What was charged and when: the only way to refund it, and good for one refund.
+/// The proof of a charge, with its cost and time. A refund needs it, and it is good for one refund.
 ///
-/// Not `Clone`: a refund takes the receipt away. A window's receipt is good only while the window
+/// Not `Clone`: a refund consumes the receipt. A window's receipt is good only while the window
 /// keeps its length.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Receipt {
@@ -201,9 +201,9 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of a charge that a store made by itself, or that was written down.
+    /// Makes the receipt of a charge that a store made by itself, or reads one back that was stored.
     ///
-    /// Whoever makes one up can take back what another was charged.
+    /// A made-up receipt can give back what another request was charged.
     pub const fn of(cost: Cost, place: Place) -> Receipt {
         Receipt { cost, place }
     }
@@ -219,7 +219,7 @@ impl Receipt {
     }
 }
 
-/// Where a charge sits in its key's state.
+/// Where a charge is in its key's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a window.
@@ -236,9 +236,9 @@ pub enum Place {
     },
     /// In a bucket.
     Bucket {
-        /// What had been charged in all, this included, counted round 2^53.
+        /// All units charged up to and including this charge, modulo 2^53.
         charged: u64,
-        /// When the bucket was to be whole again.
+        /// When nothing of the bucket would be spent any more, as computed at the charge.
         over_us: u64,
     },
 }

@@ -17,10 +17,10 @@
 //!
 //! - [`Limit`]: an algorithm with its numbers; parses from and prints to text, and refuses numbers
 //!   that would not be exact.
-//! - [`Algorithm`]: what each algorithm does; one file each, the buckets on one kernel.
+//! - [`Algorithm`]: the operations of each algorithm; one file each, the buckets share one implementation.
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
-//! - [`store`]: what an author of a store needs: fast paths, logs in few bytes, the algorithms in Lua.
+//! - [`store`]: for authors of stores: fast paths, logs in few bytes, the algorithms in Lua.
 //!
 //! With the feature `serde` these types are `Serialize` and `Deserialize`:
 //!
@@ -29,12 +29,12 @@
 //! | [`Limit`] | its text | `"token-bucket capacity=60 refill=1/s"` |
 //! | [`Decision`] | fields, named as `tollgate replay` names them | `{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"first_back_us":0}` |
 //! | [`Verdict`] | three of those fields | `{"allowed":false,"retry_after_us":100000,"delay_us":0}` |
-//! | [`Retry`] | microseconds, or none if waiting cannot help | `100000`, `null` |
+//! | [`Retry`] | microseconds, or nothing if waiting cannot help | `100000`, `null` |
 //! | [`Receipt`] | a cost and a [`Place`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
 //! | [`Cost`] | a number | `1` |
 //!
-//! What is read is checked as if it were made in code. A receipt that is made up, or refunded twice, gives back what
-//! other requests were charged, but never more than is spent.
+//! Deserialized values are checked like values made in code. A receipt that is made up, or refunded twice, gives back
+//! what other requests were charged, but never more than is spent.
 
 #![no_std]
 #![forbid(unsafe_code)]

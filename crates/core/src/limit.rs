@@ -32,7 +32,7 @@ use state::{change, read};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)] // a tag of its own: one among a variant's fields takes six instructions more to read
+#[repr(u8)] // a separate tag: reading one that is stored among a variant's fields takes six more instructions
 pub enum Limit {
     /// A counter that starts again at every window.
     FixedWindow(FixedWindow),
@@ -46,12 +46,12 @@ pub enum Limit {
     LeakyBucket(LeakyBucket),
 }
 
-/// How a key goes on when its limit is another: [`Limit::carry_over`].
+/// The result of moving a key from one limit to another: [`Limit::carry_over`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum CarryOver {
-    /// Under the new limit.
+    /// The key's state under the new limit.
     Done(State),
-    /// Under the old one, for now.
+    /// The key stays under the old limit for now.
     Stays {
         /// The old limit at the new one's size, which decides meanwhile.
         decides: Limit,
@@ -61,7 +61,7 @@ pub enum CarryOver {
 }
 
 impl CarryOver {
-    /// The limit that decides where `asked` was asked for, and the state.
+    /// Returns the limit that decides a request to the limit `asked`, and the state.
     pub fn decides(self, asked: &Limit) -> (Limit, State) {
         match self {
             CarryOver::Done(state) => (*asked, state),
@@ -78,7 +78,7 @@ pub struct Bound {
     /// The most units admitted in any interval this long, on a clock that does not step back and
     /// a store that loses nothing. Each loss of state adds at most one full burst.
     pub max_units: u64,
-    /// How `max_units` comes about, with t the interval in microseconds.
+    /// The formula of `max_units`, with t the interval in microseconds.
     pub formula: &'static str,
 }
 
@@ -94,7 +94,7 @@ pub struct Bound {
 /// assert_eq!(interval_us(&"fixed-window limit=5 window=1s".parse()?), 1_000_000);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-// Exported macros stand at the crate's root; `store::each` is the name to use.
+// Exported macros are at the crate's root; `store::each` is the name to use.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __each {
@@ -142,25 +142,25 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| limit.check(own, now_us, ask)))
     }
 
-    /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
+    /// Decides one request and charges nothing: `remaining` and `reset_after_us` are the values before it.
     ///
-    /// After a clock stepped back by more than 10 s, this is what a check would find; only a check
-    /// restarts the key's time.
+    /// After the clock stepped back by more than 10 s, the answer is what a check would find; only a
+    /// check restarts the key's time.
     pub fn peek(&self, state: &State, now_us: u64, ask: Ask) -> Decision {
         each!(self, limit => read(limit, state, now_us, |own| limit.peek(own, now_us, ask)))
     }
 
-    /// How many requests like this one fit, one after the other, at `now_us`.
+    /// Returns how many requests like this one fit at `now_us`, one after the other.
     pub fn fits(&self, state: &State, now_us: u64, ask: Ask) -> u64 {
         each!(self, limit => read(limit, state, now_us, |own| limit.fits(own, now_us, ask)))
     }
 
-    /// Gives back what of a charge still counts at `now_us`; returns how much more remains then.
+    /// Gives back the part of a charge that still counts at `now_us`. Returns by how much `remaining` grew.
     ///
     /// Units that have left already are not given back, so a refund never admits more than if the
     /// request had not been made. It may give back less: from a bucket whose charges are refunded
-    /// out of order or whose rate was lowered, from windows and logs whose clock has restarted
-    /// since, or whose window has changed. A key that was reset has forgotten which receipts are good: drop them with it.
+    /// out of order or whose rate was lowered, and from windows and logs whose clock has restarted
+    /// since, or whose window has changed. After a key is reset its receipts are no longer good: drop them.
     pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
         each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
     }
@@ -182,7 +182,7 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| limit.settle(own, now_us)))
     }
 
-    /// The most it admits over one window, or over the time a spent bucket takes to be whole again.
+    /// The most it admits over one window, or over the time in which a bucket that is all spent comes back.
     pub fn bound(&self) -> Bound {
         self.bound_over(each!(self, limit => limit.interval_us()))
     }
@@ -194,19 +194,20 @@ impl Limit {
         Bound { interval_us, max_units, formula }
     }
 
-    /// How a key that reached `state` under the `old` limit goes on under this one, with a request of
-    /// `cost`.
+    /// Moves a key from the `old` limit, under which it reached `state`, to this one, for a request of `cost`.
     ///
-    /// What was spent stays spent as far as it translates; never is more remaining than of a fresh key.
-    /// Between algorithms, and under a shorter window, what was spent at `now_us` counts as spent at
-    /// `now_us`; the entries of a log keep their times.
+    /// Spent units stay spent, as far as that can be expressed under the new limit. Never more remains than
+    /// for a fresh key. Between algorithms, and to a shorter window, all units that are spent at `now_us` count
+    /// as spent at `now_us`; the entries of a log keep their times.
     ///
-    /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one
-    /// still counts. So while a key has spent more than the new size, it stays under the old limit, at the
-    /// new size: it is refused until enough has left. Going from one limit to another and back forgives
-    /// no more than the other could have admitted meanwhile; between buckets, nothing. And unless both are
-    /// buckets, it stays for as long as this request does not fit: otherwise those who are refused under
-    /// two limits by turns, and have what is spent count as spent now each time, would be so for ever.
+    /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one still
+    /// counts. So while a key has spent more than the new size, it stays under the old limit, with the new
+    /// size: requests are refused until enough has left. Moving to another limit and back forgives no more than
+    /// the other limit could have admitted meanwhile; between buckets, nothing.
+    ///
+    /// Unless both limits are buckets, the key also stays while this request does not fit. Otherwise requests
+    /// that alternate between two limits could be refused for ever, because at each move all spent units would
+    /// count as spent just now.
     ///
     /// ```
     /// use tollgate_core::{Ask, CarryOver, Cost, Limit};
@@ -238,8 +239,8 @@ impl Limit {
         CarryOver::Done(self.carried(old, state, spent, now_us))
     }
 
-    /// Whether nothing that counts under the `old` limit is out of sight under this one: both are windows
-    /// of one kind, and this is no shorter.
+    /// Whether everything that counts under the `old` limit also counts under this one: both are windows of
+    /// the same kind, and this one is no shorter.
     fn sees_all_of(&self, old: &Limit) -> bool {
         match (self, old) {
             (Limit::FixedWindow(new), Limit::FixedWindow(old)) => {
@@ -255,7 +256,7 @@ impl Limit {
         }
     }
 
-    /// [`carry_over`](Self::carry_over), of a key that is carried over.
+    /// The state of a key that [`carry_over`](Self::carry_over) moves to this limit.
     fn carried(&self, old: &Limit, state: State, spent: u64, now_us: u64) -> State {
         use Limit as L;
         use State as S;
@@ -265,7 +266,7 @@ impl Limit {
         }
         match (self, old, &state) {
             (L::SlidingWindowLog(_), L::SlidingWindowLog(_), S::Log(_)) => state,
-            // A longer window reaches back to what the old one has forgotten.
+            // A longer window also counts units that the old one no longer counted.
             (L::FixedWindow(new), L::FixedWindow(own), &S::Window(window))
                 if self.sees_all_of(old) =>
             {
@@ -276,7 +277,7 @@ impl Limit {
             {
                 new.carry_over(own, pair, now_us).into()
             }
-            // Named one by one, so that a new algorithm has to say what it carries over.
+            // Listed one by one, so that adding an algorithm forces a decision here.
             (
                 L::FixedWindow(_)
                 | L::SlidingWindowLog(_)
@@ -288,15 +289,16 @@ impl Limit {
         }
     }
 
-    /// The whole units that are spent at `now_us`; a size that was lowered may be less.
+    /// The whole units that are spent at `now_us`: possibly more than the size, if that was lowered.
     fn spent(&self, state: &State, now_us: u64) -> u64 {
         let spent =
             each!(self, limit => read(limit, state, now_us, |own| limit.spent_at(own, now_us)));
-        // After a step back a counter's estimate can be twice the limit.
+        // After a step back of the clock a counter's estimate can be twice the limit.
         spent.min(MAX_UNITS)
     }
 
-    /// The same with another size, also one that a limit of its own could not have: to decide by.
+    /// Returns the same limit with another size to decide by. The size may be out of the range that a limit
+    /// accepts.
     fn with_size(&self, size: u64) -> Limit {
         each!(self, limit => limit.with_size(size).into())
     }

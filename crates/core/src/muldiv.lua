@@ -4,9 +4,9 @@
 -- Returns         the quotient and the remainder
 -- Example         muldiv(7, 3, 4) is 5, 1: 21 quarters are 5 and one quarter
 --
--- Numbers are doubles: whole numbers below 2^53 are exact. The quotient of two of them, if it is
--- no whole number, is too far from the next one to round to it; so `%` is exact too. A result below
--- 2^53 never rounds to one above, nor the other way: comparing with 2^53 is safe.
+-- Numbers are doubles: whole numbers below 2^53 are exact. A quotient of two of them that is not whole
+-- is too far from the next whole number to round to it, so `%` is exact too. A result below 2^53 never
+-- rounds to one above it, nor the other way round: comparing with 2^53 is safe.
 local TWO_53 = 2 ^ 53
 
 -- Upper and lower half of a number's 53 bits; products of halves are exact.

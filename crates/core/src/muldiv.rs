@@ -5,12 +5,12 @@ use core::num::NonZeroU64;
 /// The whole part and the remainder of `a * b / divisor`, exact however large the product.
 ///
 /// `muldiv(7, 3, 4)` is `(5, 1)`: 21 quarters are 5 and one quarter. A quotient that does not fit
-/// 64 bits is reported as `u64::MAX`; within the ranges a [`Limit`](crate::Limit) accepts there
-/// is none.
+/// 64 bits is returned as `u64::MAX`; that never happens within the ranges a
+/// [`Limit`](crate::Limit) accepts.
 #[inline]
 pub fn muldiv(a: u64, b: u64, divisor: NonZeroU64) -> (u64, u64) {
     match a.checked_mul(b) {
-        // As a rule with a busy key, and a division takes 4 ns.
+        // The common case for a busy key. It saves a division, which takes 4 ns.
         Some(product) if product < divisor.get() => (0, product),
         Some(product) => (product / divisor, product % divisor),
         None => muldiv_wide(a, b, divisor),

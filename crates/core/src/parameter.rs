@@ -1,7 +1,7 @@
 //! A limit's parameters: their names, values and text, and why one is refused.
 //!
-//! `error` stands above `name` and `rate`, which it shows, and below what can be refused: `accept` takes numbers, `value`
-//! takes text.
+//! The module `error` uses `name` and `rate` for its messages. The modules that can refuse a parameter use `error`:
+//! `accept` checks numbers, `value` parses text.
 
 mod accept;
 mod error;

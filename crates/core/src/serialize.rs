@@ -1,7 +1,7 @@
 //! Limits, decisions and receipts for serde; the crate's documentation has a table of their forms.
 //!
-//! What is read is checked: a limit as its text is, a cost as [`Cost::new`] does, and a verdict for contradictions.
-//! Unknown fields are ignored, so that a line of `tollgate replay` reads as a decision.
+//! Deserialized values are checked: a limit by parsing its text, a cost by [`Cost::new`], and a verdict for
+//! contradictions. Unknown fields are ignored, so that a line of `tollgate replay` can be read as a decision.
 
 use core::fmt;
 
@@ -201,8 +201,8 @@ impl Serialize for Receipt {
     }
 }
 
-/// Reads a receipt that was written down. As with [`Receipt::of`], a receipt that is made up or refunded twice gives
-/// back what other requests were charged.
+/// Reads a stored receipt. As with [`Receipt::of`], a receipt that is made up or refunded twice gives back what other
+/// requests were charged.
 impl<'de> Deserialize<'de> for Receipt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Receipt, D::Error> {
         let ReceiptFields { cost, place } = ReceiptFields::deserialize(deserializer)?;

@@ -1,8 +1,8 @@
-//! What an author of a store needs. Not needed to use limits.
+//! Tools for authors of stores. Using limits does not need them.
 //!
 //! A store keeps a [`State`](crate::State) for each key, and decides with [`Limit::check`](crate::Limit::check) or
-//! with an [`Algorithm`](crate::Algorithm). That alone makes a correct store. What is here makes one that is fast,
-//! small, or inside Redis:
+//! with an [`Algorithm`](crate::Algorithm). That alone makes a correct store. This module helps to make it fast or
+//! small, or to run it inside Redis:
 //!
 //! | to | use |
 //! |---|---|

@@ -17,20 +17,20 @@ pub struct Charge<'a> {
 /// Whether a limit can refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It can.
+    /// The limit can refuse.
     Enforced,
-    /// It cannot: it says what it would have done. It is charged only if the request fits it and
-    /// the enforced limits admit it.
+    /// The limit cannot refuse: it only reports what it would have done. It is charged only if the
+    /// request fits it and the enforced limits admit it.
     Shadow,
 }
 
 /// Whether a limit is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// It is, if nothing refuses.
+    /// The limit is charged, if no enforced limit refuses.
     Charge,
-    /// It is not: it is only looked at, and nothing of its state changes. It refuses what it would have
-    /// refused to charge.
+    /// The limit is only read, and its state does not change. It refuses the same requests as if it were
+    /// charged.
     Look,
 }
 
@@ -41,12 +41,12 @@ impl<'a> Charge<'a> {
         Charge { limit, state, ask: ask.into(), role, intent, checked: None }
     }
 
-    /// A limit that only says what it would have done.
+    /// A limit that only reports what it would have done.
     pub fn shadow(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
         Charge { role: Role::Shadow, ..Charge::enforced(limit, state, ask) }
     }
 
-    /// In this role, and with this intent.
+    /// Sets the role and the intent.
     #[must_use]
     pub fn with(self, role: Role, intent: Intent) -> Charge<'a> {
         Charge { role, intent, ..self }
@@ -57,20 +57,20 @@ impl<'a> Charge<'a> {
         self.role
     }
 
-    /// This limit's own answer, once checked. A limit that admits a request which another refuses
-    /// says allowed, and was not charged.
+    /// This limit's own answer, after the check. If this limit admits a request and another refuses it, the
+    /// answer is allowed, but nothing was charged.
     pub fn decision(&self) -> Option<&Decision> {
         self.checked.as_ref().map(|checked| &checked.decision)
     }
 
-    /// What was charged to this limit; `None` if nothing was, or the receipt was taken already.
+    /// Takes the receipt of this limit's charge; `None` if nothing was charged, or if it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         self.checked.as_mut()?.receipt.take()
     }
 
     fn peek(&mut self, now_us: u64) -> Decision {
         if self.intent == Intent::Charge {
-            // First, so that a refusal too restarts the time of every key on a new clock.
+            // First, so that also a refusal restarts the time of every key on a new clock.
             self.limit.settle(self.state, now_us);
         }
         let decision = self.limit.peek(self.state, now_us, self.ask);
@@ -93,7 +93,7 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// One limit's answer, as a part of the answer of several.
+/// One limit's answer within the answer of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Whether it can refuse.
@@ -107,31 +107,31 @@ pub struct Part {
 /// The answer of several limits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Together {
-    /// Allowed if every enforced limit admits it, with the longest of their delays; denied with
-    /// the longest of their waits.
+    /// Allowed if every enforced limit admits the request, with the longest of their delays; otherwise
+    /// denied, with the longest of their waits.
     pub verdict: Verdict,
-    /// When denied, the index of the charge one must wait for longest; of several, the first.
+    /// When denied, the index of the charge with the longest wait; the first of several with the same wait.
     pub refused_by: Option<usize>,
     /// The tightest enforced limit; `None` without an enforced limit.
     pub tightest: Option<TightestLimit>,
-    /// How long until nothing is spent of any enforced limit.
+    /// How long until nothing of any enforced limit is spent.
     pub reset_after_us: u64,
 }
 
-/// The state of the tightest of several limits: the limit that refuses the request for longest; for an allowed
-/// request the limit that fits the fewest more such requests. Among equals it is the limit that resets last, then the
-/// one with the fewest units left, then the smallest: the order of the limits makes no difference.
+/// The state of the tightest of several limits. For a denied request that is the limit that refuses it for longest;
+/// for an allowed request, the limit that fits the fewest more such requests. Among equals it is the limit that resets
+/// last, then the one with the fewest units left, then the smallest: the order of the limits makes no difference.
 ///
 /// After a request that costs 10, a limit of 600 with 590 units left fits 59 more such requests: it is tighter than
-/// a limit of 100 with 99 left, of which each request takes 1.
+/// a limit of 100 with 99 units left, of which each request takes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TightestLimit {
     /// The limit's size.
     pub limit: u64,
     /// The units left of the limit.
     pub remaining: u64,
-    /// The number of further such requests that fit all enforced limits at this instant, as if looks were charged
-    /// too.
+    /// The number of further such requests that fit all enforced limits at this instant, as if limits that are only
+    /// read were charged too.
     pub requests_remaining: u64,
     /// How long until nothing of the limit is spent.
     pub reset_after_us: u64,
@@ -158,8 +158,8 @@ impl TightestLimit {
     }
 }
 
-/// Decides one request on several limits, and charges all of them or none; but for those that it only
-/// looks at.
+/// Decides one request on several limits, and charges all of them or none. Limits with [`Intent::Look`] are never
+/// charged.
 ///
 /// ```
 /// use tollgate_core::{Charge, Cost, Limit, check_all};
@@ -194,7 +194,8 @@ pub fn check_all(charges: &mut [Charge<'_>], now_us: u64) -> Together {
     Together::of(charges.iter().filter_map(|charge| charge.part(now_us)))
 }
 
-/// Deciding is pure: what fitted a moment ago, at the same time and state, still does.
+/// Charges every limit that the request fits. Deciding is pure, so what fitted in the first pass, at the same time
+/// and state, still fits.
 fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
     for charge in charges {
         let is_allowed = charge.decision().is_some_and(Decision::is_allowed);
@@ -205,7 +206,7 @@ fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
 }
 
 impl Together {
-    /// What the answers come to.
+    /// Combines the answers of the limits into one.
     #[inline]
     pub fn of(parts: impl IntoIterator<Item = Part>) -> Together {
         let mut together = Together {

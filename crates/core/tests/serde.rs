@@ -54,7 +54,7 @@ fn limit_is_its_text() {
 }
 
 #[test]
-fn limit_that_is_refused_as_text_is_refused_with_the_same_words() {
+fn limit_is_refused_with_the_same_message_as_its_text() {
     let text = "token-bucket capacity=0 refill=1/s";
     assert_eq!(problem::<Limit>(json!(text)), text.parse::<Limit>().unwrap_err().to_string());
     let expected = "a limit like `token-bucket capacity=60 refill=1/s`";
@@ -108,7 +108,7 @@ fn receipt_has_a_cost_and_a_place() {
 }
 
 #[test]
-fn cost_that_is_no_cost_is_refused() {
+fn cost_out_of_range_is_refused() {
     assert_eq!(problem::<Cost>(json!(0)), "cost is 0; use at least 1");
     let fields = json!({ "cost": MAX_UNITS + 1, "place": { "entry": { "at_us": 3 } } });
     assert!(problem::<Receipt>(fields).starts_with("cost is 9007199254740992; use at most"));

@@ -1,6 +1,6 @@
-//! What a client is told in headers: the IETF's pair, the classic three, and when to come back.
+//! The headers with a client's quota: the IETF's pair, the classic three, and `Retry-After`.
 //!
-//! - `fields`: structured fields, as far as they are needed here; `number`: values that are numbers
+//! - `fields`: the structured fields that these headers need; `number`: values that are numbers
 
 mod fields;
 mod number;
@@ -11,7 +11,7 @@ use ::http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use ::http::{Response, StatusCode};
 use tollgate_limiter::Scope;
 
-use self::fields::{Item, Quoted, Standings, seconds};
+use self::fields::{FieldItem, PreparedItem, QuotedName, seconds};
 use self::number::number;
 use super::outcome::{Outcome, Policy};
 use super::problem::{Reason, Refusal};
@@ -22,14 +22,14 @@ pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// As many limits as a list has, so that it fits what proxies take: the tightest.
+/// The most limits in a list, so that proxies accept its length. The list has the tightest limits.
 const MOST_ITEMS: usize = 8;
 
-/// Which headers clients are told by; all of them, unless said otherwise.
+/// The families of headers that responses have; by default all of them.
 ///
 /// | family | headers |
 /// |---|---|
-/// | IETF draft 10 | `RateLimit-Policy: "free";q=60;w=60`, `RateLimit: "free";r=12;t=5`; a list if several limits had a say |
+/// | IETF draft 10 | `RateLimit-Policy: "free";q=60;w=60`, `RateLimit: "free";r=12;t=5`; a list if several limits decided |
 /// | classic | `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds): of the tightest limit |
 /// | `Retry-After` | whole seconds, rounded up; on refusals, if waiting helps |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +41,14 @@ pub struct HeaderFamilies {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    QuotaHeaders,
+    Included,
     Omitted,
 }
 
 impl Family {
-    /// 1, or 0.
-    fn told(self) -> usize {
-        usize::from(self == Family::QuotaHeaders)
+    /// 1 if the family is included, otherwise 0.
+    fn count(self) -> usize {
+        usize::from(self == Family::Included)
     }
 }
 
@@ -61,9 +61,9 @@ impl Default for HeaderFamilies {
 impl HeaderFamilies {
     /// All of them.
     pub const ALL: HeaderFamilies = HeaderFamilies {
-        ietf: Family::QuotaHeaders,
-        classic: Family::QuotaHeaders,
-        retry_after: Family::QuotaHeaders,
+        ietf: Family::Included,
+        classic: Family::Included,
+        retry_after: Family::Included,
     };
 
     /// Without `RateLimit-Policy` and `RateLimit`.
@@ -88,16 +88,17 @@ impl HeaderFamilies {
         (self.ietf, self.classic) == (Family::Omitted, Family::Omitted)
     }
 
-    /// Adds what is to be told of an outcome at `wall_us`, microseconds since the Unix epoch.
+    /// Adds the headers for an outcome at `wall_us`, microseconds since the Unix epoch.
     ///
-    /// Where there are such headers already, from limits further in, lists get longer, and of the classic
-    /// three those stay that leave less.
+    /// If an inner layer has added such headers already, the lists become longer, and the classic three come from
+    /// the limit with less remaining.
     pub fn tell(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
         QuotaHeaders::of(outcome, self, || wall_us).write(headers);
         self.tell_when(outcome.verdict().retry_after_us(), headers);
     }
 
-    /// Adds what is to be told of a refusal at `wall_us`: the same, or only when to come back if nobody could decide.
+    /// Adds the headers for a refusal at `wall_us`: the same as for an outcome, or only `Retry-After` if no limit could
+    /// decide.
     pub fn tell_refusal(self, refusal: &Refusal<'_>, wall_us: u64, headers: &mut HeaderMap) {
         if let Reason::Quota(outcome) = refusal.reason() {
             QuotaHeaders::of(outcome, self, || wall_us).write(headers);
@@ -105,61 +106,61 @@ impl HeaderFamilies {
         self.tell_when(refusal.retry_after_us(), headers);
     }
 
-    /// Says when to come back, if that is known.
+    /// Adds `Retry-After`, if the wait is known.
     pub fn tell_when(self, retry_after_us: Option<u64>, headers: &mut HeaderMap) {
-        if let (Family::QuotaHeaders, Some(retry_us)) = (self.retry_after, retry_after_us) {
+        if let (Family::Included, Some(retry_us)) = (self.retry_after, retry_after_us) {
             let _ = headers.try_insert(RETRY_AFTER, number(seconds(retry_us).max(1)));
         }
     }
 }
 
-/// The headers that say how a client stands, but for `Retry-After`: for middleware, which adds them to the response later.
+/// The headers with a client's quota, without `Retry-After`. Middleware makes them when it decides, and adds them to the
+/// response later.
 #[derive(Clone, Debug, Default)]
 pub enum QuotaHeaders {
-    /// None.
+    /// No headers.
     #[default]
     Nothing,
-    /// Of one limit, whose constant parts are written already.
+    /// The headers of one limit, whose constant parts were written before.
     One {
         /// The constant parts.
         ready: Arc<PreparedHeaders>,
-        /// The others.
-        standing: Standing,
+        /// The parts that change.
+        standing: LimitQuota,
     },
-    /// Of several limits.
-    Several(Box<Lists>),
+    /// The headers of several limits.
+    Several(Box<QuotaLists>),
 }
 
-/// How a client stands with one limit.
+/// A client's quota under one limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct LimitQuota {
     families: HeaderFamilies,
     remaining: u64,
     more_after_us: Option<u64>,
     reset_s: u64,
 }
 
-/// How a client stands with several limits.
+/// A client's quota under several limits.
 #[derive(Clone, Debug)]
-pub struct Lists {
+pub struct QuotaLists {
     ietf: Option<(HeaderValue, HeaderValue)>,
-    /// The limit, what remains of it, and when all of it does.
+    /// The limit's size, its remaining units, and its reset in Unix seconds.
     classic: Option<(u64, u64, u64)>,
 }
 
 impl QuotaHeaders {
-    /// Returns the headers for what was decided. `wall_us` is asked for the time only if a header has one.
+    /// Returns the headers for an outcome. Calls `wall_us` only if a header needs the time.
     pub fn of(
         outcome: &Outcome<'_>,
         families: HeaderFamilies,
         wall_us: impl FnOnce() -> u64,
     ) -> QuotaHeaders {
-        if is_beside_the_point(outcome) {
+        if would_be_untrue(outcome) {
             return QuotaHeaders::Nothing;
         }
-        let ietf = if families.ietf == Family::QuotaHeaders { lists(outcome) } else { None };
-        let tightest =
-            if families.classic == Family::QuotaHeaders { outcome.tightest() } else { None };
+        let ietf = if families.ietf == Family::Included { lists(outcome) } else { None };
+        let tightest = if families.classic == Family::Included { outcome.tightest() } else { None };
         let classic = tightest.map(|policy| {
             let decided = policy.decision().decided();
             (decided.limit, decided.remaining, reset_s(&policy, wall_us()))
@@ -167,11 +168,10 @@ impl QuotaHeaders {
         if ietf.is_none() && classic.is_none() {
             return QuotaHeaders::Nothing;
         }
-        QuotaHeaders::Several(Box::new(Lists { ietf, classic }))
+        QuotaHeaders::Several(Box::new(QuotaLists { ietf, classic }))
     }
 
-    /// Tells it with a response. One that a limit further in refuses says already how its client stands with
-    /// that one.
+    /// Adds the headers to a response. A response that an inner limit refused keeps that limit's classic headers.
     #[inline]
     pub fn add_to<R>(self, response: &mut Response<R>) {
         if let QuotaHeaders::Nothing = self {
@@ -180,7 +180,7 @@ impl QuotaHeaders {
         self.add_beside(response.status(), response.headers_mut());
     }
 
-    /// Beside what a limit further in has told.
+    /// Adds the headers to the ones of an inner limit.
     fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
         let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
         if is_refused && headers.contains_key(REMAINING) {
@@ -205,7 +205,7 @@ impl QuotaHeaders {
             QuotaHeaders::Nothing => {}
             QuotaHeaders::One { ready, standing } => {
                 let HeaderFamilies { ietf, classic, .. } = standing.families;
-                make_room(headers, 2 * ietf.told() + 3 * classic.told());
+                make_room(headers, 2 * ietf.count() + 3 * classic.count());
                 ready.write(&standing, headers);
             }
             QuotaHeaders::Several(lists) => {
@@ -222,13 +222,13 @@ impl QuotaHeaders {
     }
 }
 
-/// Who was let go because the store failed can be told nothing that is true.
-fn is_beside_the_point(outcome: &Outcome<'_>) -> bool {
+/// Whether no header would be true: the request was admitted because the store failed.
+fn would_be_untrue(outcome: &Outcome<'_>) -> bool {
     outcome.is_degraded() && outcome.is_allowed()
 }
 
-/// When there is more, counted from when the response leaves: a request that is delayed has some of it behind
-/// it.
+/// The time until more remains, counted from when the response is sent: the delay of a delayed request has passed by
+/// then.
 fn more_after_us_of(outcome: &Outcome<'_>, policy: &Policy<'_>) -> Option<u64> {
     let delay_us = outcome.delayed_us();
     policy.more_after_us().map(|more_after_us| more_after_us.saturating_sub(delay_us))
@@ -238,26 +238,26 @@ fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
     seconds(wall_us.saturating_add(policy.decision().decided().reset_after_us))
 }
 
-/// At once, while there are few headers to be moved, and for the length that a framework adds.
+/// Reserves memory for all headers at once, while there are few to be moved, and for the length that a framework adds.
 fn make_room(headers: &mut HeaderMap, more: usize) {
     let _ = headers.try_reserve(more + 1);
 }
 
-// A response that has more headers than can be, 32,768, goes without.
+// A response that already has the most headers possible, 32,768, is sent without these.
 
 fn write_ietf(headers: &mut HeaderMap, (policy, standing): (HeaderValue, HeaderValue)) {
     let _ = headers.try_append(POLICY, policy);
     let _ = headers.try_append(RATELIMIT, standing);
 }
 
-/// Unless those of a limit further in leave less.
+/// Writes the classic headers, unless an inner limit has written some with less remaining.
 fn write_classic(
     headers: &mut HeaderMap,
     remaining: u64,
     reset_s: u64,
     limit: impl FnOnce() -> HeaderValue,
 ) {
-    // An entry would tell first whether there is one, and takes longer.
+    // Appends first and looks afterwards: `entry` would look first, and takes longer.
     match headers.try_append(REMAINING, number(remaining)) {
         Ok(false) => {}
         Ok(true) if yields(headers, remaining) => return,
@@ -268,8 +268,8 @@ fn write_classic(
     let _ = headers.try_insert(RESET, number(reset_s));
 }
 
-/// Whether a limit further in leaves no more than `remaining`, which stands behind what that one has told. One of
-/// the two stays.
+/// Returns whether an inner limit has at most `remaining` left, and removes the larger of the two values. The value of
+/// this limit is the last one.
 fn yields(headers: &mut HeaderMap, remaining: u64) -> bool {
     let mut theirs: Vec<_> = headers.get_all(REMAINING).iter().cloned().collect();
     let own = theirs.pop();
@@ -282,33 +282,33 @@ fn yields(headers: &mut HeaderMap, remaining: u64) -> bool {
     yields
 }
 
-/// The two lists, with an item for each limit; `None` without one.
+/// Returns the two lists, with an item for each limit; `None` without a limit.
 fn lists(outcome: &Outcome<'_>) -> Option<(HeaderValue, HeaderValue)> {
     let (mut policies, mut standings) = (Vec::new(), Vec::new());
     for policy in outcome.tightest_of(MOST_ITEMS) {
-        let name = Quoted::new(policy.name());
+        let name = QuotedName::new(policy.name());
         let decision = policy.decision();
-        push(&mut policies, &Item::policy(&name, decision.limit(), policy.limit()));
+        push(&mut policies, &FieldItem::policy(&name, decision.limit(), policy.limit()));
         push(
             &mut standings,
-            &Item::standing(&name, decision.remaining(), more_after_us_of(outcome, &policy)),
+            &FieldItem::standing(&name, decision.remaining(), more_after_us_of(outcome, &policy)),
         );
     }
     let value = |list: &[u8]| HeaderValue::from_bytes(list).ok().filter(|_| !list.is_empty());
     Some((value(&policies)?, value(&standings)?))
 }
 
-fn push(list: &mut Vec<u8>, item: &Item) {
+fn push(list: &mut Vec<u8>, item: &FieldItem) {
     if !list.is_empty() {
         list.extend_from_slice(b", ");
     }
     list.extend_from_slice(item.as_bytes());
 }
 
-/// What is always the same for one limit, written once.
+/// The constant parts of one limit's headers, written once.
 #[derive(Debug)]
 pub struct PreparedHeaders {
-    standings: Standings,
+    standings: PreparedItem,
     policy: HeaderValue,
     size: u64,
     limit: HeaderValue,
@@ -317,16 +317,16 @@ pub struct PreparedHeaders {
 impl PreparedHeaders {
     /// Writes the constant parts of the headers of a limit.
     pub fn new(scope: &Scope) -> PreparedHeaders {
-        let name = Quoted::new(scope.name());
+        let name = QuotedName::new(scope.name());
         let size = scope.limit().size();
-        let policy = Item::policy(&name, size, scope.limit());
-        // OK because an item is of letters that print.
+        let policy = FieldItem::policy(&name, size, scope.limit());
+        // OK because an item has printable characters only.
         let policy = HeaderValue::from_bytes(policy.as_bytes());
         let policy = policy.unwrap_or(HeaderValue::from_static(""));
-        PreparedHeaders { standings: Standings::new(&name), policy, size, limit: number(size) }
+        PreparedHeaders { standings: PreparedItem::new(&name), policy, size, limit: number(size) }
     }
 
-    /// [`QuotaHeaders::of`] an outcome of this one limit, quicker.
+    /// Does what [`QuotaHeaders::of`] does for an outcome of this one limit, faster.
     #[inline]
     pub fn note(
         self: &Arc<Self>,
@@ -335,33 +335,33 @@ impl PreparedHeaders {
         wall_us: impl FnOnce() -> u64,
         told: &mut QuotaHeaders,
     ) {
-        if families.are_none() || is_beside_the_point(outcome) {
+        if families.are_none() || would_be_untrue(outcome) {
             return;
         }
         let single = outcome.single().filter(|own| own.decision().limit() == self.size);
-        // A share of the limit, as after a failure of the store, is another limit.
+        // After a failure of the store, a share of the limit may decide, which has another size.
         let Some(policy) = single else {
             *told = QuotaHeaders::of(outcome, families, wall_us);
             return;
         };
         let (mut more_after_us, mut reset) = (None, 0);
-        if families.ietf == Family::QuotaHeaders {
+        if families.ietf == Family::Included {
             more_after_us = more_after_us_of(outcome, &policy);
         }
-        if families.classic == Family::QuotaHeaders {
+        if families.classic == Family::Included {
             reset = reset_s(&policy, wall_us());
         }
         let remaining = policy.decision().remaining();
-        let standing = Standing { families, remaining, more_after_us, reset_s: reset };
+        let standing = LimitQuota { families, remaining, more_after_us, reset_s: reset };
         *told = QuotaHeaders::One { ready: Arc::clone(self), standing };
     }
 
-    fn write(&self, standing: &Standing, headers: &mut HeaderMap) {
-        let Standing { families, remaining, more_after_us, reset_s } = *standing;
-        if families.classic == Family::QuotaHeaders {
+    fn write(&self, standing: &LimitQuota, headers: &mut HeaderMap) {
+        let LimitQuota { families, remaining, more_after_us, reset_s } = *standing;
+        if families.classic == Family::Included {
             write_classic(headers, remaining, reset_s, || self.limit.clone());
         }
-        if families.ietf == Family::QuotaHeaders
+        if families.ietf == Family::Included
             && let Some(standing) = self.standings.value(remaining, more_after_us)
         {
             write_ietf(headers, (self.policy.clone(), standing));
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_limits_the_one_that_leaves_less_is_told() {
+    fn classic_headers_are_of_the_limit_with_less_remaining() {
         for (theirs, own, want) in [
             (&["3"][..], 4, &["3"][..]),
             (&["4"], 4, &["4"]),
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_full_of_headers_goes_as_it_is() {
+    fn response_with_the_most_headers_is_unchanged() {
         let mut headers = HeaderMap::new();
         while let Ok(name) = HeaderName::try_from(format!("x-{}", headers.len())) {
             if headers.try_insert(name, HeaderValue::from_static("")).is_err() {

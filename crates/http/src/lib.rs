@@ -2,8 +2,8 @@
 //!
 //! Use it through the crate `tollgate`, as `tollgate::http`, which also re-exports [`tollgate_identity`].
 //!
-//! - `outcome`: what was decided about a request, by a limit or by rules
-//! - `headers`: how an allowed and a refused client stand; `problem`: the answer to a refused one
+//! - `outcome`: the decision about a request, by a limit or by rules
+//! - `headers`: the headers with the client's quota; `problem`: the response to a refused request
 
 mod headers;
 mod outcome;

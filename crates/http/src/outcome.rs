@@ -1,4 +1,4 @@
-//! What was decided about a request, by one limit or by rules.
+//! The decision about a request, by one limit or by rules.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -10,21 +10,21 @@ use tollgate_limiter::Decision;
 use tollgate_limiter::Scope;
 use tollgate_rules::{RulePart, Ruling};
 
-/// What was decided about a request, by one limit or by rules.
+/// The decision about a request, by one limit or by rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'o> {
-    by: By<'o>,
-    /// Whether this is how a client stands, and not what became of a request.
+    by: OutcomeSource<'o>,
+    /// Whether this was read from the limits, and is not the decision about a request.
     is_look: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum By<'o> {
+enum OutcomeSource<'o> {
     Limit { scope: &'o Scope, decision: &'o Decision, cost: u64 },
     Rules(&'o Ruling),
 }
 
-/// A limit that had a say, and how it stands. What only watches is none.
+/// A limit that took part in a decision, and its answer. Shadow rules are excluded.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'o> {
     name: &'o str,
@@ -34,17 +34,17 @@ pub struct Policy<'o> {
 }
 
 impl<'o> Outcome<'o> {
-    /// What a limit says of a request that costs so much.
+    /// The decision of one limit about a request of this cost.
     pub fn of_limit(scope: &'o Scope, decision: &'o Decision, cost: u64) -> Outcome<'o> {
-        Outcome { by: By::Limit { scope, decision, cost }, is_look: false }
+        Outcome { by: OutcomeSource::Limit { scope, decision, cost }, is_look: false }
     }
 
-    /// What rules say.
+    /// The decision of rules.
     pub fn of_rules(ruling: &'o Ruling) -> Outcome<'o> {
-        Outcome { by: By::Rules(ruling), is_look: false }
+        Outcome { by: OutcomeSource::Rules(ruling), is_look: false }
     }
 
-    /// The same of a look at the limits, when the response is ready.
+    /// Marks the outcome as read from the limits when the response is ready, not as the decision about a request.
     pub fn looked_at(self) -> Outcome<'o> {
         Outcome { is_look: true, ..self }
     }
@@ -57,8 +57,8 @@ impl<'o> Outcome<'o> {
     /// Yes or no, and when.
     pub fn verdict(&self) -> Verdict {
         match self.by {
-            By::Limit { decision, .. } => decision.verdict(),
-            By::Rules(ruling) => ruling.verdict(),
+            OutcomeSource::Limit { decision, .. } => decision.verdict(),
+            OutcomeSource::Rules(ruling) => ruling.verdict(),
         }
     }
 
@@ -70,8 +70,8 @@ impl<'o> Outcome<'o> {
     /// Whether the store failed, and this was decided without it.
     pub fn is_degraded(&self) -> bool {
         match self.by {
-            By::Limit { decision, .. } => decision.is_degraded(),
-            By::Rules(ruling) => ruling.is_degraded(),
+            OutcomeSource::Limit { decision, .. } => decision.is_degraded(),
+            OutcomeSource::Rules(ruling) => ruling.is_degraded(),
         }
     }
 
@@ -94,11 +94,13 @@ impl<'o> Outcome<'o> {
         self.ruling().is_some_and(Ruling::is_blocked)
     }
 
-    /// Whose refusal one must wait for longest: a rule's name, or the limit's.
+    /// Returns the name of the rule, or of the limit, that refuses with the longest wait.
     pub fn refused_by(&self) -> Option<&'o str> {
         match self.by {
-            By::Limit { scope, decision, .. } => (!decision.is_allowed()).then(|| scope.name()),
-            By::Rules(ruling) => ruling.refused_by().map(|part| part.name().name()),
+            OutcomeSource::Limit { scope, decision, .. } => {
+                (!decision.is_allowed()).then(|| scope.name())
+            }
+            OutcomeSource::Rules(ruling) => ruling.refused_by().map(|part| part.name().name()),
         }
     }
 
@@ -106,20 +108,20 @@ impl<'o> Outcome<'o> {
     /// client's tier. `None` for an allowed request and for a [blocked](Self::is_blocked) one.
     pub fn refusing_limit(&self) -> Option<&'o str> {
         match self.by {
-            By::Limit { .. } => self.refused_by(),
-            By::Rules(ruling) => ruling.refused_by().and_then(|part| part.limit_name()),
+            OutcomeSource::Limit { .. } => self.refused_by(),
+            OutcomeSource::Rules(ruling) => ruling.refused_by().and_then(|part| part.limit_name()),
         }
     }
 
-    /// What rules said, if it was rules.
+    /// Returns the ruling, if rules decided.
     pub fn ruling(&self) -> Option<&'o Ruling> {
         match self.by {
-            By::Limit { .. } => None,
-            By::Rules(ruling) => Some(ruling),
+            OutcomeSource::Limit { .. } => None,
+            OutcomeSource::Rules(ruling) => Some(ruling),
         }
     }
 
-    /// The names of all who refuse it, in the order of the rules.
+    /// Returns the names of all rules, or of the limit, that refuse the request, in the order of the rules.
     pub fn refusers(&self) -> impl Iterator<Item = &'o str> {
         let one = self.single().and_then(|_| self.refused_by());
         let refuses = |part: &RulePart<'_>| !part.is_allowed() && !part.is_shadow();
@@ -127,7 +129,7 @@ impl<'o> Outcome<'o> {
         one.into_iter().chain(parts.filter(refuses).map(|part| part.name().name()))
     }
 
-    /// Every limit that had a say, in the order of the rules.
+    /// Returns every limit that took part, in the order of the rules.
     pub fn policies(&self) -> impl Iterator<Item = Policy<'o>> {
         let parts = self.ruling().into_iter().flat_map(Ruling::rules);
         self.single().into_iter().chain(parts.filter(|part| !part.is_shadow()).filter_map(|part| {
@@ -136,35 +138,37 @@ impl<'o> Outcome<'o> {
         }))
     }
 
-    /// The only limit that had a say, if it was not rules.
+    /// Returns the single limit that decided; `None` if rules did.
     pub(crate) fn single(&self) -> Option<Policy<'o>> {
         match self.by {
-            By::Limit { scope, decision, cost } => {
+            OutcomeSource::Limit { scope, decision, cost } => {
                 Some(Policy { name: scope.name(), limit: scope.limit(), decision, cost })
             }
-            By::Rules(_) => None,
+            OutcomeSource::Rules(_) => None,
         }
     }
 
-    /// Whether it is this limit, and no other, that decided.
+    /// Whether this limit alone decided.
     pub fn is_of(&self, own: &Scope) -> bool {
-        matches!(self.by, By::Limit { scope, .. } if ptr::eq(scope, own))
+        matches!(self.by, OutcomeSource::Limit { scope, .. } if ptr::eq(scope, own))
     }
 
-    /// The limit that a client should watch: who refuses it, one must wait for longest; of an allowed request,
-    /// the one that fits the fewest more like it, and of several such the one that takes longest to be whole.
+    /// Returns the limit that a client should watch. For a refused request it is the refusing limit with the longest
+    /// wait; for an allowed request the limit that fits the fewest more such requests, and among equals the one that
+    /// resets last.
     pub fn tightest(&self) -> Option<Policy<'o>> {
         self.policies().min_by_key(|policy| self.tightness(policy))
     }
 
-    /// The tightest limits that had a say, in the order of the rules.
+    /// Returns the tightest limits that took part, in the order of the rules.
     pub(crate) fn tightest_of(&self, most: usize) -> Vec<Policy<'o>> {
         let mut policies: Vec<_> = self.policies().enumerate().collect();
         let is_twice =
             self.ruling().is_some_and(|ruling| ruling.rules().any(|part| part.request() > 0));
         if policies.len() > most || is_twice {
             policies.sort_by_cached_key(|(_, policy)| self.tightness(policy));
-            // Of several sets of attributes, a rule tells what is tightest: a client cannot tell one from another.
+            // A rule that several sets of attributes match is listed once, with its tightest limit: a client could not
+            // tell the others apart.
             let mut told = HashSet::new();
             policies.retain(|(_, policy)| told.insert(policy.name));
             policies.truncate(most);
@@ -173,7 +177,7 @@ impl<'o> Outcome<'o> {
         policies.into_iter().map(|(_, policy)| policy).collect()
     }
 
-    /// The less, the tighter.
+    /// A sort key: the lower, the tighter.
     fn tightness(&self, policy: &Policy<'_>) -> (bool, u64, u64) {
         let decided = policy.decision.decided();
         let is_refuser = !decided.is_allowed() && self.refused_by() == Some(policy.name);

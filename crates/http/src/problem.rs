@@ -1,4 +1,4 @@
-//! Why a request does not go, and how its client is told (RFC 9457).
+//! Why a request is refused, and the response to its client (RFC 9457).
 
 use std::time::Duration;
 
@@ -12,49 +12,49 @@ use super::outcome::{Outcome, Policy};
 use tollgate_identity::{InvalidToken, Unwelcome};
 use tollgate_rules::Ruling;
 
-/// The IETF's name for a quota that is spent.
+/// The IETF's problem type for a spent quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// When to ask again, if a failing store does not say.
+/// The wait to report when a failing store gives none.
 const AGAIN_US: u64 = 1_000_000;
 
-/// A request that does not go.
+/// The refusal of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'o> {
     reason: Reason<'o>,
-    /// Instead of the reason's own.
+    /// Replaces the reason's own status.
     status: Option<StatusCode>,
 }
 
-/// Why a request does not go.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Reason<'o> {
     /// A quota is spent: 429. Or a rule [blocks](Outcome::is_blocked) the request: 403, because a client that gets a
     /// 429 comes back.
     Quota(Outcome<'o>),
-    /// Nobody could decide, and a rule says that nobody goes then: 503.
+    /// The store could not decide, and a rule says to refuse requests then: 503.
     Undecided(&'o Error),
-    /// Its token is not genuine, and such requests are not wanted: 401.
+    /// The request's token is not valid, and the settings refuse such requests: 401.
     Token(InvalidToken),
 }
 
 impl<'o> From<&'o Unwelcome> for Reason<'o> {
-    /// 401, or 429 after too many bad tokens of its address.
+    /// Gives 401, or 429 after too many invalid tokens from the same address.
     fn from(unwelcome: &'o Unwelcome) -> Reason<'o> {
         match (unwelcome.invalid(), unwelcome.refusal()) {
             (Some(invalid), _) => Reason::Token(invalid),
             (None, Some((verifications, decision))) => {
                 Reason::Quota(Outcome::of_limit(verifications, decision, 1))
             }
-            // Not reached: it is one or the other.
+            // Not reached: one of the two is always set.
             (None, None) => Reason::Token(InvalidToken::Malformed),
         }
     }
 }
 
 impl Reason<'_> {
-    /// In a word, for a header or a log: `quota`, `blocked`, `token`, `store-failed` or `undecided`.
+    /// Returns the reason as one word, for a header or a log: `quota`, `blocked`, `token`, `store-failed` or `undecided`.
     pub fn word(&self) -> &'static str {
         match self {
             Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
@@ -76,18 +76,18 @@ impl Reason<'_> {
 }
 
 impl<'o> Refusal<'o> {
-    /// A request that does not go, for this reason.
+    /// A refusal for this reason.
     pub fn new(reason: Reason<'o>) -> Refusal<'o> {
         Refusal { reason, status: None }
     }
 
-    /// The same, told with another status: for a proxy that understands few.
+    /// Sets another status, for proxies that understand only a few.
     #[must_use]
     pub fn with_status(self, status: StatusCode) -> Refusal<'o> {
         Refusal { status: Some(status), ..self }
     }
 
-    /// Why.
+    /// The reason for the refusal.
     pub fn reason(&self) -> &Reason<'o> {
         &self.reason
     }
@@ -115,19 +115,19 @@ impl<'o> Refusal<'o> {
         }
     }
 
-    /// In a sentence, for a person.
+    /// Returns the reason as a sentence, for a person.
     pub fn detail(&self) -> String {
         match &self.reason {
             Reason::Quota(outcome) => quota_detail(outcome),
-            // What went wrong is for the log: it may name servers.
+            // The cause is only logged, because it may name servers.
             Reason::Undecided(Error::Store(_)) => "the store of limits does not answer".to_owned(),
             Reason::Undecided(_) => "no limit can be decided for this request".to_owned(),
             Reason::Token(invalid) => format!("the token is not accepted: {invalid}"),
         }
     }
 
-    /// The response: the status and the [problem](Self::problem). How the client stands, and when to come back,
-    /// is for [`HeaderFamilies`](super::HeaderFamilies) to tell.
+    /// Returns the response, with the status and the [problem](Self::problem). The headers with the quota and the wait are
+    /// added by [`HeaderFamilies`](super::HeaderFamilies).
     pub fn response(&self) -> Response<Bytes> {
         let mut response = Response::new(self.problem());
         *response.status_mut() = self.status();
@@ -137,7 +137,7 @@ impl<'o> Refusal<'o> {
         response
     }
 
-    /// Tells whoever brought a bad token that one is wanted, unless the response says it already.
+    /// Adds `WWW-Authenticate` to the response to an invalid token, unless it has that header already.
     pub fn challenge(&self, headers: &mut HeaderMap) {
         if let Reason::Token(_) = self.reason
             && !headers.contains_key(WWW_AUTHENTICATE)
@@ -161,7 +161,7 @@ impl<'o> Refusal<'o> {
     pub fn problem(&self) -> Bytes {
         let mut problem = json!({
             "type": "about:blank",
-            // Of what happened, whatever it is told with.
+            // The title of the reason, also when another status was set.
             "title": self.reason.status().canonical_reason(),
             "status": self.status().as_u16(),
             "detail": self.detail(),

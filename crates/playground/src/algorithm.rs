@@ -8,15 +8,15 @@ use utoipa::ToSchema;
 use super::error::PlaygroundError;
 use super::fields::{given, number};
 
-/// The least and the most.
+/// The lowest and the highest accepted value.
 type Range = (f64, f64);
 
-/// Of requests, tokens or places; of a window, in seconds; and of what comes back or leaks, in units a second.
+/// The ranges of sizes, in requests or tokens; of windows, in seconds; and of refill and leak rates, in units a second.
 const SIZES: Range = (1.0, 1_000.0);
 const WINDOWS: Range = (0.1, 3_600.0);
 const RATES: Range = (0.01, 1_000.0);
 
-/// The longest time that a rate is told over, in seconds.
+/// The longest period of a rate, in seconds.
 const MAX_RATE_S: f64 = 1e6;
 
 /// An algorithm to play with.
@@ -36,43 +36,43 @@ pub enum Algorithm {
     LeakyBucket,
 }
 
-/// What can be changed of an algorithm. It may have those of the others as well, which it does not look at: a client
-/// may send the same to all.
+/// The parameters of an algorithm. Parameters of other algorithms are accepted and ignored, so that a client may send
+/// the same parameters to all.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundConfig)]
 pub(crate) struct Parameters {
-    /// Of a window or a log: how many requests.
+    /// The most requests in a window or a log.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_requests: Option<f64>,
-    /// Of a window or a log: in how many seconds.
+    /// The length of a window or a log, in seconds.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = f64, required = false, minimum = 0.1, maximum = 3600, default = 10)]
     window_seconds: Option<f64>,
-    /// Of a token bucket: how many it holds.
+    /// The capacity of a token bucket.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_tokens: Option<f64>,
-    /// Of a token bucket: how many come back a second.
+    /// The tokens that come back to a token bucket per second.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     refill_rate: Option<f64>,
-    /// Of a leaky bucket: how many it holds.
+    /// The capacity of a leaky bucket.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     capacity: Option<f64>,
-    /// Of a leaky bucket: how many leave a second.
+    /// The requests that leave a leaky bucket per second.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     leak_rate: Option<f64>,
-    /// Of a leaky bucket: whether requests are refused, or wait their turn.
+    /// Whether a leaky bucket refuses requests that come too soon, or delays them.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Mode, required = false, default = "policing")]
     mode: Option<Mode>,
 }
 
-/// What a leaky bucket does with a request that comes too soon.
+/// How a leaky bucket treats a request that comes too soon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[schema(as = PlaygroundMode)]
@@ -91,7 +91,7 @@ impl Mode {
     }
 }
 
-/// Of a text: of anything else, serde's own would say that it is no JSON.
+/// Reads a string first: for any other value, the message of serde's derived code would call it invalid JSON.
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Mode, D::Error> {
         let text = String::deserialize(json)?;
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for Mode {
 }
 
 impl Parameters {
-    /// The same, of a leaky bucket that does the other thing with a request that comes too soon.
+    /// Returns the same parameters with the other mode of a leaky bucket.
     pub(super) fn in_the_other_mode(self) -> Parameters {
         let mode = match self.mode.unwrap_or_default() {
             Mode::Policing => Mode::Shaping,
@@ -112,7 +112,7 @@ impl Parameters {
 }
 
 impl Algorithm {
-    /// All of them, in the order of the page.
+    /// All algorithms, in the order of the page.
     pub const ALL: [Algorithm; 5] = [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindowLog,
@@ -121,7 +121,7 @@ impl Algorithm {
         Algorithm::LeakyBucket,
     ];
 
-    /// Returns its name, as paths have it: `token-bucket`.
+    /// Returns the algorithm's name, as in a path: `token-bucket`.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::FixedWindow => "fixed-window",
@@ -132,12 +132,13 @@ impl Algorithm {
         }
     }
 
-    /// Returns the algorithm of this name, as paths have it.
+    /// Returns the algorithm of this name, as in a path.
     pub fn from_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// The limit with these parameters. Those of others are looked at, too: what is wrong is so for all.
+    /// Returns the limit with these parameters. Also checks the parameters of the other algorithms, so that a wrong value
+    /// is refused by all of them.
     pub(super) fn limit(self, own: &Parameters) -> Result<Limit, PlaygroundError> {
         let requests = size("maxRequests", own.max_requests)?;
         let window_us = (within("windowSeconds", own.window_seconds, 10.0, WINDOWS)? * 1e6).round();
@@ -168,7 +169,7 @@ fn size(name: &str, given: Option<f64>) -> Result<f64, PlaygroundError> {
     }
 }
 
-/// As limits have it: `1/6` for 0.16666666666666666 a second, so that ten of them are ten in a minute, and not eleven.
+/// Writes a rate as a fraction: `1/6` for 0.16666666666666666 a second, so that ten a minute are ten and not eleven.
 fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     let rate = within(name, given, 1.0, RATES)?;
     let (mut above, mut before) = ((1.0, 0.0), (0.0, 1.0));
@@ -176,7 +177,7 @@ fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     loop {
         let whole = rest.floor();
         let next = (whole * above.0 + before.0, whole * above.1 + before.1);
-        // As near as a number that somebody types is to what they mean, or as long as a time may be.
+        // Stops when the fraction is as near as a typed number is to the value meant, or the period is the longest.
         if next.1 > MAX_RATE_S {
             return Ok(format!("{}/{}", above.0, above.1));
         }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_rate_is_given_there_is_such_a_limit() {
+    fn any_rate_in_range_makes_a_limit() {
         for own in 0..10_000 {
             let rate = 0.01 + f64::from(own) * 0.099_998_7;
             let parameters = Parameters {

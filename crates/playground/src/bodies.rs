@@ -1,53 +1,53 @@
-//! What is sent to an algorithm and what is answered, as JSON.
+//! The requests to an algorithm and its answers, as JSON.
 
 use serde::{Deserialize, Serialize};
 use tollgate::{Decision, Scope};
 use utoipa::ToSchema;
 
 use super::algorithm::Parameters;
-use super::fields::{Whole, given, object};
+use super::fields::{WholeNumber, given, object};
 
-/// What is sent with a request.
+/// The body of a request.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundRequest)]
 pub struct RequestBody {
-    /// The parameters, where they are not the usual ones.
+    /// The parameters that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
     pub(super) config: Option<Parameters>,
 }
 
-/// What is sent with a burst.
+/// The body of a burst.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundBurst)]
 pub struct BurstBody {
-    /// The parameters, where they are not the usual ones.
+    /// The parameters that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
     pub(super) config: Option<Parameters>,
-    /// How many requests.
+    /// The number of requests.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 50, default = 10)]
-    pub(super) count: Option<Whole>,
+    pub(super) count: Option<WholeNumber>,
 }
 
-/// What an algorithm decided.
+/// The decision of an algorithm.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundDecision)]
 pub struct AnswerJson {
     /// Whether the request may go.
     allowed: bool,
-    /// How many more may go at this instant.
+    /// The number of further requests that would be allowed at this instant.
     #[schema(example = 9)]
     remaining: u64,
     /// The limit's size.
     #[schema(example = 10)]
     limit: u64,
-    /// After how many seconds a refused request may go; null if it may.
+    /// The seconds after which a refused request would be allowed; null for an allowed request.
     #[schema(required)]
     retry_after: Option<f64>,
-    /// How many seconds an allowed request waits its turn; null unless requests are shaped.
+    /// The seconds by which an allowed request is delayed; null unless requests are shaped.
     #[schema(required)]
     delay: Option<f64>,
 }
@@ -65,7 +65,7 @@ impl AnswerJson {
     }
 }
 
-/// That the counters are as they were at first.
+/// Says that the counters were reset.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundReset)]

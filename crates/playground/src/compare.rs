@@ -1,4 +1,4 @@
-//! What all algorithms make of the same traffic.
+//! Compares how all algorithms decide the same traffic.
 
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Limit, Mode, Verdict};
@@ -7,60 +7,60 @@ use utoipa::ToSchema;
 use super::algorithm::{Algorithm, Parameters};
 use super::configs::Configs;
 use super::error::PlaygroundError;
-use super::fields::{Whole, given, object};
+use super::fields::{WholeNumber, given, object};
 
-/// The most requests of a pattern, and the latest.
+/// The most requests of a pattern, and the latest time of one.
 const MAX_REQUESTS: usize = 2_000;
 const MAX_AT_MS: u64 = 3_600_000;
 
-/// The length of the window whose most requests are sought, unless the body has another.
+/// The default length of the window in which the most requests are searched for.
 const USUAL_WINDOW_MS: u64 = 10_000;
 
-/// The traffic begins then, or a little before: as a window of the limit does.
+/// The traffic begins at this time or a little before, at the start of a window of the limit.
 const BEGINS_US: u64 = 1_800_000_000_000_000;
 
-/// The traffic, and what it is sent to.
+/// The traffic, and the parameters of the algorithms it is sent to.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CompareRequest)]
 pub struct Traffic {
     #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
-    /// When requests come, in milliseconds from the beginning, in order.
+    /// The times of the requests, in milliseconds from the beginning, in order.
     #[serde(default)]
     #[schema(value_type = Vec<u64>, max_items = 2000, required = false)]
-    at_ms: Vec<Whole>,
-    /// Over how many milliseconds the worst is sought.
+    at_ms: Vec<WholeNumber>,
+    /// The length, in milliseconds, of the window in which the most requests are searched for.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 3_600_000, default = 10_000)]
-    window_ms: Option<Whole>,
+    window_ms: Option<WholeNumber>,
 }
 
-/// What an algorithm made of the traffic.
+/// The decisions of an algorithm on the traffic.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Compared)]
 pub struct Comparison {
-    /// A leaky bucket comes twice, once in each mode.
+    /// The algorithm. A leaky bucket is listed twice, once in each mode.
     algorithm: Algorithm,
     /// The algorithm with its numbers.
     limit: String,
-    /// Of each request, after how many milliseconds from the beginning it went; null if it was refused.
+    /// For each request, when it left, in milliseconds from the beginning; null if it was refused.
     goes_ms: Vec<Option<f64>>,
-    /// How many went.
+    /// The number of requests that were admitted.
     allowed: usize,
-    /// The most that went within any `window_ms` of this traffic.
+    /// The most requests that left within any `window_ms` of this traffic.
     worst: usize,
-    /// When those milliseconds began.
+    /// When that window began.
     worst_from_ms: f64,
-    /// The proven bound: the most that can go within any `window_ms`, whatever the traffic is.
+    /// The proven bound: the most requests that can leave within any `window_ms` of any traffic.
     bound: u64,
 }
 
-/// Sends the same traffic to every algorithm, at times of its own. Charges nothing.
+/// Sends the same traffic to every algorithm, at simulated times. Charges nothing to any session.
 pub fn compare(traffic: Traffic) -> Result<Vec<Comparison>, PlaygroundError> {
-    let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
-    let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
+    let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |WholeNumber(window_ms)| window_ms);
+    let at_ms: Vec<_> = traffic.at_ms.iter().map(|WholeNumber(at_ms)| *at_ms).collect();
     check(&at_ms, window_ms)?;
     let config = traffic.config.unwrap_or_default();
     let compared = |(algorithm, parameters): (Algorithm, Parameters)| {
@@ -120,7 +120,7 @@ impl Comparison {
     }
 }
 
-/// The most requests of cost 1 that can go within a window, whatever the traffic is.
+/// The most requests of cost 1 that can leave within a window, for any traffic.
 fn bound(limit: &Limit, window_us: u64) -> u64 {
     match limit {
         // A shaping bucket admits a burst, and delays its requests so that they go 1/leak apart. Rounding up to whole
@@ -134,7 +134,7 @@ fn bound(limit: &Limit, window_us: u64) -> u64 {
     }
 }
 
-/// The most that went within a window, the end excluded, and when that began.
+/// Returns the most requests that left within a window, its end excluded, and when that window began.
 fn worst(went_us: &[u64], window_us: u64) -> (usize, u64) {
     let mut worst = (0, 0);
     let mut first = 0;
@@ -142,7 +142,7 @@ fn worst(went_us: &[u64], window_us: u64) -> (usize, u64) {
         while went_us[first] + window_us <= *went {
             first += 1;
         }
-        // OK because the first is never after this one: a window is not empty.
+        // OK because the first request is never after this one: a window is not empty.
         let count = at - first + 1;
         if count > worst.0 {
             worst = (count, went_us[first]);

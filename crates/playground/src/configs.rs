@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::algorithm::{Algorithm, Parameters};
 use super::fields::object;
 
-/// The parameters of each algorithm, where they are not the usual ones.
+/// The parameters of each algorithm that differ from the defaults.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[schema(as = PlaygroundConfigs)]

@@ -8,7 +8,7 @@ pub enum PlaygroundError {
     /// A number is out of range: the message says which, and what to use.
     #[error("{0}")]
     Invalid(String),
-    /// Too many play at the moment.
+    /// Too many sessions are active at the moment.
     #[error("too many play at the moment")]
     Busy {
         /// How long to wait, if that is known.

@@ -8,55 +8,55 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use tollgate_core::MAX_UNITS;
 
-/// Reads a field that is there; `null` is not the same as an absent field.
+/// Reads a field that is present; `null` is not the same as an absent field.
 pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
-/// A whole number below 2^53: larger ones are not the same in every language.
+/// A whole number below 2^53: larger numbers are not exact in every language.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole(pub(super) u64);
+pub(super) struct WholeNumber(pub(super) u64);
 
-impl<'de> Deserialize<'de> for Whole {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Whole, D::Error> {
-        struct OfWhole;
+impl<'de> Deserialize<'de> for WholeNumber {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<WholeNumber, D::Error> {
+        struct WholeNumberVisitor;
 
-        impl Visitor<'_> for OfWhole {
-            type Value = Whole;
+        impl Visitor<'_> for WholeNumberVisitor {
+            type Value = WholeNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number up to {MAX_UNITS}")
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Whole, E> {
+            fn visit_u64<E: Error>(self, number: u64) -> Result<WholeNumber, E> {
                 match number {
-                    0..=MAX_UNITS => Ok(Whole(number)),
+                    0..=MAX_UNITS => Ok(WholeNumber(number)),
                     _ => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
                 }
             }
 
-            /// `5.0` and `5e0` are 5: some languages write all their numbers so.
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Whole, E> {
-                // OK because those up to 2^53 are the same as a float; what is not 0 or more becomes 0.
+            /// Accepts `5.0` and `5e0` as 5: some languages write all numbers in this way.
+            fn visit_f64<E: Error>(self, number: f64) -> Result<WholeNumber, E> {
+                // OK because whole numbers up to 2^53 are exact as a float; negative numbers and NaN become 0.
                 let whole = number as u64;
                 match whole {
-                    0..=MAX_UNITS if whole as f64 == number => Ok(Whole(whole)),
+                    0..=MAX_UNITS if whole as f64 == number => Ok(WholeNumber(whole)),
                     _ => Err(E::invalid_value(Unexpected::Float(number), &self)),
                 }
             }
         }
 
-        json.deserialize_u64(OfWhole)
+        json.deserialize_u64(WholeNumberVisitor)
     }
 }
 
-/// Reads a number. `null`, as which some languages write NaN, is not the same as an absent field.
+/// Reads a number. `null` is not the same as an absent field; some languages write NaN as `null`.
 pub(super) fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, D::Error> {
-    struct OfNumber;
+    struct NumberVisitor;
 
-    impl Visitor<'_> for OfNumber {
+    impl Visitor<'_> for NumberVisitor {
         type Value = f64;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ pub(super) fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, 
             Ok(number)
         }
 
-        // Those that a float does not have are out of every range.
+        // Numbers that a float cannot represent are out of every range.
         fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
             Ok(number as f64)
         }
@@ -77,18 +77,18 @@ pub(super) fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, 
         }
     }
 
-    json.deserialize_f64(OfNumber).map(Some)
+    json.deserialize_f64(NumberVisitor).map(Some)
 }
 
-/// Reads an object, or `null` as none. Serde would take an array for the fields in their order.
+/// Reads an object; `null` gives `None`. Serde's derived code would also accept an array with the fields in order.
 pub(super) fn object<'de, D, T>(json: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct OfObject<T>(PhantomData<T>);
+    struct ObjectVisitor<T>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for OfObject<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
         type Value = Option<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,5 +104,5 @@ where
         }
     }
 
-    json.deserialize_any(OfObject(PhantomData))
+    json.deserialize_any(ObjectVisitor(PhantomData))
 }

@@ -1,9 +1,9 @@
-//! The playground: algorithms to send requests to. Each session has counters of its own, and spends nothing of anybody
-//! else's limits.
+//! The playground: algorithms to send requests to. Each session has its own counters, and does not use up any other
+//! limit.
 //!
-//! [`Playground`] decides a session's requests and shows how it stands; [`compare`] shows what all algorithms make of the
-//! same traffic. How they are reached over HTTP is the server's: it reads the bodies, which are types of this crate, and
-//! turns each [`PlaygroundError`] into an answer.
+//! [`Playground`] decides a session's requests and shows its state; [`compare`] shows how all algorithms decide the same
+//! traffic. The server provides the HTTP interface: it reads the bodies, which are types of this crate, and turns each
+//! [`PlaygroundError`] into a response.
 //!
 //! ```
 //! # use tollgate_playground::{Algorithm, BurstBody, Playground, Session};
@@ -20,7 +20,7 @@
 //! ```
 //!
 //! - `play`: sessions send requests to algorithms; `bodies`: the requests and answers as JSON
-//! - `state`: how a session stands with every algorithm; `compare`: algorithms side by side
+//! - `state`: a session's state under every algorithm; `compare`: algorithms side by side
 //! - `algorithm`: one algorithm and its parameters; `configs`: the parameters of all of them
 //! - `session`: a session and its cookie; `sessions`: at most a fixed number of sessions
 //! - `fields`: how fields of bodies are read

@@ -8,9 +8,9 @@ use tollgate::{Decision, Limit, Limiter, OnFailure, Scope};
 use super::algorithm::{Algorithm, Parameters};
 use super::bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
 use super::error::PlaygroundError;
-use super::fields::Whole;
+use super::fields::WholeNumber;
 use super::session::{Id, Session};
-use super::sessions::{Entry, Playing, Sessions};
+use super::sessions::{ActiveSession, SessionEntry, Sessions};
 
 /// How many requests a burst has, and the most that it may have.
 const BURST: u64 = 10;
@@ -19,17 +19,17 @@ const MAX_BURST: u64 = 50;
 /// The shortest deadline of a request to the store: a person waits for the answer, not a service.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
-/// The most memory that sessions take where limits are in memory, beside the memory of keys that count. Enough for the
-/// longest log of every session.
+/// The most memory for sessions when limits are in memory, in addition to the memory of keys that count. Enough for
+/// the longest log of every session.
 const MAX_PLAYED_BYTES: usize = 32 << 20;
 
-/// How many decisions all sessions together may ask of a store that others need as well.
+/// The limit on the decisions of all sessions together, on a store that others use as well.
 const PACE: &str = "token-bucket capacity=5000 refill=1000/s";
 
-/// How often a session tries to get a place while others take the free ones.
+/// How often a session tries to get a slot while others take the free ones.
 const TRIES: u32 = 3;
 
-/// What an algorithm decided on some requests of a session.
+/// The decisions of an algorithm on some requests of a session.
 #[derive(Debug)]
 pub struct Round {
     scope: Scope,
@@ -101,7 +101,7 @@ impl Playground {
         asked: BurstBody,
         session: &Session,
     ) -> Result<Round, PlaygroundError> {
-        let count = asked.count.map_or(BURST, |Whole(count)| count);
+        let count = asked.count.map_or(BURST, |WholeNumber(count)| count);
         if !(1..=MAX_BURST).contains(&count) {
             let detail = format!("count: {count} is out of range; use 1 to {MAX_BURST}");
             return Err(PlaygroundError::Invalid(detail));
@@ -118,7 +118,7 @@ impl Playground {
         Ok(Round { scope, decisions })
     }
 
-    /// Forgets what the session has spent, of all algorithms.
+    /// Resets the session's counters of all algorithms.
     pub async fn reset(&self, session: &Session) -> Result<ResetJson, PlaygroundError> {
         self.forget(session.id()).await?;
         Ok(ResetJson { ok: true })
@@ -129,7 +129,7 @@ impl Playground {
         self.store
     }
 
-    /// Charges decisions of the store to the pace that all sessions share.
+    /// Charges decisions to the limit that all sessions share.
     pub(super) fn spend(&self, decisions: u64) -> Result<(), PlaygroundError> {
         let Some(pace) = &self.pace else { return Ok(()) };
         let decision = pace.check("all").cost(decisions).now()?;
@@ -140,15 +140,15 @@ impl Playground {
         }
     }
 
-    /// Returns a place for a session. If all are taken, the session that was idle for longest is forgotten, by the store
-    /// as well: what strangers leave there is bounded.
-    async fn play(&self, session: &Session) -> Result<Playing, PlaygroundError> {
+    /// Returns a slot for a session. If all slots are taken, the session that was idle for longest is evicted, and its
+    /// counters in the store are reset: so the memory that visitors use there is bounded.
+    async fn play(&self, session: &Session) -> Result<ActiveSession, PlaygroundError> {
         for _ in 0..TRIES {
             match self.sessions.enter(session.id()) {
-                Entry::Playing(playing) => return Ok(playing),
-                Entry::Full => break,
-                Entry::Rested(rested) => {
-                    // A task of its own, which ends even if the client hangs up meanwhile.
+                SessionEntry::Playing(playing) => return Ok(playing),
+                SessionEntry::Full => break,
+                SessionEntry::Idle(rested) => {
+                    // A task of its own, which completes even if the client disconnects meanwhile.
                     let own = self.clone();
                     let gone = tokio::spawn(async move { own.let_go(rested).await }).await;
                     gone.map_err(|_| PlaygroundError::Busy { retry_after: None })??;
@@ -167,7 +167,7 @@ impl Playground {
         forgotten
     }
 
-    /// Forgets what a session has spent, of all algorithms.
+    /// Resets a session's counters of all algorithms.
     async fn forget(&self, id: Id) -> Result<(), PlaygroundError> {
         self.spend(Algorithm::ALL.len() as u64)?;
         for algorithm in Algorithm::ALL {
@@ -176,8 +176,8 @@ impl Playground {
         Ok(())
     }
 
-    /// Returns the limit of an algorithm with these parameters. Its name has a space, so no limit or rule of a file has
-    /// the same. While the store fails there is no answer: only its own decisions are shown.
+    /// Returns the limit of an algorithm with these parameters. Its name has a space, so it never equals the name of a
+    /// limit or rule of a file. While the store fails there is no answer: only decisions of the store are shown.
     pub(super) fn scope(
         &self,
         algorithm: Algorithm,

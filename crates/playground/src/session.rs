@@ -1,4 +1,4 @@
-//! A session, which is known by its cookie alone.
+//! A session, which is identified by its cookie alone.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
@@ -73,11 +73,11 @@ fn named(headers: &HeaderMap) -> Option<Id> {
     Some(Id(id.try_into().ok().filter(|_| is_id)?))
 }
 
-/// Returns an id that nobody can guess: std's keys come from the system's random numbers, and SipHash does not reveal them.
+/// Returns an id that cannot be guessed: std's keys come from the system's random numbers, and SipHash does not reveal them.
 fn fresh() -> Id {
     let mut digits = String::with_capacity(DIGITS);
     for part in 0..2_u8 {
-        // OK because a text takes all that is written to it.
+        // OK because writing to a `String` never fails.
         let _ = write!(digits, "{:016x}", RandomState::new().hash_one(part));
     }
     Id(digits.as_bytes().try_into().unwrap_or([b'0'; DIGITS]))

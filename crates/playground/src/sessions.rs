@@ -1,4 +1,4 @@
-//! The sessions that played last: at most a fixed number, because each has counters in the store.
+//! The sessions that were active last: at most a fixed number, because each has counters in the store.
 
 use std::sync::Arc;
 
@@ -7,99 +7,100 @@ use parking_lot::Mutex;
 
 use super::session::Id;
 
-/// The most sessions that are remembered. A new one then takes the place of the one that was idle for longest.
+/// The most sessions that are kept. A further session takes the slot of the one that was idle for longest.
 pub(super) const MAX_SESSIONS: usize = 1_024;
 
-/// The sessions that played last.
+/// The sessions that were active last.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(Mutex<Remembered>);
+pub(super) struct Sessions(Mutex<SessionTable>);
 
 #[derive(Debug, Default)]
-struct Remembered {
-    places: AHashMap<Id, Place>,
+struct SessionTable {
+    slots: AHashMap<Id, SessionSlot>,
     turn: u64,
 }
 
 #[derive(Debug)]
-struct Place {
-    /// When it was taken or used last, in turns.
+struct SessionSlot {
+    /// When the slot was last used, as a count of all uses.
     turn: u64,
-    /// How many requests are under way.
+    /// The number of requests in flight.
     playing: u32,
-    /// It is being forgotten by the store, and free after that.
+    /// Whether the store is resetting the session's counters; after that the slot is free.
     is_leaving: bool,
 }
 
-/// What a session gets that wants to play.
+/// The result of entering a session.
 #[derive(Debug)]
-pub(super) enum Entry {
-    Playing(Playing),
-    /// There is no place until the store has forgotten this one; then [`Sessions::left`] or [`Sessions::stays`].
-    Rested(Id),
-    /// All places are in use.
+pub(super) enum SessionEntry {
+    Playing(ActiveSession),
+    /// No slot is free until the store has reset this idle session. Then call [`Sessions::left`], or on failure
+    /// [`Sessions::stays`].
+    Idle(Id),
+    /// All slots are in use.
     Full,
 }
 
-/// A session's place, until this is dropped.
+/// A session's slot in use, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Playing {
+pub(super) struct ActiveSession {
     sessions: Arc<Sessions>,
     id: Id,
 }
 
 impl Sessions {
-    /// Returns a place for a session: its own, a free one, or none yet.
-    pub(super) fn enter(self: &Arc<Self>, id: Id) -> Entry {
+    /// Returns a slot for a session: its own, a free one, or none yet.
+    pub(super) fn enter(self: &Arc<Self>, id: Id) -> SessionEntry {
         let mut own = self.0.lock();
         own.turn += 1;
         let turn = own.turn;
-        let is_full = own.places.len() >= MAX_SESSIONS;
-        match own.places.get_mut(&id) {
-            Some(place) if place.is_leaving => return Entry::Full,
-            Some(place) => {
-                place.turn = turn;
-                place.playing += 1;
+        let is_full = own.slots.len() >= MAX_SESSIONS;
+        match own.slots.get_mut(&id) {
+            Some(slot) if slot.is_leaving => return SessionEntry::Full,
+            Some(slot) => {
+                slot.turn = turn;
+                slot.playing += 1;
             }
             None if is_full => return own.rested(),
             None => {
-                own.places.insert(id, Place { turn, playing: 1, is_leaving: false });
+                own.slots.insert(id, SessionSlot { turn, playing: 1, is_leaving: false });
             }
         }
         drop(own);
-        Entry::Playing(Playing { sessions: Arc::clone(self), id })
+        SessionEntry::Playing(ActiveSession { sessions: Arc::clone(self), id })
     }
 
-    /// Frees the place of a session that the store has forgotten.
+    /// Frees the slot of a session that the store has reset.
     pub(super) fn left(&self, id: Id) {
-        self.0.lock().places.remove(&id);
+        self.0.lock().slots.remove(&id);
     }
 
-    /// Keeps the place of a session that the store failed to forget. It is the next to go.
+    /// Keeps the slot of a session that the store failed to reset. It is the next to be evicted.
     pub(super) fn stays(&self, id: Id) {
-        if let Some(place) = self.0.lock().places.get_mut(&id) {
-            place.is_leaving = false;
+        if let Some(slot) = self.0.lock().slots.get_mut(&id) {
+            slot.is_leaving = false;
         }
     }
 }
 
-impl Remembered {
-    /// Chooses the session that was idle for longest to leave.
-    fn rested(&mut self) -> Entry {
-        let free = self.places.iter_mut().filter(|(_, own)| own.playing == 0 && !own.is_leaving);
+impl SessionTable {
+    /// Chooses the session that was idle for longest for eviction.
+    fn rested(&mut self) -> SessionEntry {
+        let free = self.slots.iter_mut().filter(|(_, own)| own.playing == 0 && !own.is_leaving);
         match free.min_by_key(|(_, own)| own.turn) {
-            None => Entry::Full,
-            Some((id, place)) => {
-                place.is_leaving = true;
-                Entry::Rested(*id)
+            None => SessionEntry::Full,
+            Some((id, slot)) => {
+                slot.is_leaving = true;
+                SessionEntry::Idle(*id)
             }
         }
     }
 }
 
-impl Drop for Playing {
+impl Drop for ActiveSession {
     fn drop(&mut self) {
-        if let Some(place) = self.sessions.0.lock().places.get_mut(&self.id) {
-            place.playing = place.playing.saturating_sub(1);
+        if let Some(slot) = self.sessions.0.lock().slots.get_mut(&self.id) {
+            slot.playing = slot.playing.saturating_sub(1);
         }
     }
 }
@@ -115,45 +116,45 @@ mod tests {
     fn full() -> Arc<Sessions> {
         let sessions = Arc::new(Sessions::default());
         for number in 0..MAX_SESSIONS {
-            assert!(matches!(sessions.enter(id(number)), Entry::Playing(_)));
+            assert!(matches!(sessions.enter(id(number)), SessionEntry::Playing(_)));
         }
         sessions
     }
 
     fn rested(sessions: &Arc<Sessions>, number: usize) -> Id {
         match sessions.enter(id(number)) {
-            Entry::Rested(rested) => rested,
+            SessionEntry::Idle(rested) => rested,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn the_one_that_has_rested_longest_goes_and_its_place_is_free_when_it_has() {
+    fn longest_idle_session_is_evicted_and_then_its_slot_is_free() {
         let sessions = full();
-        assert!(matches!(sessions.enter(id(0)), Entry::Playing(_)));
+        assert!(matches!(sessions.enter(id(0)), SessionEntry::Playing(_)));
         assert_eq!(rested(&sessions, MAX_SESSIONS), id(1));
-        // Whoever comes meanwhile does not wait for the same one.
+        // A session that enters meanwhile evicts another one.
         assert_eq!(rested(&sessions, MAX_SESSIONS + 1), id(2));
-        assert!(matches!(sessions.enter(id(1)), Entry::Full), "it is leaving");
+        assert!(matches!(sessions.enter(id(1)), SessionEntry::Full), "it is leaving");
         sessions.left(id(1));
-        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), Entry::Playing(_)));
-        assert_eq!(sessions.0.lock().places.len(), MAX_SESSIONS);
+        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Playing(_)));
+        assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
     }
 
     #[test]
-    fn one_that_the_store_has_not_forgotten_keeps_its_place_and_is_the_next() {
+    fn session_keeps_its_slot_and_is_evicted_next_when_the_store_fails() {
         let sessions = full();
         assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
         sessions.stays(id(0));
         assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
-        assert_eq!(sessions.0.lock().places.len(), MAX_SESSIONS);
+        assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
     }
 
     #[test]
-    fn whoever_plays_at_this_moment_stays() {
+    fn session_with_a_request_in_flight_is_not_evicted() {
         let sessions = full();
         let playing: Vec<_> = (0..MAX_SESSIONS).map(|number| sessions.enter(id(number))).collect();
-        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), Entry::Full));
+        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Full));
         drop(playing);
         assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
     }

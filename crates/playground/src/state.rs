@@ -1,4 +1,4 @@
-//! How a session stands with every algorithm, for the page to draw.
+//! A session's state under every algorithm, for the page to draw.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::fields::object;
 use super::play::Playground;
 use super::session::Session;
 
-/// Which parameters the algorithms have.
+/// The parameters of the algorithms.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStateRequest)]
@@ -23,7 +23,7 @@ pub struct StateBody {
     config: Option<Configs>,
 }
 
-/// How a session stands.
+/// A session's state.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundState)]
@@ -31,11 +31,11 @@ pub struct StateJson {
     /// Where the counters are: `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
-    /// By algorithm.
+    /// The state under each algorithm, by the algorithm's name.
     algorithms: BTreeMap<&'static str, StandingJson>,
 }
 
-/// How a session stands with an algorithm.
+/// A session's state under one algorithm.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStanding)]
@@ -43,13 +43,14 @@ struct StandingJson {
     /// The algorithm with its numbers.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
-    /// What decides now. Other numbers than those until what was spent under them has left.
+    /// The limit that decides now. After a change of the numbers this is the old limit until enough of what was spent
+    /// under it has left.
     decides: DecidesJson,
     /// The limit's size.
     limit: u64,
-    /// How many requests may go at this instant.
+    /// The number of requests that would be allowed at this instant.
     remaining: u64,
-    /// The store's time as of which this is so, in microseconds since the Unix epoch.
+    /// The store's time of this state, in microseconds since the Unix epoch.
     now_us: u64,
     state: ShownState,
 }
@@ -62,13 +63,13 @@ struct DecidesJson {
     /// The algorithm with its numbers.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
-    /// Of a window or a log, how long it is.
+    /// The length of a window or a log.
     #[schema(required)]
     window_us: Option<u64>,
-    /// Of a bucket, how many come back or leave a second.
+    /// The units that come back to a bucket, or leave it, per second.
     #[schema(required)]
     per_second: Option<f64>,
-    /// Whether requests wait their turn.
+    /// Whether requests are delayed.
     shaping: bool,
 }
 
@@ -86,23 +87,23 @@ impl DecidesJson {
     }
 }
 
-/// What an algorithm remembers.
+/// The stored state of an algorithm.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 #[schema(as = PlaygroundShownState)]
 enum ShownState {
-    /// Since when, and how much.
+    /// The start of the window, and the units spent in it.
     Window { start_us: u64, spent: u64 },
     /// When each request was charged.
     Entries(Vec<u64>),
-    /// Since when, and how much in this window and in the one before.
+    /// The start of the current window, and the units spent in it and in the previous one.
     Pair { start_us: u64, current: u64, previous: u64 },
-    /// How much is in the bucket as of now: of a token bucket, what is spent.
+    /// The level of the bucket now; for a token bucket, the spent tokens.
     Level(f64),
 }
 
 impl Playground {
-    /// Returns how the session stands with every algorithm. Charges nothing.
+    /// Returns the session's state under every algorithm. Charges nothing.
     pub async fn state(
         &self,
         asked: StateBody,
@@ -151,7 +152,7 @@ fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState
         },
         tollgate_core::State::Log(_) => {
             let entries = limit.entries(state, now_us).into_iter().flatten();
-            // A log that was short of memory has several charges as one.
+            // A log that was short of memory has merged several charges into one.
             let each = entries.flat_map(|own| (0..own.cost.units()).map(move |_| own.at_us));
             ShownState::Entries(each.collect())
         }
@@ -159,7 +160,7 @@ fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState
     }
 }
 
-/// What is in a bucket: for a picture, so that it need not be exact.
+/// The level of a bucket, for a picture: it need not be exact.
 fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
     let rate = match limit {
         Limit::TokenBucket(own) => own.refill(),
@@ -180,7 +181,7 @@ mod tests {
 
     const NOW_US: u64 = 1_800_000_000_000_000;
 
-    /// After a charge of so much, and some time.
+    /// The level after a charge of this many units, and some time.
     fn after(limit: &str, cost: u64, elapsed_us: u64) -> serde_json::Value {
         let limit: Limit = limit.parse().unwrap();
         let mut state = limit.fresh();

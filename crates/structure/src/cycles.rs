@@ -130,7 +130,7 @@ fn path_text(module: &[String]) -> String {
     ["crate"].into_iter().chain(module.iter().map(String::as_str)).collect::<Vec<_>>().join("::")
 }
 
-/// Which module depends on which, directly.
+/// The direct dependencies of each module.
 struct Graph<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Graph<'a> {

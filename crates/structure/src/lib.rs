@@ -21,8 +21,8 @@
 //! 3. `resolve`: finds the modules that a path leads to, through imports and re-exports
 //! 4. `cycles`: builds the graph between sibling modules and finds its cycles; `known`: compares them with the known ones
 //!
-//! What is not seen: a method or a trait implementation of another module that is used without naming that module, and
-//! names that a macro puts together.
+//! Not detected: the use of another module's method or trait implementation without naming that module, and names that
+//! a macro builds.
 
 mod cycles;
 mod error;

@@ -35,12 +35,12 @@ pub(crate) fn read_modules(
     let text = read_file(root_file)
         .map_err(|source| StructureError::Read { path: root_file.to_owned(), source })?;
     let directory = root_file.parent().unwrap_or(Path::new(""));
-    reader.file(&text, Place { path: Vec::new(), file: root_file, directory })?;
+    reader.file(&text, ModuleFile { path: Vec::new(), file: root_file, directory })?;
     Ok(reader.modules)
 }
 
 /// Where a module is: in the tree, in which file, and in which directory its children are.
-struct Place<'a> {
+struct ModuleFile<'a> {
     path: ModulePath,
     file: &'a Path,
     directory: &'a Path,
@@ -52,7 +52,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn file(&mut self, text: &str, place: Place<'_>) -> Result<(), StructureError> {
+    fn file(&mut self, text: &str, place: ModuleFile<'_>) -> Result<(), StructureError> {
         let file = syn::parse_file(text).map_err(|source| StructureError::Parse {
             path: place.file.to_owned(),
             line: source.span().start().line,
@@ -61,7 +61,7 @@ impl Reader<'_> {
         if is_test_only(&file.attrs) { Ok(()) } else { self.items(&file.items, place) }
     }
 
-    fn items(&mut self, items: &[Item], place: Place<'_>) -> Result<(), StructureError> {
+    fn items(&mut self, items: &[Item], place: ModuleFile<'_>) -> Result<(), StructureError> {
         // A module that two `cfg`s declare, each in its own way, is one module here.
         let module = self.modules.entry(place.path.clone()).or_default();
         place.file.clone_into(&mut module.file);
@@ -76,7 +76,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn child(&mut self, item: &ItemMod, parent: &Place<'_>) -> Result<(), StructureError> {
+    fn child(&mut self, item: &ItemMod, parent: &ModuleFile<'_>) -> Result<(), StructureError> {
         let name = item.ident.to_string();
         let mut path = parent.path.clone();
         path.push(name.clone());
@@ -85,7 +85,8 @@ impl Reader<'_> {
         }
         let directory = parent.directory.join(&name);
         if let Some((_, items)) = &item.content {
-            return self.items(items, Place { path, file: parent.file, directory: &directory });
+            return self
+                .items(items, ModuleFile { path, file: parent.file, directory: &directory });
         }
         let candidates = match path_attribute(&item.attrs) {
             Some(file) => vec![parent.file.with_file_name(file)],
@@ -94,7 +95,8 @@ impl Reader<'_> {
         for file in candidates {
             match (self.read_file)(&file) {
                 Ok(text) => {
-                    return self.file(&text, Place { path, file: &file, directory: &directory });
+                    return self
+                        .file(&text, ModuleFile { path, file: &file, directory: &directory });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => return Err(StructureError::Read { path: file, source }),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::module::{ModulePath, Modules};
 
-/// What a name in a path stands for.
+/// The meaning of a name in a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Meaning {
     /// A module of this crate.

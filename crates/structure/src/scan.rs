@@ -1,4 +1,4 @@
-//! What a module defines, imports and refers to, as its text says.
+//! Collects the definitions, imports and references in a module's text.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use syn::{
     Attribute, Field, ImplItem, Item, ItemUse, Meta, Path, Stmt, TraitItem, UseTree, Variant,
 };
 
-/// What a module defines, imports and refers to. Paths are as written, with imports not yet followed.
+/// The definitions, imports and references of a module. Paths are as written, with imports not yet followed.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     /// The names of functions, types, traits, constants and macros.
@@ -19,7 +19,7 @@ pub(crate) struct Scanned {
     pub(crate) imports: Vec<Import>,
     /// The paths of `use …::*`.
     pub(crate) globs: Vec<Vec<String>>,
-    /// Every path in the text, those of `use` included.
+    /// Every path in the text, including the paths of `use`.
     pub(crate) references: Vec<Reference>,
 }
 

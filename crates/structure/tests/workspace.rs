@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tollgate-http",        &["tollgate-core", "tollgate-limiter", "tollgate-identity", "tollgate-rules"]),
     ("tollgate-tower",       &["tollgate-core", "tollgate-limiter", "tollgate-identity", "tollgate-rules", "tollgate-http"]),
     ("tollgate",             &["tollgate-core", "tollgate-limiter", "tollgate-redis", "tollgate-identity", "tollgate-rules", "tollgate-http", "tollgate-tower"]),
-    // Beside it. The listener knows nothing of limits.
+    // Crates beside the library. The listener does not depend on limits.
     ("tollgate-listener",    &[]),
     ("tollgate-importer",    &["tollgate-core", "tollgate-rules", "tollgate"]),
     ("tollgate-playground",  &["tollgate-core", "tollgate"]),

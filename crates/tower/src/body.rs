@@ -1,18 +1,19 @@
-//! Bodies that a refusal can have.
+//! The types of body that a refusal can have.
 
 use bytes::Bytes;
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, Full};
 
-/// A response body that can be made of the few bytes of a refusal.
+/// A response body that can be made from the bytes of a refusal.
 ///
-/// Refusals have the same type of body as the service's own responses, so that nothing need be wrapped or
-/// boxed. Frameworks' bodies have it (features `axum`, `tonic`); for one of your own it is one line.
+/// Refusals have the same type of body as the service's own responses, so that nothing needs to be wrapped or
+/// boxed. The bodies of axum and tonic implement this trait (features `axum`, `tonic`); for your own type it takes
+/// one line.
 ///
-/// # Bodies of others
+/// # Body types of other layers
 ///
-/// Some layers give responses a body of their own, such as tower-http's `TraceLayer`. If one of them is inside of the
-/// layer that limits, a line between the two makes its body one that is known:
+/// Some layers change the type of the response body, such as tower-http's `TraceLayer`. If such a layer is inside of
+/// the `RateLimitLayer`, a line between the two converts its body to one that implements this trait:
 ///
 /// ```
 /// use axum::{Router, body::Body, http::Response, routing::get};
@@ -30,7 +31,7 @@ use http_body_util::{BodyExt, Full};
 /// # }
 /// ```
 ///
-/// The same in tonic, where it is the interceptors that do so:
+/// The same in tonic, where interceptors change the body type:
 ///
 /// ```
 /// use http::Response;
@@ -64,7 +65,7 @@ use http_body_util::{BodyExt, Full};
     note = "a body type of your own needs one function: implement `tollgate::tower::RefusalBody` for it"
 )]
 pub trait RefusalBody {
-    /// A body of these bytes.
+    /// Makes a body of these bytes.
     fn of(bytes: Bytes) -> Self;
 }
 
@@ -98,7 +99,7 @@ impl RefusalBody for String {
     }
 }
 
-// The types of the framework.
+// Uses types of axum.
 #[cfg(feature = "axum")]
 impl RefusalBody for axum::body::Body {
     fn of(bytes: Bytes) -> axum::body::Body {

@@ -1,4 +1,4 @@
-//! Refusals as gRPC tells them: a status in the headers, with when to come back.
+//! Refusals in gRPC: a status in the headers, with the time to wait.
 
 use ::http::Response;
 use bytes::Bytes;

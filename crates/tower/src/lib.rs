@@ -1,6 +1,6 @@
-//! Middleware for tower: one layer limits the requests to a service, another paces those of a client.
+//! Middleware for tower: one layer limits the requests to a service, another paces the requests of a client.
 //!
-//! Requests limited by their address, in one line:
+//! One line limits requests by their address:
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! - `rate_limit`: for servers; `body`, `grpc`: what refusals are made of
+//! - `rate_limit`: for servers; `body`, `grpc`: the bodies and gRPC statuses of refusals
 //! - `pace`: for clients
 
 mod body;

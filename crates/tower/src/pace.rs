@@ -1,8 +1,8 @@
 //! A layer that paces the requests of a client.
 //!
 //! - `layer`, `service`, `future`: tower's own shape
-//! - `hints`: how long a response asks to wait
-//! - `hold`: which keys are to wait, and until when
+//! - `hints`: how long a response asks the client to wait
+//! - `hold`: the keys that have to wait, and until when
 
 mod future;
 mod hints;
@@ -22,7 +22,7 @@ pub use future::PaceFuture;
 pub use layer::PaceLayer;
 pub use service::Pace;
 
-/// A response, as far as it tells how long to wait.
+/// The head of a response: its status and its headers.
 pub trait ResponseHead {
     /// The status.
     fn status(&self) -> StatusCode;
@@ -41,7 +41,7 @@ impl<B> ResponseHead for ::http::Response<B> {
     }
 }
 
-// The types of reqwest.
+// Uses types of reqwest.
 #[cfg(feature = "reqwest")]
 impl ResponseHead for reqwest::Response {
     fn status(&self) -> StatusCode {
@@ -53,15 +53,15 @@ impl ResponseHead for reqwest::Response {
     }
 }
 
-/// An error of any type, as tower's own layers have it.
+/// An error of any type, as in tower's own layers.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a paced request has no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PaceError {
-    /// The client failed: before the request went, and then nothing is charged, or after. Boxed, as clients inside a buffer or a timeout have no other error;
-    /// which it was, `downcast_ref` says:
+    /// The client failed. If it failed before the request was sent, nothing is charged. The error is boxed, because
+    /// clients inside a buffer or a timeout return a boxed error; `downcast_ref` gives the original error:
     ///
     /// ```
     /// # use tollgate::tower::PaceError;
@@ -72,28 +72,28 @@ pub enum PaceError {
     /// ```
     #[error(transparent)]
     Inner(BoxError),
-    /// It did not go, and is charged nothing: its turn would come too late.
+    /// The request was not sent, and is charged nothing: it would have to wait longer than `max_wait`.
     #[error("would have to wait {would_wait:?}; try again later, or raise `max_wait`")]
     TooLong {
         /// How long it would have waited in all, at least.
         would_wait: Duration,
     },
-    /// It did not go: waiting cannot help.
+    /// The request was not sent: it costs more than the limit ever admits, so waiting cannot help.
     #[error(
         "costs {cost}, and the limit never lets more than {limit} go; lower the cost, or raise the limit"
     )]
     TooCostly {
-        /// What it costs.
+        /// The request's cost.
         cost: u64,
         /// The limit's size.
         limit: u64,
     },
-    /// It did not go: the limiter cannot tell when it may.
+    /// The request was not sent: the limiter failed.
     #[error(transparent)]
     Limiter(Error),
 }
 
-/// What all clones of a layer, and of the services it made, have in common.
+/// The state that all clones of a layer, and of the services it made, share.
 #[derive(Clone, Debug)]
 struct Pacer {
     scope: Scope,
@@ -103,13 +103,13 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// Waits in the key's line until one request may go. `waited` is how long it did so before.
+    /// Waits in the key's queue until one request may be sent. `waited` is how long it has waited before.
     async fn turn(
         self: Arc<Pacer>,
         key: Arc<str>,
         cost: u64,
         waited: Duration,
-    ) -> Result<Charge, PaceError> {
+    ) -> Result<PaceCharge, PaceError> {
         let hold = self.holds.on(&key);
         let mut acquire = self.scope.acquire(&*key).cost(cost).through(&hold);
         if let Some(max_wait) = self.max_wait {
@@ -118,7 +118,7 @@ impl Pacer {
         match acquire.await.map_err(PaceError::Limiter)? {
             Acquired::Admitted { decision, .. } => {
                 let receipt = decision.into_receipt();
-                Ok(Charge { pacer: Arc::clone(&self), key: Arc::clone(&key), receipt })
+                Ok(PaceCharge { pacer: Arc::clone(&self), key: Arc::clone(&key), receipt })
             }
             Acquired::Refused { would_wait: Some(would_wait), .. } => {
                 Err(PaceError::TooLong { would_wait: waited.saturating_add(would_wait) })
@@ -129,12 +129,12 @@ impl Pacer {
         }
     }
 
-    /// Whether the server lets the key's requests come.
+    /// Whether the key's requests may be sent: the server has not asked to wait.
     fn is_open(&self, key: &str) -> bool {
         self.holds.remaining(key).is_zero()
     }
 
-    /// Does as a response says: the key's next request waits for as long.
+    /// Makes the key's next requests wait as long as a response asks for.
     fn heed(&self, key: &Arc<str>, response: &impl ResponseHead) {
         let hint = hints::hold(response.status(), response.headers(), SystemTime::now());
         let Some(hold) = hint.map(|hold| hold.min(self.max_hold)).filter(|hold| !hold.is_zero())
@@ -147,25 +147,25 @@ impl Pacer {
     }
 }
 
-/// What a request is charged that has not gone. Dropping it gives that back.
+/// The charge of a request that was not sent yet. Dropping it refunds the charge.
 #[derive(Debug)]
-struct Charge {
+struct PaceCharge {
     pacer: Arc<Pacer>,
     key: Arc<str>,
     receipt: Option<Receipt>,
 }
 
-impl Charge {
-    /// The request goes.
+impl PaceCharge {
+    /// Keeps the charge: the request is sent.
     fn spend(mut self) {
         self.receipt = None;
     }
 }
 
-impl Drop for Charge {
+impl Drop for PaceCharge {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            // Nobody is left to tell. On Redis it is on its way all the same.
+            // Nothing awaits the answer; on Redis the refund is sent all the same.
             drop(self.pacer.scope.refund(&*self.key, receipt));
         }
     }

@@ -1,12 +1,13 @@
 //! A layer that limits the requests to a service.
 //!
-//! - `layer`: how it is put together; `settings`: what it knows
-//! - `service`: takes a request; `decide`: what becomes of it; `extract`, `key`: with whom it is limited; `refuse`: how it is told
-//! - `future`: its way through; `line`, `charge`: while it is delayed
-//! - `admission`: the decision as the service inside has it, to refund it; `axum`: as an extractor
+//! - `layer`: the layer and its builder methods; `settings`: the settings that it shares with its services
+//! - `service`: the service; `decide`: the decision about a request; `extract`, `key`: the key it is limited by;
+//!   `refuse`: the headers and the response for the client
+//! - `future`: the future of a request; `waiting`, `charge`: the state of a delayed request
+//! - `admission`: the decision as the inner service sees it, with the refund; `axum`: the same as an extractor
 
 mod admission;
-// The types of axum.
+// Uses types of axum.
 #[cfg(feature = "axum")]
 mod axum;
 mod charge;
@@ -15,11 +16,11 @@ mod extract;
 mod future;
 mod key;
 mod layer;
-mod line;
 mod refuse;
 mod service;
 mod settings;
 mod store_answer;
+mod waiting;
 
 pub use admission::Admission;
 #[cfg(feature = "axum")]

@@ -1,4 +1,4 @@
-//! What the limiter does above a store that fails, is too slow, or answers a caller that has gone.
+//! The limiter on a store that fails, is too slow, or answers a caller that has gone.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tollgate_limiter::{
 
 use crate::store::ExampleStore;
 
-/// An example store that fails while it is told to.
+/// An example store that fails while the test sets it to.
 #[derive(Clone, Debug)]
 struct FailingStore {
     inner: ExampleStore,
@@ -172,7 +172,7 @@ async fn without_any_time_the_store_is_not_asked() {
     assert_eq!(patiently(scope.peek("a")).await.unwrap().remaining(), 10);
 }
 
-/// Of the time that the callers have, 3 ms are for the way back.
+/// 3 ms of the callers' deadline are reserved for the answer's way back.
 #[tokio::test(start_paused = true)]
 async fn a_batch_takes_no_longer_than_its_callers_have() {
     let store = ExampleStore::start();

@@ -30,7 +30,7 @@ pub(crate) struct ExampleStore {
     queue: SyncSender<Work>,
 }
 
-/// What the server does with its table.
+/// An operation that the server runs on its table.
 pub(crate) type Work = Box<dyn FnOnce(&mut Table) + Send>;
 
 impl ExampleStore {

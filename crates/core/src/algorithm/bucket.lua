@@ -1,14 +1,14 @@
--- The bucket that the token bucket and both leaky buckets are: a level that drains at a rate. Twin
--- of bucket.rs: change both, then run the tests in tests/twins. Comes after algorithm.lua.
+-- The bucket behind the token bucket and both leaky buckets: a level that drains at a rate. Twin of
+-- bucket.rs: change both, then run the tests in tests/twins. Load it after algorithm.lua.
 --
 -- limit      size, the capacity; rate_units per per_us, in lowest terms; time_to_full_us;
 --            is_shaping
 -- level      two numbers: whole units, and a fraction in parts of per_us
 -- fill       the level, units and fraction, at as_of_us, when it was last charged; charged, the
---            units charged so far, counted round 2^53
+--            units charged so far, modulo 2^53
 -- standing   a fill at an instant of its key's time; whole, its units rounded up; and now_us
 -- place      charged, over_us
--- Example    a 10/s bucket of 5, charged 3 at once: 2 remain, and it is whole again after 300 ms
+-- Example    a 10/s bucket of 5, charged 3 at once: 2 remain, and all 5 do after 300 ms
 --
 -- A level is at most the capacity, which drains within 100 years: no wait passes 2^53.
 local bucket
@@ -27,9 +27,9 @@ local function saturating_minus(units, fraction, other_units, other_fraction, pe
   return units - taken, fraction - other_fraction + borrowed
 end
 
--- What is left of a level after elapsed_us, if it was at most the capacity.
+-- Returns what is left of a level after elapsed_us. The level must be at most the capacity.
 local function drained(limit, units, fraction, elapsed_us)
-  -- Rust asks here whether the level has drained: that is quicker there, and slower here.
+  -- Rust compares with the level's own drain time here: that is faster in Rust, and slower in Lua.
   if elapsed_us >= limit.time_to_full_us then
     return 0, 0
   end
@@ -42,14 +42,14 @@ local function drain_time_wide_us(limit, units, fraction)
   local whole_us, parts = muldiv(units, limit.per_us, rate_units)
   local fraction_us, rest = muldiv(fraction, 1, rate_units)
   whole_us = whole_us + fraction_us
-  -- parts + rest rounded up to whole rate_units: none, one or two, without adding past 2^53.
+  -- parts + rest, rounded up to whole rate_units: 0, 1 or 2. Compared so that no sum passes 2^53.
   if rest > rate_units - parts then
     return whole_us + 2
   end
   return parts + rest > 0 and whole_us + 1 or whole_us
 end
 
--- How long this much takes to drain, rounded up.
+-- Returns how long this level takes to drain, rounded up.
 local function drain_time_us(limit, units, fraction)
   local parts = units * limit.per_us + fraction
   if parts >= TWO_53 then
@@ -73,7 +73,7 @@ local function new(capacity, rate_units, per_us)
   return limit
 end
 
--- A wait that begins at the key's own time, counted from the caller's.
+-- Converts a wait from the key's own time to one from the caller's time.
 local function caller_waits_us(standing, wait_us)
   return standing.as_of_us - standing.now_us + wait_us
 end
@@ -86,7 +86,7 @@ local function restart(_, fill, now_us)
   fill.as_of_us = now_us
 end
 
--- The fill at now_us, or as it was if that is earlier.
+-- The fill at now_us; unchanged if now_us is before the last charge.
 local function standing(limit, fill, now_us)
   local as_of_us = now_us > fill.as_of_us and now_us or fill.as_of_us
   local units, fraction = drained(limit, fill.units, fill.fraction, as_of_us - fill.as_of_us)
@@ -98,7 +98,7 @@ end
 
 local function verdict(limit, _, standing, cost, max_wait_us)
   local units, fraction = standing.units, standing.fraction
-  -- Who is admitted waits until what is before it has left.
+  -- An admitted request waits until everything before it has left.
   local delay_us = limit.is_shaping and drain_time_us(limit, units, fraction) or 0
   local impatient_us = max_wait_us and max(delay_us - max_wait_us, 0) or 0
   local fitting = limit.size - cost
@@ -114,7 +114,7 @@ local function charge(fill, standing, cost)
   -- OK because what fits leaves no more than the capacity.
   standing.units = standing.units + cost
   standing.whole = standing.whole + cost
-  -- Counted round 2^53; subtracts first, to stay below it.
+  -- Modulo 2^53; subtracts first, to stay below 2^53.
   standing.charged = (standing.charged - TWO_53 + cost) % TWO_53
   fill.units, fill.fraction = standing.units, standing.fraction
   fill.as_of_us, fill.charged = standing.as_of_us, standing.charged
@@ -142,8 +142,8 @@ local function reset_after_us(limit, standing)
   return caller_waits_us(standing, drain_time_us(limit, units, fraction))
 end
 
--- The wait of who may be delayed by at most max_wait_us, until something fits: then all the room there
--- is may do so at once. 0 if the delay is short enough now.
+-- Returns how long a caller that accepts a delay of at most max_wait_us must wait until a request fits.
+-- All the free capacity may become available to it at that moment. 0 if the delay is short enough now.
 local function first_back_us(limit, _, standing, max_wait_us)
   if not (max_wait_us and limit.is_shaping) then
     return 0
@@ -177,29 +177,30 @@ end
 function bucket.fitting(limit, standing, cost, max_wait_us)
   local left = remaining(limit, standing, max_wait_us)
   local by_room = (left - left % cost) / cost
-  -- Who waits as long as a full bucket takes is bound by room alone. Below that, what drains
-  -- meanwhile is less than the capacity: no quotient passes 2^53.
+  -- A caller that waits as long as a full bucket takes to drain is limited by the free capacity alone.
+  -- OK because in a shorter wait less than the capacity drains: no quotient passes 2^53.
   local is_patient = not max_wait_us or max_wait_us >= limit.time_to_full_us
   if is_patient or not limit.is_shaping or by_room == 0 then
     return by_room
   end
-  -- Each but the last must leave a level that drains within the caller's patience.
+  -- Each request but the last must leave a level that drains within max_wait_us.
   local patience, patience_fraction = muldiv(max_wait_us, limit.rate_units, limit.per_us)
   local slack = saturating_minus(
     patience, patience_fraction, standing.units, standing.fraction, limit.per_us)
   return min(by_room, (slack - slack % cost) / cost + 1)
 end
 
--- The units charged since the count stood at `charged`.
+-- The units charged since the count was `charged`.
 local function charged_since(fill, charged)
   return (fill.charged - charged) % TWO_53
 end
 
--- Units leave in the order they came, so what is above all that was charged since is this charge's
--- own, and is given back. A place in a shaping bucket is given back only whole, and only if nobody
--- is behind it.
+-- Units drain in the order they were charged. So the part of the level that exceeds all later charges
+-- belongs to this charge, and is given back. A shaping bucket gives a charge back only if all of it is
+-- still in the bucket and no later charge is.
 function bucket.give_back(limit, fill, now_us, cost, charged, over_us)
-  -- A key that was forgotten and came back counts from nothing: the time tells what has left.
+  -- By then the charge has drained. The count alone cannot tell: it starts again at 0 when a key's
+  -- state was evicted and made anew.
   if now_us >= over_us then
     return
   end
@@ -215,7 +216,7 @@ function bucket.give_back(limit, fill, now_us, cost, charged, over_us)
     return
   end
   if is_whole_and_last then
-    -- As if it had never been charged: the one before it is the last again.
+    -- As if it had never been charged: the charge before it is the last one again.
     fill.charged = (fill.charged - cost) % TWO_53
   end
   fill.units, fill.fraction =
@@ -229,7 +230,7 @@ function bucket.spent(standing)
 end
 
 function bucket.after_spending(_, units, now_us)
-  -- Counted from the time on: no receipt from before is for a charge from here on.
+  -- The count starts at the time, so that no earlier receipt matches a later charge.
   return { units = units, fraction = 0, as_of_us = now_us, charged = now_us }
 end
 
@@ -244,7 +245,7 @@ local function at_period(units, fraction, from_us, to_us)
   return units + 1, 0
 end
 
--- It keeps draining at the old rate until now, when it must fit.
+-- The level drains at the old rate until now, when it must fit.
 function bucket.carry_over(limit, old, fill, now_us)
   local at_now = standing(old, fill, now_us)
   local units, fraction = at_period(at_now.units, at_now.fraction, old.per_us, limit.per_us)

@@ -1,7 +1,7 @@
-//! The bucket that the token bucket and both leaky buckets are: a level that drains at a rate.
+//! The bucket behind the token bucket and both leaky buckets: a level that drains at a rate.
 //!
-//! A token bucket counts what is left, a leaky bucket what is spent. Here it is always what is
-//! spent: tokens left are the capacity less the level.
+//! A token bucket is usually described by the tokens left, a leaky bucket by the units spent. The level
+//! here is always what is spent; the tokens left are the capacity minus the level.
 
 mod level;
 
@@ -20,8 +20,8 @@ pub struct Bucket {
     capacity: u64,
     rate: Rate,
     time_to_full_us: u64,
-    /// One unit more fits on fewer parts of a unit than this, of which the rate's period makes one. 0 if none
-    /// ever fits, and if the capacity is above 2^63 parts.
+    /// One more unit fits while the level is below this number. It is in parts of a unit, of which one unit has as
+    /// many as the rate's period has microseconds. 0 if no unit ever fits, and if the capacity is above 2^63 parts.
     one_fits_below: u64,
 }
 
@@ -40,7 +40,7 @@ impl Bucket {
         Ok(Bucket { capacity, rate, time_to_full_us, one_fits_below })
     }
 
-    /// A bucket of the capacity nearest to `capacity` that is at least 1 and comes back within 100 years.
+    /// A bucket with the capacity nearest to `capacity` that is at least 1 and refills within 100 years.
     pub(super) fn nearest(capacity: u64, rate: Rate) -> Bucket {
         // At least 1, because no rate has a period above 100 years.
         let (within_100_years, _) = muldiv(MAX_FILL_US, rate.units.get(), rate.per_us);
@@ -69,19 +69,19 @@ impl Bucket {
         self.rate
     }
 
-    /// How long a spent bucket takes to be whole again, rounded up.
+    /// How long a bucket that is all spent takes to come back, rounded up.
     pub const fn time_to_full_us(&self) -> u64 {
         self.time_to_full_us
     }
 
-    /// How long so many units take to come back, rounded down.
+    /// Returns how long `units` take to come back, rounded down.
     pub(crate) fn time_for_us(&self, units: u64) -> u64 {
         muldiv(units, self.period_us().get(), self.rate.units).0
     }
 
-    /// The wait of who may be delayed by at most `most_us`, until something fits: then all the room there
-    /// is may do so at once. 0 if the delay is short enough now.
-    // Apart, because few have a longest wait: where it was not, it cost all others 10 instructions.
+    /// Returns how long a caller that accepts a delay of at most `most_us` must wait until a request fits. All the
+    /// free capacity may become available to it at that moment. 0 if the delay is short enough now.
+    // Not inlined, because few requests have a longest wait: inlined, it cost all others 10 instructions.
     #[cold]
     #[inline(never)]
     fn impatient_wait_us(&self, level: Level, most_us: u64, behind_us: u64) -> u64 {
@@ -98,26 +98,26 @@ impl Bucket {
         self.rate.per_us
     }
 
-    /// The fill at `now_us`, or as it was if that is earlier.
+    /// The fill at `now_us`; unchanged if `now_us` is before the last charge.
     #[inline]
     fn fill_at(&self, fill: Fill, now_us: u64) -> Fill {
         let as_of_us = now_us.max(fill.as_of_us);
         Fill { level: self.drained(fill.level, as_of_us - fill.as_of_us), as_of_us, ..fill }
     }
 
-    /// The fill in this bucket of a key that reached `fill` in an `old` one.
+    /// Converts a fill that a key reached in the `old` bucket to this one.
     ///
-    /// It keeps draining at the old rate until now, when it must fit.
+    /// The level drains at the old rate until now, when it must fit.
     pub(crate) fn carry_over(&self, old: &Bucket, fill: Fill, now_us: u64) -> Fill {
         let fill = old.fill_at(fill, now_us);
         let level = fill.level.at_period(old.period_us(), self.period_us());
         Fill { level: level.min(Level::of(self.capacity)), ..fill }
     }
 
-    /// What is left of `level` after `elapsed_us`, if it was at most the capacity.
+    /// Returns what is left of `level` after `elapsed_us`. The level must be at most the capacity.
     #[inline]
     fn drained(&self, level: Level, elapsed_us: u64) -> Level {
-        // As a rule with a busy key, and then with one that comes seldom.
+        // The two common cases: no time has passed for a busy key, and a rare key's level has drained.
         if elapsed_us == 0 {
             return level;
         }
@@ -135,33 +135,33 @@ fn one_fits_below(capacity: u64, rate: Rate) -> u64 {
     most.map_or(0, |most| most + 1)
 }
 
-/// A bucket's state: what it held when last charged.
+/// A bucket's state: its level when it was last charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fill {
-    /// What it held then.
+    /// The level at that time.
     pub level: Level,
     /// When it was last charged.
     pub as_of_us: u64,
-    /// The units charged so far, counted round 2^53: tells a refund what came after its charge,
-    /// if that is less than 2^53 units.
+    /// The units charged so far, modulo 2^53. From it a refund computes what was charged after its own
+    /// charge, if that is less than 2^53 units.
     pub charged: u64,
 }
 
 impl Fill {
     #[inline]
     fn plus(self, cost: Cost) -> Fill {
-        // OK because what fits leaves no more than the capacity, here and below.
+        // OK because a request that fits leaves the level at or below the capacity, here and below.
         let level = Level { units: self.level.units.wrapping_add(cost.units()), ..self.level };
         Fill { level, charged: self.charged.wrapping_add(cost.units()) & MAX_UNITS, ..self }
     }
 
-    /// The units charged since the count stood at `charged`.
+    /// The units charged since the count was `charged`.
     fn charged_since(self, charged: u64) -> u64 {
         self.charged.wrapping_sub(charged) & MAX_UNITS
     }
 }
 
-/// A [`Fill`] at an instant of its key's time, seen from the caller's.
+/// A [`Fill`] at an instant of its key's time, with the caller's time for waits.
 #[derive(Clone, Copy, Debug)]
 pub struct FillStanding {
     fill: Fill,
@@ -170,18 +170,18 @@ pub struct FillStanding {
     now_us: u64,
 }
 
-/// What the three buckets differ in; everything else is the kernel below.
+/// The differences between the three buckets; everything else is shared, below.
 pub trait BucketKind: core::fmt::Debug {
     /// The capacity and the rate.
     fn bucket(&self) -> &Bucket;
 
-    /// Whether what is admitted leaves evenly, each request after those before it.
+    /// Whether admitted requests leave evenly, each after the ones before it.
     fn is_shaping(&self) -> bool;
 
     /// The same with another bucket.
     fn with_bucket(&self, bucket: Bucket) -> Self;
 
-    /// How long a request admitted at this level waits: until what is before it has left.
+    /// How long a request admitted at this level waits: until everything before it has left.
     #[inline]
     fn delay_us(&self, level: Level) -> u64 {
         if self.is_shaping() { level.drain_time_us(self.bucket().rate) } else { 0 }
@@ -253,7 +253,7 @@ impl<K: BucketKind> Decide for K {
         let by_room = self.remaining(standing, ask) / cost;
         match ask.max_wait_us {
             Some(most_us) if self.is_shaping() && by_room > 0 => {
-                // Each but the last must leave a level that drains within the caller's patience.
+                // Each request but the last must leave a level that drains within `max_wait_us`.
                 let bucket = self.bucket();
                 let (units, fraction) =
                     muldiv(most_us, bucket.rate.units.get(), bucket.period_us());
@@ -285,12 +285,13 @@ impl<K: BucketKind> Decide for K {
         }
     }
 
-    /// Units leave in the order they came, so what is above all that was charged since is this
-    /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
-    /// only if nobody is behind it.
+    /// Units drain in the order they were charged. So the part of the level that exceeds all later
+    /// charges belongs to this charge, and is given back. A shaping bucket gives a charge back only if
+    /// all of it is still in the bucket and no later charge is.
     fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) {
         let Place::Bucket { charged, over_us } = receipt.place else { return };
-        // A key that was forgotten and came back counts from nothing: the time tells what has left.
+        // By then the charge has drained. The count alone cannot tell: it starts again at 0 when a key's
+        // state was evicted and made anew.
         if now_us >= over_us {
             return;
         }
@@ -304,7 +305,7 @@ impl<K: BucketKind> Decide for K {
             return;
         }
         if is_whole_and_last {
-            // As if it had never been charged: the one before it is the last again.
+            // As if it had never been charged: the charge before it is the last one again.
             fill.charged = fill.charged.wrapping_sub(receipt.cost.units()) & MAX_UNITS;
         }
         fill.level = fill.level.saturating_minus(left, bucket.period_us());
@@ -314,8 +315,8 @@ impl<K: BucketKind> Decide for K {
 impl<K: BucketKind> FastPath for K {
     type Usual = Fill;
 
-    /// In 64 bits, on a clock that has not stepped back. What is held is one number then: the parts of a unit,
-    /// of which the rate's units drain in a microsecond.
+    /// Computes in 64 bits, on a clock that has not stepped back. The level is one number then, in parts of a unit;
+    /// `rate.units` of these parts drain in a microsecond.
     #[inline(always)]
     fn check_one(&self, fill: &mut Fill, now_us: u64) -> Option<Checked> {
         let Bucket { capacity, rate, one_fits_below, .. } = *self.bucket();
@@ -329,7 +330,7 @@ impl<K: BucketKind> FastPath for K {
         if held >= one_fits_below {
             return None;
         }
-        // OK because it is at most the capacity, here and below.
+        // OK because the sum is at most the capacity, here and below.
         let after = held + rate.per_us.get();
         let level = Level { units: after / rate.per_us, fraction: after % rate.per_us };
         let charged = charged.wrapping_add(1) & MAX_UNITS;
@@ -363,7 +364,7 @@ impl<K: BucketKind> Algorithm for K {
         self.bucket().time_to_full_us
     }
 
-    /// The whole capacity at once, and what comes back while the interval lasts.
+    /// The whole capacity at once, and the units that come back during the interval.
     fn bound_units(&self, interval_us: u64) -> u64 {
         let bucket = self.bucket();
         let Some(rest_us) = interval_us.checked_sub(1) else { return 0 };
@@ -380,7 +381,7 @@ impl<K: BucketKind> Algorithm for K {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Fill {
-        // Counted from the time on: no receipt from before is for a charge from here on.
+        // The count starts at the time, so that no earlier receipt matches a later charge.
         Fill { level: Level::of(units), as_of_us: now_us, charged: now_us & MAX_UNITS }
     }
 
@@ -390,7 +391,7 @@ impl<K: BucketKind> Algorithm for K {
 }
 
 impl FillStanding {
-    /// A wait that begins at the key's own time, counted from the caller's.
+    /// Converts a wait from the key's own time to one from the caller's time.
     #[inline]
     fn caller_waits_us(&self, wait_us: u64) -> u64 {
         (self.fill.as_of_us - self.now_us).saturating_add(wait_us)

@@ -1,26 +1,27 @@
-//! What an algorithm is made of: how a key stands at an instant, whether a request fits, and what
-//! charging it changes. [`Algorithm::check`] and [`Algorithm::peek`] put these together the same way
-//! for all. They hold only together, so nobody outside can call or implement them.
+//! The steps of an algorithm: a key's standing at an instant, whether a request fits, and what charging
+//! it changes. [`Algorithm::check`] and [`Algorithm::peek`] combine the steps in the same way for every
+//! algorithm. The steps are correct only in that combination, so other crates can neither call nor
+//! implement them.
 
 use core::fmt::Debug;
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{Ask, Cost, Decision, Place, Receipt, Retry, Verdict};
 
-/// Sealed: public for the sake of [`Algorithm`], and not to be named outside.
+/// Sealed: public because [`Algorithm`] requires it, but other crates cannot name it.
 #[allow(unreachable_pub)]
 pub trait Decide: Debug {
-    /// What is kept for each key; its default is a key that has spent nothing.
+    /// A key's stored state. The default is the state of a key that has spent nothing.
     type State: Clone + Debug + Default + PartialEq;
 
-    /// How a key stands at one instant: its state brought up to that time.
+    /// A key's state brought up to one instant.
     type Standing: Copy + Debug;
 
     /// The time this key's clock may not run behind (P6): its last charge, or the start of the
     /// window last charged.
     fn floor_us(&self, state: &Self::State) -> u64;
 
-    /// Whether `now_us` is so far behind that it must be another clock's.
+    /// Whether `now_us` is so far behind that it must be from another clock.
     #[inline]
     fn is_new_clock(&self, state: &Self::State, now_us: u64) -> bool {
         self.floor_us(state) > now_us.saturating_add(MAX_STEP_BACK_US)
@@ -29,13 +30,13 @@ pub trait Decide: Debug {
     /// Moves the state to a new clock that now shows `now_us`: what was spent stays spent.
     fn restart(&self, state: &mut Self::State, now_us: u64);
 
-    /// How the key stands at `now_us`, or at its floor if that is later.
+    /// The key's standing at `now_us`, or at its floor if that is later.
     fn standing(&self, state: &Self::State, now_us: u64) -> Self::Standing;
 
     /// Whether a request that costs at most [`Algorithm::size`] fits.
     fn verdict(&self, state: &Self::State, standing: &Self::Standing, ask: Ask) -> Verdict;
 
-    /// Charges a request that fits; returns how the key stands then.
+    /// Charges a request that fits. Returns the key's standing after it.
     fn charge(
         &self,
         state: &mut Self::State,
@@ -43,13 +44,13 @@ pub trait Decide: Debug {
         cost: Cost,
     ) -> Self::Standing;
 
-    /// Where in the state the charge is that led to this standing, all of which is over at `over_us`.
+    /// Where in the state the charge is that led to this standing. At `over_us` nothing is spent any more.
     fn place(&self, standing: &Self::Standing, over_us: u64) -> Place;
 
-    /// Takes off what of a charge still counts at `now_us`.
+    /// Removes the part of a charge that still counts at `now_us`.
     fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: Receipt);
 
-    /// The whole units that are spent; a size that was lowered may be less.
+    /// The whole units that are spent: possibly more than the size, if that was lowered.
     fn spent(&self, standing: &Self::Standing) -> u64;
 
     /// The largest cost that fits (P1).
@@ -63,14 +64,14 @@ pub trait Decide: Debug {
     /// The time until nothing is spent any more (P3).
     fn reset_after_us(&self, standing: &Self::Standing) -> u64;
 
-    /// The time until more remains, if `reset_after_us` does not tell; otherwise 0.
+    /// The time until more remains, if it does not follow from `reset_after_us`; otherwise 0.
     #[inline]
     fn first_back_us(&self, _: &Self::State, _: &Self::Standing, _: Ask) -> u64 {
         0
     }
 }
 
-/// Looks at a key without changing it; a new clock restarts a copy.
+/// Reads a key's standing without changing its state. On a new clock it restarts a copy.
 #[inline]
 pub(super) fn look<A: Algorithm + ?Sized, T>(
     limit: &A,
@@ -86,7 +87,7 @@ pub(super) fn look<A: Algorithm + ?Sized, T>(
         limit.restart(&mut restarted, now_us);
         state = &restarted;
     }
-    // One way out, as in a check.
+    // A single return, as in `Algorithm::check`.
     read(state, &limit.standing(state, now_us))
 }
 

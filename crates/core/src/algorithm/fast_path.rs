@@ -28,10 +28,10 @@ pub trait FastPath: Algorithm {
     /// the whole state.
     type Usual;
 
-    /// Decides a request for one unit that accepts any delay, and charges it, if it is allowed and nothing is
-    /// out of the ordinary; the answer is that of [`Algorithm::check`].
+    /// Decides and charges a request for one unit that accepts any delay, in the common case that it is allowed. The
+    /// answer is the same as that of [`Algorithm::check`].
     ///
-    /// Returns `None` otherwise, and then nothing has changed. The state must come from this limit: from an
-    /// earlier check, or from [`carry_over`](Algorithm::carry_over).
+    /// Returns `None` in all other cases, and then the state is unchanged. The state must come from this limit: from
+    /// an earlier check, or from [`carry_over`](Algorithm::carry_over).
     fn check_one(&self, state: &mut Self::Usual, now_us: u64) -> Option<Checked>;
 }

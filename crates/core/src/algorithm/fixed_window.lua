@@ -1,5 +1,5 @@
 -- Fixed window: a counter that starts again at every window. Twin of fixed_window.rs: change both,
--- then run the tests in tests/twins. Comes after algorithm.lua.
+-- then run the tests in tests/twins. Load it after algorithm.lua.
 --
 -- limit      size, window_us
 -- window     start_us of the window last charged, and what was spent in it
@@ -38,7 +38,7 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
--- From the caller's own now, so that it holds across a step back.
+-- Counted from the caller's time, so that the wait is right after a step back of the clock too.
 local function ends_after_us(limit, standing)
   return max(limit.window_us - (standing.now_us - standing.start_us), 0)
 end
@@ -88,7 +88,7 @@ end
 
 -- ---- carrying over
 
--- It does not know when what is spent was spent.
+-- A fixed window does not know when its units were spent.
 fixed_window.is_coarse = true
 
 function fixed_window.spent(standing)
@@ -101,8 +101,8 @@ end
 
 -- The latest that a charge in the window starting at start_us can have been made.
 local function latest_in_window_us(start_us, window_us, now_us)
-  -- A clock that stepped back shows a now before the start; the key's time holds still there. The
-  -- window's end may pass 2^53 and round: no now_us reaches it either way.
+  -- A clock that stepped back may show a time before the start: the key's time is the start then. The
+  -- window's end may pass 2^53 and round: OK because no now_us reaches 2^53.
   return max(min(now_us, start_us + (window_us - 1)), start_us)
 end
 

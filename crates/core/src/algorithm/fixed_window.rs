@@ -10,7 +10,7 @@ use crate::parameter::{LimitError, limit_units, window_us};
 /// At most `limit` units in each window; windows are aligned to the Unix epoch.
 ///
 /// With 100 per minute, 100 at 0:59 and 100 more at 1:00 all pass: twice the limit in two seconds
-/// is the algorithm's known flaw. Its worth is that everyone can see when the window ends.
+/// is the algorithm's known flaw. Its advantage is that everyone can see when the window ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     limit: u64,
@@ -43,7 +43,7 @@ pub struct Window {
     pub spent: u64,
 }
 
-/// A [`Window`] at an instant of its key's time, seen from the caller's.
+/// A [`Window`] at an instant of its key's time, with the caller's time for waits.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowStanding {
     window: Window,
@@ -66,7 +66,7 @@ impl Decide for FixedWindow {
     #[inline]
     fn standing(&self, window: &Window, now_us: u64) -> WindowStanding {
         let at_us = now_us.max(window.start_us);
-        // Still the same window, as a rule with a busy key; to find another takes a division.
+        // The common case for a busy key: still the same window. Finding another one takes a division.
         if at_us - window.start_us < self.window_us() {
             return WindowStanding { window: *window, now_us };
         }
@@ -126,7 +126,7 @@ impl Decide for FixedWindow {
 impl FastPath for FixedWindow {
     type Usual = Window;
 
-    /// In the window last charged.
+    /// Applies in the window last charged.
     #[inline(always)]
     fn check_one(&self, window: &mut Window, now_us: u64) -> Option<Checked> {
         let left_us = left_in_window_us(window.start_us, self.window_us, now_us)?;
@@ -188,7 +188,7 @@ impl FixedWindow {
         Place::Window { start_us: window.start_us, window_us: self.window_us() }
     }
 
-    /// From the caller's own now, so that it holds across a step back.
+    /// Counted from the caller's time, so that the wait is right after a step back of the clock too.
     #[inline]
     fn ends_after_us(&self, standing: &WindowStanding) -> u64 {
         let end_us = standing.window.start_us.saturating_add(self.window_us());
@@ -202,7 +202,8 @@ pub(super) fn window_start_us(at_us: u64, window_us: NonZeroU64) -> u64 {
     at_us - at_us % window_us
 }
 
-/// How long the window starting at `start_us` goes on; `None` if `now_us` is not in it, or past the end of time.
+/// Returns the time left in the window that starts at `start_us`; `None` if `now_us` is outside the window or above
+/// [`MAX_TIME_US`].
 #[inline(always)]
 pub(super) fn left_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> Option<u64> {
     if now_us > MAX_TIME_US {
@@ -215,8 +216,8 @@ pub(super) fn left_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u6
     Some(window_us.get() - elapsed_us)
 }
 
-/// The latest that a charge in the window starting at `start_us` can have been made.
+/// The latest time at which a charge in the window starting at `start_us` can have been made.
 pub(super) fn latest_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> u64 {
-    // A clock that stepped back shows a now before the start; the key's time holds still there.
+    // A clock that stepped back may show a time before the start: the key's time is the start then.
     now_us.clamp(start_us, start_us.saturating_add(window_us.get() - 1))
 }

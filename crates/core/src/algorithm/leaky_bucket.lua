@@ -1,5 +1,5 @@
 -- Leaky bucket: a level that leaks at a steady rate, as a meter or as a queue. Twin of
--- leaky_bucket.rs. Comes after bucket.lua, which does all but the making.
+-- leaky_bucket.rs. Load it after bucket.lua, which has everything but the constructors.
 --
 -- Example    leaky_bucket.shaping(3, 1, 1000000) holds 3 and leaks 1/s: three at once leave at 0, 1
 --            and 2 s

@@ -8,21 +8,21 @@ use crate::parameter::{LimitError, Rate};
 
 /// A bucket that starts empty, holds `capacity` and leaks continuously.
 ///
-/// Policing refuses what does not fit: the token bucket's mirror, with the same decisions, and so
-/// it passes a burst of its whole capacity. Shaping admits the same and says how long to hold each
-/// request so that they leave evenly: with capacity 3 and 1/s, three at once leave at 0, 1 and 2 s.
+/// Policing refuses what does not fit. It makes the same decisions as a token bucket, so a burst of the
+/// whole capacity passes at once. Shaping admits the same requests and says how long to delay each, so
+/// that they leave evenly: with capacity 3 and 1/s, three at once leave at 0, 1 and 2 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     mirror: TokenBucket,
     mode: Mode,
 }
 
-/// What a leaky bucket does with a burst that fits.
+/// How a leaky bucket treats a burst that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Lets it through at once.
+    /// Admits the burst at once.
     Policing,
-    /// Spreads it out at the leak rate.
+    /// Spreads the burst out at the leak rate.
     Shaping,
 }
 
@@ -61,12 +61,12 @@ impl LeakyBucket {
         self.mirror.refill()
     }
 
-    /// What it does with a burst that fits.
+    /// How it treats a burst that fits.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The token bucket that decides alike, on the same states; `None` if it shapes.
+    /// The token bucket that makes the same decisions on the same states; `None` in shaping mode.
     #[inline]
     pub const fn as_token_bucket(&self) -> Option<&TokenBucket> {
         match self.mode {

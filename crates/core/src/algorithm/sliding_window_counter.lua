@@ -1,6 +1,6 @@
 -- Sliding window counter: two counters stand in for the log. Twin of sliding_window_counter.rs:
--- change both, then run the tests in tests/twins. Comes after algorithm.lua and, to carry over, after
--- fixed_window.lua.
+-- change both, then run the tests in tests/twins. Load it after algorithm.lua and, to carry over,
+-- after fixed_window.lua.
 --
 -- limit      size, window_us
 -- windows    start_us of the window last charged, its units `current`, `previous` of the one before
@@ -48,8 +48,8 @@ local function standing(limit, windows, now_us)
   }
 end
 
--- The whole units of the estimate. After a step back it can be twice the limit: past 2^53 it
--- rounds, but not below 2^53, and nothing remains either way.
+-- The whole units of the estimate. After a step back of the clock it can be twice the limit. Above
+-- 2^53 it rounds, but not to below 2^53: nothing remains either way.
 local function estimate(standing)
   return standing.current + standing.in_view
 end
@@ -59,10 +59,10 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
--- The longest part of a window holding `spent` that may stay in view for its whole units in view
--- to be at most `most`: the greatest v with spent * v < (most + 1) * window.
+-- The longest part of a window with `spent` units that can be in view while at most `most` whole
+-- units of it are in view: the greatest v with spent * v < (most + 1) * window.
 local function in_view_at_most_us(limit, spent, most)
-  -- All of the window may; and below, the quotient is at most the window.
+  -- The whole window may be in view. OK because below, the quotient is at most the window.
   if most >= spent then
     return limit.window_us
   end
@@ -74,7 +74,7 @@ local function in_view_at_most_us(limit, spent, most)
 end
 
 -- The exact wait until the estimate's whole units are at most `most`; they are above it now.
--- Counted from the window's start, then from the caller's now.
+-- Computed from the window's start, then converted to the caller's time.
 local function falls_to_after_us(limit, standing, most)
   local window_us, current, previous = limit.window_us, standing.current, standing.previous
   local then_us
@@ -117,11 +117,11 @@ local function first_back_us(limit, _, standing)
   end
   local behind_us = standing.start_us - standing.now_us
   if standing.in_view > 0 then
-    -- Once the part of a unit is out of view, of which a microsecond takes `previous`.
+    -- When the part of a unit has left the view: each microsecond takes `previous` off that part.
     local part, previous = standing.in_view_part, standing.previous
     return max(behind_us, 0) + (part - part % previous) / previous + 1
   elseif standing.current > 0 then
-    -- As soon as not all of the current ones are in view any more.
+    -- One microsecond into the next window, when the current window begins to leave the view.
     return behind_us + limit.window_us + 1
   end
   return 0
@@ -153,7 +153,7 @@ end
 
 -- ---- carrying over
 
--- It does not know when what is spent was spent.
+-- A counter does not know when in a window its units were spent.
 sliding_window_counter.is_coarse = true
 
 function sliding_window_counter.spent(standing)
@@ -174,7 +174,7 @@ function sliding_window_counter.carry_over(limit, old, windows, now_us)
   local previous_end_us = start_us - 1
   local previous_start_us = previous_end_us - previous_end_us % limit.window_us
   if previous_start_us == carried.start_us then
-    -- Past 2^53 the sum rounds, but not below 2^53.
+    -- OK because a sum above 2^53 may round, but not to below 2^53.
     carried.current = min(current + previous, TWO_53 - 1)
   elseif carried.start_us - previous_start_us == limit.window_us then
     carried.previous = previous

@@ -10,8 +10,8 @@ use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, limit_units, window_us};
 use crate::range::MAX_UNITS;
 
-/// At most `limit` units in the estimate of the last window: those of the current one, and those
-/// of the previous one in proportion to how much of it is still in view.
+/// At most `limit` units in an estimate of the last window's units: the units of the current window, and
+/// a share of the previous window's units, in proportion to how much of it is still in view.
 ///
 /// With 100 per minute, 80 in the previous minute and 50 in this one, 30 s into it the estimate is
 /// 50 + 80 / 2 = 90.
@@ -56,7 +56,7 @@ impl WindowPair {
     /// The two windows that count at `at_us`, a time not before `start_us`.
     #[inline]
     fn rolled_to(self, at_us: u64, window_us: NonZeroU64) -> WindowPair {
-        // As a rule with a busy key; to find another window takes a division.
+        // The common case for a busy key. Finding another window takes a division.
         if at_us - self.start_us < window_us.get() {
             return self;
         }
@@ -66,13 +66,13 @@ impl WindowPair {
     }
 }
 
-/// [`WindowPair`] at an instant of their key's time, seen from the caller's.
+/// A [`WindowPair`] at an instant of its key's time, with the caller's time for waits.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowPairStanding {
     windows: WindowPair,
     /// The whole units of the previous window that are still in view.
     in_view: u64,
-    /// And the part of one more, in parts of the window.
+    /// The part of one more unit that is in view, in parts of the window.
     in_view_part: u64,
     now_us: u64,
 }
@@ -150,16 +150,16 @@ impl Decide for SlidingWindowCounter {
             return self.falls_to_limit_after_us(*standing);
         }
         let then_us = match NonZeroU64::new(previous) {
-            // Once the part of a unit is out of view, of which a microsecond takes `previous`.
+            // When the part of a unit has left the view: each microsecond takes `previous` off that part.
             Some(previous) if standing.in_view > 0 => {
                 let at_us = standing.now_us.max(start_us);
                 at_us.saturating_add(standing.in_view_part / previous)
             }
-            // As soon as not all of the current ones are in view any more.
+            // One microsecond into the next window, when the current window begins to leave the view.
             _ if current > 0 => start_us.saturating_add(self.window_us()),
             _ => return 0,
         };
-        // OK because it is not before now.
+        // OK because that time is not before now.
         then_us - standing.now_us + 1
     }
 
@@ -184,7 +184,7 @@ impl Decide for SlidingWindowCounter {
 impl FastPath for SlidingWindowCounter {
     type Usual = WindowPair;
 
-    /// In 64 bits, and in the window last charged.
+    /// Computes in 64 bits, and applies in the window last charged.
     #[inline(always)]
     fn check_one(&self, windows: &mut WindowPair, now_us: u64) -> Option<Checked> {
         let WindowPair { start_us, current, previous } = *windows;
@@ -207,7 +207,7 @@ impl FastPath for SlidingWindowCounter {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - estimate - 1,
-            // As long as a whole unit of them is in view from the next window.
+            // Until less than one whole unit is in view from the next window.
             reset_after_us: in_view_us + self.window_us() - (self.window_us() - 1) / after,
             first_back_us: first_back_us + 1,
         };
@@ -227,8 +227,8 @@ impl Algorithm for SlidingWindowCounter {
         self.window_us()
     }
 
-    /// A full burst at the last microsecond of a window after an idle one; from then on what the
-    /// estimate lets go of.
+    /// A full burst at the last microsecond of a window after an idle one, and from then on the units that
+    /// leave the estimate.
     fn bound_units(&self, interval_us: u64) -> u64 {
         if interval_us == 0 {
             return 0;
@@ -285,8 +285,8 @@ impl WindowPairStanding {
 impl SlidingWindowCounter {
     /// The exact wait until the estimate's whole units are at most `most`; they are above it now.
     ///
-    /// The previous window's units weigh less and less. If the current ones alone are too many,
-    /// the wait goes on into the next window, where they are the previous ones.
+    /// The weight of the previous window's units falls with time. If the current window's units alone are
+    /// above `most`, the wait ends in the next window, where they are the previous window's.
     #[inline]
     fn falls_to_after_us(&self, standing: &WindowPairStanding, most: u64) -> u64 {
         let WindowPair { start_us, current, previous } = standing.windows;
@@ -302,15 +302,15 @@ impl SlidingWindowCounter {
     }
 
     /// The wait until something remains of a limit that was lowered below what is spent.
-    // By value: a reference would keep the standing in memory for all, at 10 instructions more.
+    // By value: with a reference the standing is kept in memory for every check, at 10 instructions more.
     #[cold]
     #[inline(never)]
     fn falls_to_limit_after_us(&self, standing: WindowPairStanding) -> u64 {
         self.falls_to_after_us(&standing, self.limit - 1)
     }
 
-    /// The longest part of a window holding `spent` that may stay in view for its whole units in
-    /// view to be at most `most`: the greatest v with `spent * v < (most + 1) * window`.
+    /// The longest part of a window with `spent` units that can be in view while at most `most` whole
+    /// units of it are in view: the greatest v with `spent * v < (most + 1) * window`.
     #[inline]
     fn in_view_at_most_us(&self, spent: u64, most: u64) -> u64 {
         let Some(spent) = NonZeroU64::new(spent) else { return self.window_us() };

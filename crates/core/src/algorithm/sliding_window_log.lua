@@ -1,20 +1,21 @@
 -- Sliding window log: every charge, for exactly one window. Twin of sliding_window_log.rs: change
--- both, then run the tests in tests/twins. Comes after algorithm.lua.
+-- both, then run the tests in tests/twins. Load it after algorithm.lua.
 --
 -- limit      size, window_us
--- log        count, of the charges kept; base, the running sum before the oldest; charged_us, when
---            it was last charged, also if that charge was refunded. A charge is its time and the
---            running sum of costs through it. Whoever makes the log keeps them, and their count:
+-- log        count, the number of charges kept; base, the running sum before the oldest; charged_us,
+--            when it was last charged, also if that charge was refunded. A charge is its time and the
+--            running sum of costs up to and including it. The script that makes the log stores the
+--            charges and their count, and gives the log these methods:
 --              log:read(index)            at_us and through of the charge at index, 0 the oldest
 --              log:append(at_us, through)
---              log:drop(count)            the oldest
---              log:remove(index, cost)    takes out the charge at index, of that cost
+--              log:drop(count)            removes the oldest
+--              log:remove(index, cost)    removes the charge at index, of that cost
 --              log:move_back(back_us)     makes every charge earlier, at 0 at the earliest
 --              log:lower(units)           lowers every running sum
---              log:copy()                 another log, to be changed apart from this one
---            A log may keep the place of a charge that was taken out: it then reads as a charge of
---            cost 0, is never the newest, and log.has_holes is true.
---            To carry over, sliding_window_log.fresh() makes one without charges.
+--              log:copy()                 an independent copy
+--            A log may keep the index of a charge that was removed: log:read then returns a charge of
+--            cost 0, which is never the newest, and log.has_holes is true.
+--            To carry over, sliding_window_log.fresh() makes a log without charges.
 -- standing   counting, the index of the oldest charge that counts; spent, newest_us, at_us, and the
 --            caller's now_us
 -- place      at_us
@@ -50,8 +51,8 @@ local function is_through_less_than(sum, _, through)
   return through < sum
 end
 
--- The index of the first charge without a property that only the oldest have: reads 4 charges, and
--- of 65,536 another 16.
+-- The index of the first charge without a property that only the oldest charges have. Reads up to 4
+-- charges from the oldest on, then searches: another 16 reads in a log of 65,536.
 local function first_without(log, property, bound)
   local count = log.count
   for index = 0, 3 do
@@ -71,7 +72,7 @@ local function first_without(log, property, bound)
   return low
 end
 
--- The index of the oldest charge that counts at at_us: one at t counts before t + window.
+-- The index of the oldest charge that counts at at_us: a charge at t counts before t + window.
 local function first_counting(log, at_us, window_us)
   return first_without(log, is_at_or_before, at_us - window_us)
 end
@@ -84,7 +85,7 @@ local function forget(log, count)
   end
 end
 
--- From the caller's own now, so that it holds across a step back.
+-- Counted from the caller's time, so that the wait is right after a step back of the clock too.
 local function leaves_after_us(limit, charged_us, standing)
   return max(limit.window_us - (standing.now_us - charged_us), 0)
 end
@@ -115,7 +116,7 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
--- The wait until at most `most` units count; it is more now.
+-- The wait until at most `most` units count; more than `most` count now.
 local function falls_to_after_us(limit, log, standing, most)
   local must_leave = standing.spent - most
   local left = before(log, standing.counting) + must_leave
@@ -138,7 +139,7 @@ local function charge(log, standing, cost)
   forget(log, standing.counting)
   local at_us = standing.at_us
   local _, through = newest(log)
-  -- While charges overlap the sum only grows; Rust has 2^64 for it, here it begins again in time.
+  -- While charges overlap the sum only grows. Rust has 64 bits for it; here it is lowered in time.
   if through > 2 ^ 52 then
     log:lower(log.base)
     log.base, through = 0, through - log.base
@@ -162,7 +163,7 @@ local function reset_after_us(limit, standing)
   return leaves_after_us(limit, standing.newest_us, standing)
 end
 
--- When the oldest leaves; if the limit was lowered below what is spent, when enough have.
+-- When the oldest charge leaves; if the limit was lowered below what is spent, when enough have left.
 local function first_back_us(limit, log, standing)
   local spent = standing.spent
   if spent == 0 then
@@ -205,12 +206,12 @@ local function is_before(then_us, at_us)
   return at_us < then_us
 end
 
--- The most charges of one microsecond that a refund looks at. A batch makes 64 at most. More exist only
--- if callers give their own times, or after the clock has stepped back: a refund may then give back
--- nothing.
+-- The most charges of one microsecond that a refund reads. A batch makes at most 64. More exist only if
+-- callers give their own times, or after the clock has stepped back: then a refund may give nothing
+-- back.
 local MOST_ALIKE = 512
 
--- Charges of one time and cost are alike: any of them will do.
+-- Charges of the same time and cost are interchangeable: removes any of them.
 function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
   local counting = first_counting(log, max(now_us, log.charged_us), limit.window_us)
   local first = max(first_without(log, is_before, at_us), counting)
@@ -242,7 +243,7 @@ function sliding_window_log.after_spending(_, units, now_us)
   return log
 end
 
--- Charges keep their times; the new window decides which of them count.
+-- Charges keep their times. The new window decides which of them count.
 function sliding_window_log.carry_over(_, _, log)
   return log
 end

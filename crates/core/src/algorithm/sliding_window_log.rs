@@ -47,7 +47,7 @@ impl SlidingWindowLog {
     }
 }
 
-/// A [`Log`] at an instant of its key's time, seen from the caller's.
+/// A [`Log`] at an instant of its key's time, with the caller's time for waits.
 #[derive(Clone, Copy, Debug)]
 pub struct LogStanding {
     /// The index of the oldest run that counts.
@@ -124,7 +124,7 @@ impl Decide for SlidingWindowLog {
         if standing.spent == 0 { 0 } else { self.leaves_after_us(standing.newest_us, standing) }
     }
 
-    /// When the oldest leaves; if the limit was lowered below what is spent, when enough have.
+    /// When the oldest charge leaves; if the limit was lowered below what is spent, when enough have left.
     #[inline]
     fn first_back_us(&self, log: &Log, standing: &LogStanding, _: Ask) -> u64 {
         match standing.spent {
@@ -137,7 +137,7 @@ impl Decide for SlidingWindowLog {
         }
     }
 
-    /// Charges of one time and cost are alike: any of them will do.
+    /// Charges of the same time and cost are interchangeable: removes any of them.
     fn give_back(&self, log: &mut Log, now_us: u64, receipt: Receipt) {
         let Place::Entry { at_us } = receipt.place else { return };
         let counting = log.first_counting(now_us.max(log.head.charged_us), self.window_us);
@@ -181,14 +181,14 @@ impl Algorithm for SlidingWindowLog {
         BriefLog { charged_us: now_us, at_us: now_us, units }.into()
     }
 
-    /// Charges keep their times; the new window decides which of them count.
+    /// Charges keep their times. The new window decides which of them count.
     fn carry_over(&self, _: &SlidingWindowLog, log: Log, _: u64) -> Log {
         log
     }
 }
 
 impl SlidingWindowLog {
-    /// The wait until at most `most` units count; it is more now.
+    /// The wait until at most `most` units count; more than `most` count now.
     fn falls_to_after_us(&self, log: &Log, standing: LogStanding, most: u64) -> u64 {
         let must_leave = standing.spent - most;
         let left = log.before(standing.counting) + must_leave;
@@ -197,7 +197,7 @@ impl SlidingWindowLog {
         self.leaves_after_us(at_us, &standing)
     }
 
-    /// From the caller's own now, so that it holds across a step back.
+    /// Counted from the caller's time, so that the wait is right after a step back of the clock too.
     #[inline]
     fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {
         charged_us.saturating_add(self.window_us()).saturating_sub(standing.now_us)

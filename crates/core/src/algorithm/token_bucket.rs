@@ -40,12 +40,12 @@ impl TokenBucket {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     ///
-    /// A capacity below the refill is fine: of 100 a second with a burst of 5, requests that come evenly all pass,
-    /// and 5 of those that come at once.
+    /// A capacity below the refill is fine: with 100 a second and a burst of 5, evenly spaced requests all pass, and 5
+    /// of the requests that come at once.
     ///
     /// Every number makes a valid limit: 0 counts as 1, and a capacity that takes over 100 years to come back is
-    /// lowered to what comes back in 100 years (of one a day, 36,525). For a capacity above 32 bits, and for an
-    /// error instead of the nearest limit, use [`TokenBucket::new`].
+    /// lowered to what comes back in 100 years (36,525 at one a day). For a capacity above 32 bits, and for an error
+    /// instead of the nearest limit, use [`TokenBucket::new`].
     #[must_use = "only the bucket that is returned has the capacity"]
     pub fn burst(self, capacity: u32) -> TokenBucket {
         TokenBucket { bucket: Bucket::nearest(capacity.into(), self.refill()) }

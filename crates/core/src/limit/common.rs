@@ -10,15 +10,14 @@ const MINUTE_US: NonZeroU64 = NonZeroU64::new(60_000_000).unwrap();
 const HOUR_US: NonZeroU64 = NonZeroU64::new(3_600_000_000).unwrap();
 const DAY_US: NonZeroU64 = NonZeroU64::new(86_400_000_000).unwrap();
 
-/// Common limits. Each is a token bucket of `units` that refills evenly, all of it in the time named; as
-/// `Quota::per_second` is in the crate `governor`. [`TokenBucket::burst`] gives it another capacity.
+/// Common limits. Each is a token bucket of `units` that refills evenly, from empty to full in the time named, like
+/// `Quota::per_second` of the crate `governor`. [`TokenBucket::burst`] gives it another capacity.
 ///
-/// They return a [`TokenBucket`], because only a bucket has a burst. It converts into a [`Limit`], and can stand
-/// wherever `impl Into<Limit>` or `impl TryInto<Limit>` is asked for.
+/// They return a [`TokenBucket`], because only a bucket has a burst. It converts into a [`Limit`], and every function
+/// that takes an `impl Into<Limit>` or `impl TryInto<Limit>` accepts it.
 ///
-/// Every number makes a valid limit. `u32` rules out what would be too large, and a literal needs no conversion; 0,
-/// the one number left that makes no limit, counts as 1. For larger numbers, and where a 0 should be an error, use
-/// [`TokenBucket::new`].
+/// Every number makes a valid limit: a `u32` is never too large, and 0 counts as 1. For larger numbers, and where a 0
+/// should be an error, use [`TokenBucket::new`].
 impl Limit {
     /// Returns a limit of `units` a second, which can all be spent at once.
     ///

@@ -1,13 +1,13 @@
-//! When more remains.
+//! The time until more remains.
 
 use super::Limit;
 use crate::decision::Decision;
 
 impl Decision {
-    /// How long until more remains than now, nothing else arriving; `None` if all of it remains.
+    /// Returns how long until more remains than now, if nothing else arrives; `None` if nothing is spent.
     ///
-    /// Never too early: exact, but that a bucket's may be a microsecond late. `limit` is the one that
-    /// decided, or that was asked for; see [`Limit::in_place_of`].
+    /// Never too early. Exact, except that a bucket's time may be one microsecond late. `limit` is the limit
+    /// that decided, or the limit that the request named; see [`Limit::in_place_of`].
     ///
     /// ```
     /// use tollgate_core::{Ask, Cost, Limit};
@@ -26,17 +26,17 @@ impl Decision {
             return Some(self.first_back_us);
         }
         let first_us = self.reset_after_us.saturating_sub(limit.come_back_at_last_us(others));
-        // A refusal that is remembered may be older than that: more remains, as one finds who asks again.
+        // At least 1: a remembered refusal may be older than this wait. More remains by now, and the next check sees it.
         Some(first_us.max(1))
     }
 }
 
 impl Limit {
-    /// Its decision, in place of the limit that was asked for: as while a key
-    /// [stays](crate::CarryOver::Stays).
+    /// Completes a decision that this limit made instead of the limit `asked`, which the request named: while a
+    /// key [stays](crate::CarryOver::Stays) under its old limit.
     ///
-    /// Who is told knows only the limit asked for. If by that one more would seem to remain at another
-    /// time than it does, the decision itself says when.
+    /// The client knows only `asked`. If computing from `asked` would give another time until more remains, the
+    /// returned decision has the correct time in `first_back_us`.
     pub fn in_place_of(&self, asked: &Limit, decision: Decision) -> Decision {
         match decision.more_after_us(self) {
             Some(first_back_us) if decision.more_after_us(asked) != Some(first_back_us) => {
@@ -46,8 +46,8 @@ impl Limit {
         }
     }
 
-    /// Of the time in which all that is spent comes back, what the last `units` of it take, rounded down:
-    /// none unless they come back one by one.
+    /// The time that the last `units` take to come back, rounded down, if units come back one by one, as a
+    /// bucket's do; otherwise 0.
     fn come_back_at_last_us(&self, units: u64) -> u64 {
         self.bucket().map_or(0, |bucket| bucket.time_for_us(units))
     }

@@ -9,8 +9,8 @@ use crate::algorithm::{
 use crate::parameter::{LimitError, Rate};
 
 impl Limit {
-    /// The same algorithm, in the same mode, for `units` in every `per`: a window of that length, or a
-    /// bucket of `units` that are back after it.
+    /// Returns the same algorithm, in the same mode, for `units` in every `per`: a window of that length, or
+    /// a bucket of `units` that refills in that time.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -2,21 +2,21 @@
 
 use crate::algorithm::{Algorithm, Fill, Log, Window, WindowPair};
 
-/// What is kept for one key, whichever algorithm limits it.
+/// A key's stored state under any algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Of a fixed window.
+    /// The state of a fixed window.
     Window(Window),
-    /// Of a sliding window log.
+    /// The state of a sliding window log.
     Log(Log),
-    /// Of a sliding window counter.
+    /// The state of a sliding window counter.
     WindowPair(WindowPair),
-    /// Of a token bucket or a leaky bucket.
+    /// The state of a token bucket or a leaky bucket.
     Fill(Fill),
 }
 
-/// Runs `act` on the state as the algorithm's own. A state that another algorithm left counts as
-/// its units spent now: [`Limit::carry_over`](super::Limit::carry_over) does better, knowing the old limit.
+/// Runs `act` on the state as the algorithm's own type. The units of another algorithm's state count as spent now;
+/// [`Limit::carry_over`](super::Limit::carry_over) is more precise, because it knows the old limit.
 pub(super) fn change<A: Algorithm, T>(
     limit: &A,
     state: &mut State,
@@ -26,7 +26,7 @@ pub(super) fn change<A: Algorithm, T>(
 where
     A::State: StateKind,
 {
-    if let Some(own) = A::State::of_mut(state) {
+    if let Some(own) = A::State::own_mut(state) {
         return act(own);
     }
     let mut own = limit.after_spending(state.units().min(limit.size()), now_us);
@@ -35,7 +35,7 @@ where
     answer
 }
 
-/// [`change`], for looking.
+/// Does what [`change`] does, without changing the state.
 pub(super) fn read<A: Algorithm, T>(
     limit: &A,
     state: &State,
@@ -45,14 +45,14 @@ pub(super) fn read<A: Algorithm, T>(
 where
     A::State: StateKind,
 {
-    match A::State::of(state) {
+    match A::State::own(state) {
         Some(own) => look(own),
         None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
     }
 }
 
 impl State {
-    /// All units it holds, as if none had left since.
+    /// All units in the state, as if none had left since the last charge.
     fn units(&self) -> u64 {
         match self {
             State::Window(window) => window.spent,
@@ -65,8 +65,8 @@ impl State {
 
 /// An algorithm's own state as one of the kinds of [`State`].
 pub(super) trait StateKind: Into<State> {
-    fn of(state: &State) -> Option<&Self>;
-    fn of_mut(state: &mut State) -> Option<&mut Self>;
+    fn own(state: &State) -> Option<&Self>;
+    fn own_mut(state: &mut State) -> Option<&mut Self>;
 }
 
 macro_rules! state_kinds {
@@ -78,11 +78,11 @@ macro_rules! state_kinds {
         }
 
         impl StateKind for $kind {
-            fn of(state: &State) -> Option<&$kind> {
+            fn own(state: &State) -> Option<&$kind> {
                 if let State::$kind(own) = state { Some(own) } else { None }
             }
 
-            fn of_mut(state: &mut State) -> Option<&mut $kind> {
+            fn own_mut(state: &mut State) -> Option<&mut $kind> {
                 if let State::$kind(own) = state { Some(own) } else { None }
             }
         }

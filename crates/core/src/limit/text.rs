@@ -14,7 +14,7 @@ use crate::parameter::{
     write_duration,
 };
 
-/// The same as parsing it: where a limit is wanted, its text will do.
+/// The same as parsing: a function that takes an `impl TryInto<Limit>` also accepts a limit's text.
 impl TryFrom<&str> for Limit {
     type Error = LimitError;
 

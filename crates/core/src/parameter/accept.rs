@@ -1,4 +1,4 @@
-//! What a limit accepts: numbers within their ranges, and rates made of them.
+//! The checks of a limit's numbers against their ranges, and rates made of such numbers.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) fn window_us(window: Duration) -> Result<NonZeroU64, LimitError> {
     Ok(window_us)
 }
 
-/// A duration as microseconds, refused rather than rounded.
+/// Converts a duration to microseconds; refuses it where that would round.
 fn whole_us(parameter: &'static str, duration: Duration) -> Result<NonZeroU64, LimitError> {
     if !duration.subsec_nanos().is_multiple_of(1_000) {
         return Err(LimitError::NotWholeMicroseconds { parameter, duration });

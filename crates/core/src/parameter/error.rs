@@ -22,7 +22,7 @@ pub enum LimitError {
     },
     /// The text does not begin with an algorithm's name.
     UnknownAlgorithm {
-        /// What it begins with.
+        /// The first word of the text.
         found: Excerpt,
     },
     /// A word is not of the form `name=value`.
@@ -39,14 +39,14 @@ pub enum LimitError {
     },
     /// A parameter is given twice.
     Repeated {
-        /// Which.
+        /// The parameter.
         parameter: &'static str,
     },
     /// A parameter is missing.
     Missing {
         /// The algorithm.
         algorithm: AlgorithmName,
-        /// Which.
+        /// The parameter.
         parameter: &'static str,
     },
     /// A value is far longer than any limit.
@@ -128,12 +128,12 @@ pub enum LimitError {
         capacity: u64,
         /// The rate.
         rate: Rate,
-        /// What the rate is called: `refill` or `leak`.
+        /// The name of the rate's parameter: `refill` or `leak`.
         rate_parameter: &'static str,
     },
 }
 
-/// How a value stands beside its name in a message.
+/// How a message writes a parameter and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
     /// `window=60s`, as a limit's text has it.
@@ -163,14 +163,14 @@ impl Notation {
 }
 
 impl fmt::Display for LimitError {
-    /// The problem; the remedy.
+    /// Writes the problem, a semicolon and the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.problem(Notation::Text), self.remedy(Notation::Text))
     }
 }
 
 impl LimitError {
-    /// The parameter that is at fault, if it is one.
+    /// Returns the name of the wrong parameter, if a single parameter is wrong.
     pub fn parameter(&self) -> Option<&'static str> {
         match *self {
             LimitError::Empty
@@ -196,7 +196,7 @@ impl LimitError {
         }
     }
 
-    /// What is wrong.
+    /// Describes the problem.
     pub fn problem(&self, notation: Notation) -> String {
         let is = notation.equals();
         match self {
@@ -244,7 +244,7 @@ impl LimitError {
         }
     }
 
-    /// What to do about it.
+    /// Describes how to fix the problem.
     pub fn remedy(&self, notation: Notation) -> String {
         let is = notation.equals();
         match self {
@@ -304,7 +304,7 @@ pub struct Excerpt(String);
 impl Excerpt {
     const MAX_CHARS: usize = 40;
 
-    /// The first 40 characters of `text`, with what does not print escaped.
+    /// The first 40 characters of `text`, with unprintable characters escaped.
     pub fn of(text: &str) -> Excerpt {
         let mut excerpt = String::new();
         for letter in text.chars().take(Excerpt::MAX_CHARS) {

@@ -39,7 +39,7 @@ impl AlgorithmName {
         }
     }
 
-    /// The names of its parameters. All are required but a leaky bucket's mode.
+    /// The names of its parameters. All are required except a leaky bucket's mode.
     pub const fn parameters(self) -> &'static [&'static str] {
         match self {
             AlgorithmName::FixedWindow
@@ -60,7 +60,7 @@ impl AlgorithmName {
         }
     }
 
-    /// The name someone meant who wrote `TokenBucket`, `token_bucket` or `leaky`.
+    /// Guesses the name meant by a misspelling such as `TokenBucket`, `token_bucket` or `leaky`.
     pub(super) fn meant_by(text: &str) -> Option<AlgorithmName> {
         let letters = |text: &str| {
             let letters = text.chars().filter(char::is_ascii_alphanumeric);

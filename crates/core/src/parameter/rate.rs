@@ -39,7 +39,7 @@ impl Rate {
 }
 
 impl fmt::Display for Rate {
-    /// The usual unit in which it is a whole number, or the fraction itself: `100/m`, `3/7ms`.
+    /// Writes the rate per one unit of time if its number is whole then, otherwise the fraction: `100/m`, `3/7ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TimeUnit::{Day, Hour, Microsecond, Millisecond, Minute, Second};
         for unit in [Second, Minute, Hour, Day, Millisecond, Microsecond] {

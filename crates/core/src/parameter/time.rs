@@ -76,7 +76,7 @@ impl fmt::Display for TimeUnit {
     }
 }
 
-/// A duration as limits have it, in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
+/// Returns a duration as a limit's text writes it, in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
 pub fn duration_text(us: u64) -> String {
     struct Text(u64);
     impl fmt::Display for Text {

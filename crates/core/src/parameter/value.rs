@@ -9,10 +9,10 @@ use super::name::AlgorithmName;
 use super::rate::Rate;
 use super::time::TimeUnit;
 
-/// Longer than any limit can be written, with room for spaces.
+/// The longest text that is read: longer than any limit in text form, with room for spaces.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 
-/// A parameter that was given.
+/// A parameter's name and the text of its value.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'t> {
     pub(crate) name: &'static str,
@@ -37,7 +37,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Reads `250ms`; a refusal names it as `parameter`.
+/// Parses a duration such as `250ms`. An error names it as `parameter`.
 ///
 /// ```
 /// # use core::time::Duration;
@@ -66,7 +66,7 @@ fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// The unit at the end of a value; `None` when there is none or it is no word at all.
+/// Parses the unit at the end of a value; `None` if it is empty or has characters other than letters.
 fn time_unit(unit: &str, given: Given<'_>) -> Result<Option<TimeUnit>, LimitError> {
     if let Some(known) = TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit) {
         return Ok(Some(known));
@@ -89,14 +89,14 @@ pub(crate) fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError>
         .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
 }
 
-/// A number of digits alone: `parse` would take a sign as well. One too large for 64 bits becomes
-/// the largest, for the ranges to refuse.
+/// Parses a number that consists of digits only; `parse` would accept a sign as well. A number above 64
+/// bits becomes `u64::MAX`, which the range checks refuse.
 fn digits(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
+/// Parses `10/s`, `0.1/s` or `3/7ms`. The decimals and the time both become part of one fraction.
 pub(crate) fn given_rate(given: Given<'_>) -> Result<Rate, LimitError> {
     let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
     let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;

@@ -1,6 +1,6 @@
 //! The algorithms in Lua: the text of each twin, for a store that decides inside Redis.
 //!
-//! Each comes after those that it says in its first lines; [`MULDIV`] and [`ALGORITHM`] before all.
+//! The first lines of each text say after which others to load it. [`MULDIV`] comes first, then [`ALGORITHM`].
 
 /// Twin of [`muldiv`](crate::store::muldiv).
 pub const MULDIV: &str = include_str!("../muldiv.lua");
@@ -17,7 +17,7 @@ pub const SLIDING_WINDOW_COUNTER: &str = include_str!("../algorithm/sliding_wind
 /// Twin of [`SlidingWindowLog`](crate::SlidingWindowLog).
 pub const SLIDING_WINDOW_LOG: &str = include_str!("../algorithm/sliding_window_log.lua");
 
-/// The bucket that [`TOKEN_BUCKET`] and [`LEAKY_BUCKET`] are.
+/// The bucket behind [`TOKEN_BUCKET`] and [`LEAKY_BUCKET`].
 pub const BUCKET: &str = include_str!("../algorithm/bucket.lua");
 
 /// Twin of [`TokenBucket`](crate::TokenBucket).

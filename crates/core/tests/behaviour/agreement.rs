@@ -6,7 +6,7 @@ use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, TokenBucket};
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// Every request that was admitted, and what that leaves, worked out anew each time.
+/// Every request that was admitted. The model computes the rest from all of them each time.
 struct History {
     limit: Limit,
     admitted: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ impl History {
         }
     }
 
-    /// The bucket's level in parts of a unit: the rate's period of them make one.
+    /// The bucket's level in parts of a unit; one unit has as many as the rate's period has microseconds.
     fn level_parts(&self, now_us: u64) -> u128 {
         let rate = self.rate();
         let (mut level, mut as_of_us) = (0_u128, 0);
@@ -126,12 +126,12 @@ proptest! {
     }
 
     #[test]
-    fn what_shaping_admits_leaves_no_faster_than_it_leaks(
+    fn shaping_releases_requests_no_faster_than_it_leaks(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::forward(),
     ) {
         let mut walk = Walk::new(LeakyBucket::shaping(capacity, rate).unwrap().into());
-        // When the last to be admitted has left, its own units included, in parts of a microsecond.
+        // When the last admitted request has left with all its units, in parts of a microsecond.
         let parts = u128::from(rate.units());
         let mut free_at = 0_u128;
         for step in &steps {
@@ -140,7 +140,7 @@ proptest! {
             let decision = walk.check(cost).decision;
             if decision.is_allowed() {
                 let leaves_us = now_us + u128::from(decision.delay_us());
-                // At once when it can, never before the one ahead is through.
+                // Leaves at once if it can, but never before the request ahead has left.
                 prop_assert_eq!(leaves_us, now_us.max(free_at.div_ceil(parts)));
                 let takes = u128::from(cost.units()) * u128::from(rate.per_us());
                 free_at = free_at.max(now_us * parts) + takes;

@@ -86,9 +86,9 @@ fn each_bound_is_reached_by_some_trace() {
     }
 }
 
-/// Every way to spend small limits over a few windows: the bound is not just above the maximum,
-/// it is the maximum. So it is where nothing is lost between two microseconds: a counter whose
-/// limit is below its window in microseconds, a bucket that no microsecond drains.
+/// Tries every way to spend small limits over a few windows: the bound is not merely above the maximum, it is
+/// the maximum. That holds where no unit is lost to rounding between two microseconds: for a counter whose
+/// limit is below its window in microseconds, and for a bucket that does not drain within one microsecond.
 #[test]
 fn no_strategy_beats_the_bound_and_the_best_one_meets_it() {
     for limit in 1..=3 {

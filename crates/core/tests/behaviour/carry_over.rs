@@ -1,4 +1,4 @@
-//! What is spent when a limit's numbers change.
+//! Keys keep what they have spent when a limit's numbers change.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ proptest! {
         prop_assert_eq!(limit.peek(&state, later_us, Ask::new(Cost::ONE)).remaining, new.size());
     }
 
-    /// What a key has spent is never less for having been under another limit for a moment, unless that
-    /// has a window of another length: a shorter one forgets what it cannot see.
+    /// A key that is under another limit for a moment has spent no less afterwards. Excepted are windows of
+    /// another length: a shorter window forgets the units that it does not count.
     #[test]
     fn going_to_another_limit_and_back_forgives_nothing(
         own in any::limit(),
@@ -57,7 +57,7 @@ proptest! {
         prop_assert!(remaining(&own, &state) <= before);
     }
 
-    /// However a key gets from one limit to the other, it waits as long as it is told (P2).
+    /// A key's wait is exact, whichever limits it moves between (P2).
     #[test]
     fn a_wait_across_a_change_is_exact(old in any::limit(), new in any::limit(), steps in trace::forward()) {
         let mut walk = Walk::new(old);
@@ -69,7 +69,7 @@ proptest! {
         let carried = new.carry_over(&old, walk.state.clone(), now_us, Cost::ONE);
         let (limit, state) = carried.clone().decides(&new);
         let decided = limit.peek(&state, now_us, ask);
-        // One that stays under its old limit is carried over later.
+        // A key that stays under its old limit is carried over later.
         let at = |at_us: u64| match &carried {
             CarryOver::Done(state) => new.peek(state, at_us, ask),
             CarryOver::Stays { state, .. } => {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn a_state_that_another_algorithm_left_is_no_way_round_a_limit(
+    fn state_of_another_algorithm_does_not_bypass_a_limit(
         old in any::limit(),
         new in any::limit(),
         steps in trace::forward(),
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// Spends under one limit, changes to another, and says what remains at once.
+/// Spends under one limit, moves to another, and returns what remains at once.
 fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
     let (old, new): (Limit, Limit) = (old.parse().unwrap(), new.parse().unwrap());
     let mut state = old.fresh();
@@ -133,7 +133,7 @@ fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
 }
 
 #[test]
-fn what_was_spent_stays_spent() {
+fn spent_units_stay_spent_when_the_limit_changes() {
     const S: u64 = 1_000_000;
     for (spend, old, new, now_us, want) in [
         // Raised and lowered.
@@ -153,7 +153,7 @@ fn what_was_spent_stays_spent() {
             0,
             0,
         ),
-        // Until now it drains at the old rate.
+        // The level drains at the old rate until now.
         (
             [(0, 60)],
             "token-bucket capacity=100 refill=1/s",
@@ -218,7 +218,7 @@ fn what_was_spent_stays_spent() {
             90 * S,
             40,
         ),
-        // From one algorithm to another: what is spent now counts as spent now.
+        // From one algorithm to another: all spent units count as spent now.
         (
             [(0, 60)],
             "token-bucket capacity=100 refill=1/s",
@@ -249,7 +249,7 @@ fn what_was_spent_stays_spent() {
 fn both_windows_of_a_counter_are_carried() {
     let spend = [(30_000_000, 20), (90_000_000, 10)];
     let old = "sliding-window-counter limit=100 window=1m";
-    // Both minutes are in one hour; both are the minute before and this one.
+    // Both minutes are within one hour; under a minute, they are the previous and the current window.
     assert_eq!(
         remaining(&spend, old, "sliding-window-counter limit=100 window=1h", 90_000_000),
         70
@@ -260,7 +260,7 @@ fn both_windows_of_a_counter_are_carried() {
     );
 }
 
-/// A bucket's fraction is in parts of its rate's period, and changes with it: rounded up.
+/// A bucket's fraction is in parts of its rate's period, so it is converted to the new period, rounded up.
 #[test]
 fn a_buckets_fraction_is_carried_to_the_new_period() {
     let rate = |units, per_us| Rate::new(units, Duration::from_micros(per_us)).unwrap();
@@ -294,10 +294,10 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     assert_eq!(bucket.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining, 3);
 }
 
-/// A client of two tiers by turns: it spends all of the large one, waits until the small one has forgotten
-/// what it can, and asks that once.
+/// A client that alternates between two tiers: it spends all of the large limit, waits until the small limit has
+/// forgotten what it can, and sends one request to that.
 #[test]
-fn going_to_and_fro_admits_no_more_than_both_would() {
+fn alternating_limits_admit_no_more_than_both_together() {
     const S: u64 = 1_000_000;
     let kinds = |size: u64, window: &str| {
         [
@@ -343,10 +343,10 @@ fn going_to_and_fro_admits_no_more_than_both_would() {
     }
 }
 
-/// Two callers of one key, each under its own limit, that both wait as they are told, or simply ask again
-/// and again: each refusal leaves what is spent where it was.
+/// Two callers of one key, each under its own limit. Both wait as long as the refusals say, or simply retry again
+/// and again: no refusal changes what is spent.
 #[test]
-fn refusals_by_turns_come_to_an_end() {
+fn alternating_refusals_come_to_an_end() {
     const S: u64 = 1_000_000;
     let limits = [
         "fixed-window limit=10 window=10s",
@@ -376,7 +376,7 @@ fn refusals_by_turns_come_to_an_end() {
                     let decision = decides.check(&mut state, now_us, ask).decision;
                     admitted += u64::from(decision.is_allowed());
                 }
-                // A part of what either would admit; nobody is refused for ever.
+                // A share of what either limit would admit: no caller is refused for ever.
                 let most = (1_000 * every_us / S).min(1_000);
                 assert!(
                     admitted >= most / 10,
@@ -387,9 +387,9 @@ fn refusals_by_turns_come_to_an_end() {
     }
 }
 
-/// Whoever asks which of them, as often as it is allowed.
+/// Callers alternate between the buckets, and spend whenever a request is allowed.
 #[test]
-fn buckets_by_turns_admit_no_more_than_the_largest_at_the_fastest_rate() {
+fn alternating_buckets_admit_no_more_than_the_largest_at_the_fastest_rate() {
     const S: u64 = 1_000_000;
     let buckets = [(100, 1), (50, 1_000), (10, 1), (15, 3)];
     let bucket = |(capacity, rate): (u64, u64)| -> Limit {

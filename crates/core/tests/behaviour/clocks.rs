@@ -1,4 +1,4 @@
-//! P6: a key's time never runs backwards past its last charge, and a new clock locks nobody out.
+//! P6: a key's time never runs backwards past its last charge, and a new clock locks no key out.
 
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
@@ -6,7 +6,7 @@ use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, START_US, Walk};
 
-/// Walks a limit to a state with something spent; the time its clock may not run behind.
+/// Walks a limit to a state with something spent. Also returns the time that its clock may not run behind.
 fn spent(limit: Limit, steps: &[trace::Step]) -> (Walk, u64) {
     let mut walk = Walk::new(limit);
     walk.check(Cost::ONE);
@@ -25,7 +25,7 @@ fn spent(limit: Limit, steps: &[trace::Step]) -> (Walk, u64) {
 
 proptest! {
     #[test]
-    fn time_holds_still_while_the_clock_is_a_little_behind(
+    fn key_time_stops_while_the_clock_is_a_little_behind(
         limit in any::limit(),
         steps in trace::forward(),
         back_us in 0..=MAX_STEP_BACK_US,
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(
+    fn a_new_clock_keeps_spent_units_and_locks_no_key_out(
         limit in any::limit(),
         steps in trace::forward(),
         back_us in MAX_STEP_BACK_US + 1..START_US / 2,
@@ -71,7 +71,7 @@ proptest! {
         let too_much = Ask::new(Cost::new(limit.size() + 1).unwrap_or(Cost::ONE));
         let after = limit.check(&mut state, now_us, too_much).decision;
         match limit {
-            // How much of the previous window is in view depends on where in a window one is.
+            // How much of the previous window is in view depends on the position in the window.
             Limit::SlidingWindowCounter(_) => prop_assert!(after.remaining < limit.size() || before.remaining > 0),
             _ if limit.size() < tollgate_core::MAX_UNITS => prop_assert_eq!(after.remaining, before.remaining),
             _ => {}
@@ -137,12 +137,12 @@ fn both_counts_of_a_counter_move_to_a_new_clock() {
     for (at_us, cost) in [(1_000 * MINUTE, 6), (1_001 * MINUTE + MINUTE / 2, 2)] {
         limit.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
     }
-    // Half a minute in, half of the six are in view.
+    // Half a minute into the window, half of the six units are in view.
     let now_us = 500 * MINUTE + MINUTE / 2;
     assert_eq!(limit.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 5);
 }
 
-/// The state has no room for times before the epoch: there, entries of a restarted log leave late.
+/// The state cannot hold times before the epoch, so entries of a log that is restarted there leave late.
 #[test]
 fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() {
     let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
@@ -154,7 +154,7 @@ fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() 
     assert_eq!(refused.retry_after_us(), Some(55_000_000));
 }
 
-/// P4 yields to P6 here: without the restart that the refusal wrote, nobody would get in again.
+/// P6 outranks P4 here: without the restart that the refusal wrote, no request would be allowed again.
 #[test]
 fn a_refusal_on_a_new_clock_restarts_the_keys_time() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();

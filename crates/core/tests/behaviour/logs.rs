@@ -1,4 +1,4 @@
-//! What a log takes, and what it is when it is small.
+//! The memory of a log, and its compact forms when it is small.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
 use tollgate_core::{Algorithm, Ask, Cost, Log, SlidingWindowLog};
 
-/// Milliseconds since the step before, or back; what it costs; whether it is refunded at once.
+/// Milliseconds since the previous step, possibly negative; the cost; whether it is refunded at once.
 fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {
     let back = prop_oneof![6 => 0_i64..400, 3 => Just(0), 1 => -20_000_i64..0];
     let cost = prop_oneof![2 => Just(1), 1 => 1_u64..4];
@@ -14,10 +14,10 @@ fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {
 }
 
 proptest! {
-    /// Whoever has to find the memory for a charge is told how much, to the byte. A log of at most
-    /// one charge is the same log as three numbers, and one of three units as three times.
+    /// A store learns before a charge by how many bytes the log will grow, exactly. A log of at most one
+    /// charge survives the conversion to three numbers, and a log of three units that to three times.
     #[test]
-    fn growth_is_foretold_and_a_small_log_is_the_same(limit in 1_u64..40, steps in steps()) {
+    fn growth_is_predicted_and_compact_forms_are_equal(limit in 1_u64..40, steps in steps()) {
         let limit = SlidingWindowLog::new(limit, Duration::from_secs(1)).unwrap();
         let mut log = Log::default();
         let mut now_us = 1_000_000_000_u64;
@@ -42,9 +42,9 @@ proptest! {
         }
     }
 
-    /// All charges as one, at the time of the newest: as much is spent, and for no shorter.
+    /// All charges merged into one, at the time of the newest: as much is spent, and it counts at least as long.
     #[test]
-    fn charges_made_one_are_forgiven_nobody(limit in 1_u64..40, steps in steps(), later_us in 0..2_000_000_u64) {
+    fn merged_charges_forgive_no_units(limit in 1_u64..40, steps in steps(), later_us in 0..2_000_000_u64) {
         let limit = SlidingWindowLog::new(limit, Duration::from_secs(1)).unwrap();
         let mut log = Log::default();
         let mut now_us = 1_000_000_000_u64;
@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// Whatever their costs and however many at a time: a list has each, and each can be taken back.
+/// For any costs and any number of charges at a time: the list has each of them, and each can be refunded.
 #[test]
 fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
     let limit = SlidingWindowLog::new(20, Duration::from_secs(1)).unwrap();
@@ -85,7 +85,7 @@ fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
     assert!(costs(&log).is_empty());
 }
 
-/// However many: only another time, or another cost, takes memory.
+/// For any number of charges: only another time or another cost takes memory.
 #[test]
 fn single_units_of_one_time_take_no_memory() {
     let limit = SlidingWindowLog::new(65_536, Duration::from_secs(1)).unwrap();

@@ -21,7 +21,7 @@ fn number() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![0..20_u64, any::<u64>(), Just(MAX_UNITS), Just(u64::MAX)]
 }
 
-/// Returns the receipt with its times and its count near those of a real receipt: the ones that change something.
+/// Moves the times and the count of a made-up receipt near the values of a real one: only such a receipt has an effect.
 fn near((cost, place): (Cost, Place), real: Option<&Receipt>) -> Receipt {
     let place = match (real.map(Receipt::place), place) {
         (Some(Place::Window { start_us, window_us }), Place::Window { .. }) => {

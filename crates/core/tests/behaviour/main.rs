@@ -1,4 +1,4 @@
-//! What every limit promises, over random limits and traces, and on worked examples.
+//! The promises of every limit, over random limits and traces, and on worked examples.
 
 #![allow(clippy::unwrap_used)]
 

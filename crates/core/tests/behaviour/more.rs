@@ -1,4 +1,4 @@
-//! When more remains: exactly then, and for buckets at most a microsecond later.
+//! The time until more remains: exact, or for buckets at most a microsecond late.
 
 use proptest::prelude::*;
 use tollgate_core::{Ask, CarryOver, Charge, Cost, Decision, LeakyBucket, Limit, State, check_all};
@@ -6,8 +6,8 @@ use tollgate_core::{Ask, CarryOver, Charge, Cost, Decision, LeakyBucket, Limit, 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// A key at an instant, and what it was told.
-struct Told<'a> {
+/// A key at an instant, and the decision it received.
+struct DecidedKey<'a> {
     limit: &'a Limit,
     state: &'a State,
     now_us: u64,
@@ -15,12 +15,12 @@ struct Told<'a> {
     decision: Decision,
 }
 
-impl Told<'_> {
+impl DecidedKey<'_> {
     fn remaining_after(&self, wait_us: u64) -> u64 {
         self.limit.peek(self.state, self.now_us + wait_us, self.ask).remaining
     }
 
-    /// More remains then, and not before; by a bucket, not two microseconds before.
+    /// More remains after the wait and not before it; for a bucket, not two microseconds before it.
     fn is_exact(&self) -> Result<(), TestCaseError> {
         let Decision { limit: size, remaining, .. } = self.decision;
         let Some(wait_us) = self.decision.more_after_us(self.limit) else {
@@ -56,14 +56,14 @@ proptest! {
             receipts.extend(checked.receipt);
             let Walk { state, now_us, .. } = &walk;
             let (decision, ask) = (checked.decision, Ask::new(cost));
-            Told { limit: &limit, state, now_us: *now_us, ask, decision }.is_exact()?;
+            DecidedKey { limit: &limit, state, now_us: *now_us, ask, decision }.is_exact()?;
             let peeked = limit.peek(state, *now_us, Ask::new(Cost::ONE));
             prop_assert_eq!(peeked.more_after_us(&limit), decision.more_after_us(&limit));
         }
     }
 
     #[test]
-    fn the_impatient_are_told_when_they_need_not_wait_too_long(
+    fn decision_with_a_longest_wait_says_when_the_delay_is_short_enough(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::any(),
         waits_us in prop::collection::vec(prop_oneof![0..100_u64, any::<u64>()], 40),
@@ -74,13 +74,13 @@ proptest! {
             let Some(cost) = walk.aim(step) else { break };
             let (now_us, ask) = (walk.now_us, Ask::new(cost).within_us(max_wait_us));
             let decision = limit.check(&mut walk.state, now_us, ask).decision;
-            Told { limit: &limit, state: &walk.state, now_us, ask, decision }.is_exact()?;
+            DecidedKey { limit: &limit, state: &walk.state, now_us, ask, decision }.is_exact()?;
         }
     }
 
-    /// Also while a key stays under its old limit, and who is told knows the new one alone.
+    /// Holds while a key stays under its old limit, too, for a client that knows only the new limit.
     #[test]
-    fn across_a_change_more_remains_no_later_than_told(
+    fn more_remains_no_later_than_reported_across_a_change(
         old in any::limit(),
         new in any::limit(),
         steps in trace::any(),
@@ -97,7 +97,7 @@ proptest! {
         let stays = matches!(carried, CarryOver::Stays { .. });
         let (limit, state) = carried.decides(&new);
         let decision = limit.peek(&state, now_us, ask);
-        Told { limit: &limit, state: &state, now_us, ask, decision }.is_exact()?;
+        DecidedKey { limit: &limit, state: &state, now_us, ask, decision }.is_exact()?;
         let told = limit.in_place_of(&new, decision);
         prop_assert_eq!(told.more_after_us(&new), decision.more_after_us(&limit));
         prop_assert_eq!(Decision { first_back_us: decision.first_back_us, ..told }, decision);
@@ -113,8 +113,7 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
-/// What a limit says after it was charged these, each at a time in milliseconds: when more remains, in
-/// microseconds.
+/// Charges a limit, each charge at a time in milliseconds. Returns the microseconds until more remains.
 fn more_after(text: &str, charges: &[(u64, u64)]) -> Option<u64> {
     let limit = limit(text);
     let mut state = limit.fresh();
@@ -129,14 +128,14 @@ fn more_remains_when_the_first_of_what_is_spent_comes_back() {
     for (limit, charges, more_after_us) in [
         ("fixed-window limit=5 window=1s", &[(200, 2), (300, 1)][..], 700_000),
         ("sliding-window-log limit=5 window=1s", &[(200, 2), (300, 1)], 900_000),
-        // The oldest has left at 1.2 s.
+        // The oldest charge leaves at 1.2 s.
         ("sliding-window-log limit=5 window=1s", &[(200, 2), (300, 1), (1_250, 1)], 50_000),
-        // Refused, and more remains before it fits.
+        // Refused; more remains before the request fits.
         ("sliding-window-log limit=5 window=1s", &[(200, 1), (300, 4), (400, 3)], 800_000),
         ("sliding-window-log limit=5 window=1s", &[(200, 1), (300, 6)], 900_000),
         // Nothing of the current window comes back before the next has begun.
         ("sliding-window-counter limit=9 window=1s", &[(200, 4)], 800_001),
-        // Of 4 in the previous window 2 are in view until 500 ms into this one.
+        // 2 of the previous window's 4 units are in view until 500 ms into this window.
         ("sliding-window-counter limit=9 window=1s", &[(200, 4), (1_500, 1)], 1),
         ("sliding-window-counter limit=9 window=1s", &[(200, 4), (1_501, 1)], 249_001),
         ("token-bucket capacity=5 refill=10/s", &[(200, 3)], 100_000),
@@ -148,7 +147,7 @@ fn more_remains_when_the_first_of_what_is_spent_comes_back() {
 }
 
 #[test]
-fn when_all_remains_there_is_no_more_to_come() {
+fn more_after_is_none_when_nothing_is_spent() {
     for limit in [
         "fixed-window limit=5 window=1s",
         "sliding-window-log limit=5 window=1s",
@@ -160,7 +159,7 @@ fn when_all_remains_there_is_no_more_to_come() {
 }
 
 #[test]
-fn a_bucket_that_decides_in_place_of_another_tells_by_its_own_rate() {
+fn bucket_that_decides_for_another_reports_by_its_own_rate() {
     let (large, small) = (
         limit("token-bucket capacity=600 refill=10/s"),
         limit("token-bucket capacity=60 refill=1/s"),
@@ -169,14 +168,14 @@ fn a_bucket_that_decides_in_place_of_another_tells_by_its_own_rate() {
     large.check(&mut state, 0, Ask::new(Cost::new(600).unwrap()));
     let (decides, state) = small.carry_over(&large, state, 0, Cost::ONE).decides(&small);
     let decision = decides.peek(&state, 0, Ask::new(Cost::ONE));
-    // By the small one's rate the 59 that come back last take 59 s of the 60.
+    // At the small bucket's rate the last 59 units take 59 s of the 60 s.
     assert_eq!(decision.more_after_us(&small), Some(1_000_000));
     assert_eq!(decides.in_place_of(&small, decision).more_after_us(&small), Some(54_100_000));
     assert_eq!(decides.in_place_of(&decides, decision), decision);
 }
 
 #[test]
-fn each_of_several_limits_tells_its_own() {
+fn each_of_several_limits_reports_its_own_time() {
     let limits =
         ["sliding-window-log limit=5 window=1s", "sliding-window-counter limit=1 window=1s"]
             .map(limit);

@@ -1,4 +1,4 @@
-//! The short way to decide on one unit, beside the long one.
+//! The fast path for one unit, compared with the full check.
 
 use proptest::prelude::*;
 use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
@@ -11,9 +11,9 @@ use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
-    /// On states that a trace leads to, whatever its clock does.
+    /// On states that a trace leads to, also when its clock steps.
     #[test]
-    fn the_short_way_says_what_the_long_one_does(limit in any::limit(), steps in trace::any()) {
+    fn fast_path_agrees_with_the_full_check(limit in any::limit(), steps in trace::any()) {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
@@ -23,10 +23,10 @@ proptest! {
         }
     }
 
-    /// On states that no limit ever wrote, and limits that nobody can make: alike but for a fraction of more than a unit,
-    /// which has no meaning, and never a panic.
+    /// On states that no limit ever wrote, and with sizes that no constructor accepts: both agree and neither panics,
+    /// except that a fraction of more than a unit, which has no meaning, may be decided differently.
     #[test]
-    fn also_where_neither_should_ever_be(
+    fn fast_path_agrees_with_the_full_check_on_corrupt_states(
         limit in any::limit(),
         size in prop_oneof![0..3_u64, any::<u64>()],
         hostile in prop_oneof![4 => any::state(), 1 => any_log()],
@@ -41,7 +41,7 @@ proptest! {
     }
 }
 
-/// Charges in order, as a store checks that they are, some at the same time.
+/// Charges in order, as a store ensures, some at the same time.
 fn any_log() -> impl Strategy<Value = State> {
     let units = prop_oneof![3 => Just(1), 1 => 1..4_u64];
     let charges = prop::collection::vec((0..60_u64, units), 0..9);
@@ -86,7 +86,7 @@ fn agree(limit: &Limit, state: &State, now_us: u64) -> Result<(), TestCaseError>
     let mut after = state.clone();
     match check_one(limit, &mut after, now_us) {
         Some(short) => agrees(short, &after)?,
-        None => prop_assert_eq!(&after, state, "nothing was decided, and yet something changed"),
+        None => prop_assert_eq!(&after, state, "undecided, but the state changed"),
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
             }
             let full = state.clone();
             limit.check_one_more(state, now_us).or_else(|| {
-                assert_eq!(*state, full, "nothing was decided, and yet something changed");
+                assert_eq!(*state, full, "undecided, but the state changed");
                 state.reserve_one();
                 limit.check_one_more(state, now_us)
             })
@@ -124,9 +124,9 @@ fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
     }
 }
 
-/// Most requests go it: those that are allowed, on a known key, in the window last charged.
+/// Most requests take the fast path: they are allowed, on a known key, in the window last charged.
 #[test]
-fn what_is_usual_goes_the_short_way() {
+fn fast_path_decides_common_requests() {
     const NOW_US: u64 = 1_800_000_000_000_000;
     for limit in [
         "fixed-window limit=3 window=1m",
@@ -150,9 +150,9 @@ fn what_is_usual_goes_the_short_way() {
     }
 }
 
-/// A log of a few is refused the short way too: until enough have left, and for no longer.
+/// A log of a few charges has a fast path for refusals: until enough charges have left, and no longer.
 #[test]
-fn a_short_refusal_is_for_as_long_as_it_holds() {
+fn fast_refusal_ends_when_enough_charges_have_left() {
     for (size, retry_us) in [(1, 1_002), (2, 1_001), (3, 1_000)] {
         let limit: Limit = format!("sliding-window-log limit={size} window=1ms").parse().unwrap();
         let entry = |at_us| Entry { at_us, cost: Cost::ONE };
@@ -164,9 +164,10 @@ fn a_short_refusal_is_for_as_long_as_it_holds() {
     }
 }
 
-/// Of a log of which very many leave at once, the long way searches: a refusal would walk past them each time.
+/// When very many charges leave a log at once, the full check searches; the fast path would walk past them at every
+/// refusal.
 #[test]
-fn what_leaves_by_the_hundred_goes_the_long_way() {
+fn fast_path_declines_when_hundreds_of_charges_leave() {
     let limit = SlidingWindowLog::new(1_000, core::time::Duration::from_millis(1)).unwrap();
     let entry = |at_us| Entry { at_us, cost: Cost::ONE };
     let log = Log::of(1_050, (1..=100).chain([1_050]).map(entry));
@@ -180,9 +181,9 @@ fn what_leaves_by_the_hundred_goes_the_long_way() {
     }
 }
 
-/// A refusal, an earlier time, another window and numbers beyond 64 bits are left to the long way.
+/// A refusal, an earlier time, another window and numbers beyond 64 bits are left to the full check.
 #[test]
-fn what_is_not_does_not() {
+fn fast_path_declines_uncommon_requests() {
     let fixed = FixedWindow::new(1, core::time::Duration::from_millis(1)).unwrap();
     let counter = SlidingWindowCounter::new(1, core::time::Duration::from_millis(1)).unwrap();
     for (limit, now_us) in [

@@ -1,4 +1,4 @@
-//! P1 to P4, after every decision of a random trace, whatever its clock does.
+//! P1 to P4, after every decision of a random trace, also when its clock steps.
 
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
@@ -25,7 +25,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shaping_limit_promises_the_same_to_the_impatient(
+    fn a_shaping_limit_keeps_its_promises_to_callers_with_a_longest_wait(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::forward(),
         max_wait_us in prop_oneof![0..100_u64, any::<u64>()],
@@ -63,7 +63,7 @@ proptest! {
 }
 
 proptest! {
-    /// Whatever a store hands back, also bytes that no limit ever wrote.
+    /// Holds for any state that a store may return, also for bytes that no limit ever wrote.
     #[test]
     fn no_state_makes_a_limit_panic(
         limits in prop::collection::vec(any::limit(), 2),
@@ -100,7 +100,7 @@ fn remaining_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// P2: waiting exactly that long succeeds, a microsecond less fails; never is never.
+/// P2: waiting exactly that long succeeds, a microsecond less fails. A request that can never fit says so.
 fn retry_after_is_exact(walk: &Walk, decision: &Decision, cost: Cost) -> Result<(), TestCaseError> {
     let Verdict::Denied { retry } = decision.verdict else { return Ok(()) };
     prop_assert_eq!(retry == Retry::Never, cost.units() > walk.limit.size());
@@ -122,7 +122,7 @@ fn reset_after_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCase
     Ok(())
 }
 
-/// P4: not a bit of state changes, but that a new clock is noticed.
+/// P4: no bit of the state changes, except by the restart on a new clock.
 fn a_denial_costs_nothing(
     mut before: Walk,
     after: &Walk,

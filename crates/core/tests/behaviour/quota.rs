@@ -10,7 +10,7 @@ use tollgate_conformance::any;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn only_the_numbers_are_others() {
+fn limited_to_changes_only_the_numbers() {
     for (limit, wanted) in [
         ("fixed-window limit=1 window=1s", "fixed-window limit=90 window=1h"),
         ("sliding-window-log limit=1 window=1s", "sliding-window-log limit=90 window=1h"),
@@ -28,16 +28,16 @@ fn only_the_numbers_are_others() {
 }
 
 #[test]
-fn a_log_keeps_no_more_than_it_can() {
+fn limited_to_refuses_a_log_above_65536_units() {
     let log: Limit = "sliding-window-log limit=1 window=1s".parse().unwrap();
     assert!(log.limited_to(65_536, HOUR).is_ok());
     assert_eq!(log.limited_to(65_537, HOUR), Err(LimitError::LogTooLarge { limit: 65_537 }));
 }
 
 proptest! {
-    /// What Envoy can ask for, a log apart.
+    /// The numbers that Envoy can send, for every algorithm but the log.
     #[test]
-    fn every_number_of_32_bits_but_none_makes_a_limit_of_that_size(
+    fn every_nonzero_number_of_32_bits_makes_a_limit_of_that_size(
         limit in any::limit(),
         units in any::<u32>(),
         per_s in prop::sample::select(&[1, 60, 3_600, 86_400, 2_592_000, 31_536_000][..]),

@@ -26,7 +26,7 @@ fn events(steps: impl Strategy<Value = Vec<trace::Step>>) -> impl Strategy<Value
     })
 }
 
-/// Limits that no 40 charges take past 2^53 units, round which a bucket counts what is charged.
+/// Limits of which 40 charges stay below 2^53 units, modulo which a bucket counts what is charged.
 fn countable_limit() -> impl Strategy<Value = Limit> {
     any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47)
 }
@@ -38,7 +38,7 @@ struct Admitted {
     receipt: Option<Receipt>,
 }
 
-/// Plays the events; the key as it is then, and what was admitted.
+/// Plays the events. Returns the key after them, and the admitted charges.
 fn play(limit: Limit, events: &[Event]) -> (Walk, Vec<Admitted>) {
     let mut walk = Walk::new(limit);
     let mut admitted: Vec<Admitted> = Vec::new();
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_gives_up_its_place_in_line_gives_it_back_only_if_it_is_the_last(
+    fn shaping_limit_refunds_only_the_last_charge(
         capacity in 10..1_000_u64,
         units in 1..20_u64,
         per_us in 1..50_u64,
@@ -161,7 +161,7 @@ fn a_receipt_whose_units_have_left_gives_nothing_back() {
     }
 }
 
-/// Reserve first, settle later: on a busy bucket the reservation comes back whole.
+/// A caller reserves units and returns them later: a busy bucket gives all of them back.
 #[test]
 fn a_bucket_gives_back_what_is_still_in_it() {
     let limit: Limit = "token-bucket capacity=100 refill=1/s".parse().unwrap();
@@ -175,7 +175,7 @@ fn a_bucket_gives_back_what_is_still_in_it() {
     assert_eq!(limit.peek(&state, 10_000_000, cost(1)).remaining, 30);
 }
 
-/// The one ahead gave its units back, so the one behind left sooner than its receipt first said.
+/// The earlier charge was refunded, so the later one drained sooner than its receipt says.
 #[test]
 fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
@@ -193,7 +193,7 @@ fn cost(units: u64) -> Ask {
     Ask::new(Cost::new(units).unwrap())
 }
 
-/// What a refund returns is what more there is to spend, halfway through a unit too.
+/// A refund returns by how much `remaining` grew, also halfway through a unit.
 #[test]
 fn a_refund_says_how_much_more_remains() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
@@ -204,13 +204,13 @@ fn a_refund_says_how_much_more_remains() {
         assert_eq!(limit.refund(&mut state, 500_000, receipt), given_back);
         assert_eq!(limit.peek(&state, 500_000, cost(1)).remaining, 10);
     }
-    // Of 4 and 3, after 5 s 2 are left, all of them the second's.
+    // Charged 4 and 3: after 5 s 2 units are left, all of the second charge.
     let mut state = limit.fresh();
     let first = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
     let second = limit.check(&mut state, 0, cost(3)).receipt.unwrap();
     assert_eq!(limit.refund(&mut state, 5_000_000, first), 0);
     assert_eq!(limit.refund(&mut state, 5_000_000, second), 2);
-    // Of 4 and 3, after 2 s 5 are left, 2 of them the first's.
+    // Charged 4 and 3: after 2 s 5 units are left, 2 of them of the first charge.
     let mut state = limit.fresh();
     let first = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
     limit.check(&mut state, 0, cost(3));
@@ -231,7 +231,7 @@ fn a_refund_in_the_previous_window_says_what_more_remains_now() {
 }
 
 #[test]
-fn places_in_line_come_back_from_the_end_one_after_the_other() {
+fn shaping_limit_refunds_charges_from_the_last_backwards() {
     let limit: Limit = "leaky-bucket capacity=10 leak=1/s mode=shaping".parse().unwrap();
     let mut state = limit.fresh();
     let receipts = [2, 3, 4].map(|units| limit.check(&mut state, 0, cost(units)).receipt.unwrap());
@@ -242,7 +242,7 @@ fn places_in_line_come_back_from_the_end_one_after_the_other() {
     assert_eq!(limit.refund(&mut state, 1, leaving), 0, "it has begun to leave");
 }
 
-/// A store drops keys that have nothing spent; then the count starts again from nothing.
+/// A store drops the state of keys that have spent nothing; then the count starts again at 0.
 #[test]
 fn a_bucket_that_was_forgotten_does_not_refund_an_old_receipt() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
@@ -272,13 +272,13 @@ fn a_log_remembers_when_it_was_last_charged() {
     limit.check(&mut state, 1_000, cost(1));
     let last = limit.check(&mut state, 1_100, cost(1)).receipt.unwrap();
     assert_eq!(limit.refund(&mut state, 1_100, last), 1);
-    // At 1,095 the first charge would still count, had time gone back; it is 1,100 still.
+    // If the key's time had gone back to 1,095, the first charge would still count. It stays at 1,100.
     let decision = limit.check(&mut state, 1_095, cost(1)).decision;
     assert_eq!(decision.reset_after_us, 105);
 }
 
 proptest! {
-    /// Changed numbers spill and round, but never make a refund worth more than it cost.
+    /// Changing a limit's numbers drops units and rounds, but a refund never gives back more than was charged.
     #[test]
     fn a_refund_gives_back_at_most_what_was_charged(
         old in any::limit(),
@@ -302,7 +302,7 @@ proptest! {
     }
 }
 
-/// What a bucket's receipt gives back does not depend on what clocks and rates did since.
+/// A bucket's receipt gives back the same units after changes of the clock or the rate.
 #[test]
 fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     const S: u64 = 1_000_000;
@@ -310,7 +310,7 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     let five = Ask::new(Cost::new(5).unwrap());
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, 1_000 * S, five).receipt.unwrap();
-    // An hour back, everything drains; then the new clock comes to where the old one was.
+    // The clock steps an hour back and everything drains; then the new clock reaches the old time.
     limit.check(&mut state, 100 * S, Ask::new(Cost::new(6).unwrap()));
     limit.check(&mut state, 1_000 * S, five);
     assert_eq!(limit.refund(&mut state, 1_001 * S, receipt), 0);
@@ -326,7 +326,7 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     assert_eq!(faster.refund(&mut state, 3 * S + 6 * S / 10, receipt), 2);
     assert_eq!(faster.peek(&state, 3 * S + 6 * S / 10, five).remaining, 7);
 
-    // At a slower rate it is good for as long as it would have been at the old one.
+    // At a slower rate the receipt is good for as long as it would have been at the old rate.
     let slower: Limit = "token-bucket capacity=20 refill=1/h".parse().unwrap();
     for (refunded_us, back) in [(5 * S - 1, 3), (5 * S, 0)] {
         let mut state = limit.fresh();

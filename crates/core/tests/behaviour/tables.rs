@@ -69,7 +69,7 @@ fn a_counter_waits_into_the_next_window_when_this_one_is_too_full() {
         &[
             //  at_ms cost want
             (0, 10, Allowed),
-            // Above 9 until 10% and a microsecond of the next window are gone, not until its start.
+            // Above 9 until 10% and one microsecond into the next window, not only until its start.
             (500, 1, RetryAfterMs(501)),
             (500, 5, RetryAfterMs(901)),
             (1_000, 1, RetryAfterMs(1)),
@@ -164,7 +164,7 @@ fn a_log_lists_what_counts_and_forgets_what_does_not() {
     assert!(bucket.entries(&bucket.fresh(), 0).is_none());
 }
 
-/// Where a store has no memory for another entry, the log forgets times rather than units.
+/// When a store has no memory for another entry, the log forgets times rather than units.
 #[test]
 fn a_coarsened_log_holds_the_same_units_for_longer() {
     let limit = SlidingWindowLog::new(10, Duration::from_secs(1)).unwrap();
@@ -183,14 +183,14 @@ fn a_coarsened_log_holds_the_same_units_for_longer() {
 }
 
 #[test]
-fn a_caller_with_endless_patience_fits_as_often_as_there_is_room() {
+fn caller_that_accepts_any_delay_is_limited_by_capacity_alone() {
     let limit: Limit = "leaky-bucket capacity=7 leak=2/us mode=shaping".parse().unwrap();
     let patient = Ask::new(Cost::new(3).unwrap()).within_us(u64::MAX);
     assert_eq!(limit.fits(&limit.fresh(), 0, patient), 2);
 }
 
 #[test]
-fn after_the_end_of_time_a_refund_and_a_list_are_of_its_last_moment() {
+fn refund_and_list_use_the_latest_time_when_the_time_is_beyond_it() {
     let limit: Limit = "sliding-window-log limit=3 window=1s".parse().unwrap();
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, u64::MAX, Ask::new(Cost::ONE)).receipt.unwrap();

@@ -1,4 +1,4 @@
-//! Limits as text, and what is said about the ones that are refused.
+//! Limits as text, and the messages for texts that are refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tollgate_conformance::any;
 
 proptest! {
     #[test]
-    fn what_is_printed_parses_back(limit in any::limit()) {
+    fn printed_limit_parses_back(limit in any::limit()) {
         prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
     }
 

@@ -30,7 +30,7 @@ fn check(
     (together, decisions)
 }
 
-/// How a limit takes part.
+/// A limit's role and intent.
 type Manner = (Role, Intent);
 
 fn manner() -> impl Strategy<Value = Manner> {
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// The combined wait and the combined remaining keep P1 and P2 too; as if what is looked at were charged.
+/// The combined wait and the combined remaining keep P1 and P2 too, as if limits that are only read were charged.
 fn combined_is_exact(
     walks: &[Walk],
     costs: &[Cost],
@@ -152,7 +152,7 @@ fn a_refused_request_spends_no_other_limits_quota() {
 }
 
 #[test]
-fn the_refuser_is_the_limit_one_must_wait_for_longest() {
+fn refused_by_is_the_limit_with_the_longest_wait() {
     let (second, mut a) = limit("fixed-window limit=1 window=1s");
     let (minute, mut b) = limit("fixed-window limit=1 window=1m");
     let (tiny, mut c) = limit("fixed-window limit=1 window=1s");
@@ -230,7 +230,7 @@ fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
 }
 
 #[test]
-fn a_shadow_look_says_what_it_would_have_done_and_holds_nobody_up() {
+fn a_shadow_look_reports_its_decision_and_refuses_nothing() {
     let (looked_at, mut seen) = limit("fixed-window limit=1 window=1m");
     let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
     let two = Cost::new(2).unwrap();
@@ -244,7 +244,7 @@ fn a_shadow_look_says_what_it_would_have_done_and_holds_nobody_up() {
     assert!(!charges[0].decision().unwrap().is_allowed());
 }
 
-/// A charge restarts a key's time on a new clock, even where it is refused; a look leaves it as it was.
+/// A charge restarts a key's time on a new clock, even when it is refused; a look does not change the state.
 #[test]
 fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
     for text in [
@@ -278,7 +278,7 @@ fn a_check_of_no_limits_is_allowed() {
 }
 
 #[test]
-fn of_limits_that_must_be_waited_for_equally_the_first_is_named() {
+fn refused_by_is_the_first_limit_when_waits_are_equal() {
     let (minute, mut a) = limit("fixed-window limit=1 window=1m");
     let (other, mut b) = limit("fixed-window limit=1 window=1m");
     let mut check = || {
@@ -293,7 +293,7 @@ fn of_limits_that_must_be_waited_for_equally_the_first_is_named() {
 }
 
 #[test]
-fn the_longest_delay_and_the_last_reset_count_whichever_limit_has_them() {
+fn the_longest_delay_and_the_last_reset_of_any_limit_are_reported() {
     let (slow, mut a) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
     let (fast, mut b) = limit("leaky-bucket capacity=10 leak=10/s mode=shaping");
     let mut check = |slow_first: bool| {
@@ -310,9 +310,9 @@ fn the_longest_delay_and_the_last_reset_count_whichever_limit_has_them() {
     assert_eq!(check(false), (2_000_000, 3_000_000));
 }
 
-/// A caller that waits 2.5 s: two more fit behind the one it has, not the nine there is room for.
+/// For a caller that waits at most 2.5 s, two more requests fit, not the nine that there is capacity for.
 #[test]
-fn how_many_more_fit_depends_on_the_callers_patience() {
+fn requests_remaining_depends_on_the_longest_wait() {
     let (queue, mut state) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
     let ask = Ask::new(Cost::ONE).within_us(2_500_000);
     let mut check = || check_all(&mut [Charge::enforced(&queue, &mut state, ask)], 0);
@@ -323,7 +323,7 @@ fn how_many_more_fit_depends_on_the_callers_patience() {
 }
 
 #[test]
-fn the_tightest_limit_tells_its_own_units() {
+fn the_tightest_limit_reports_its_own_units() {
     let (large, mut a) = limit("fixed-window limit=600 window=1m");
     let (small, mut b) = limit("fixed-window limit=100 window=1h");
     let mut check = |cost_of_large: u64| {

@@ -1,18 +1,18 @@
 -- Plays traces through the twins.
 -- ARGV[i]    a trace, a line each: the limit, then the steps
---              limit   algorithm, its numbers, and the units by which a log is to age
+--              limit   algorithm, its numbers, and the units by which a log's sums are raised
 --              step    check|peek|fits now_us cost max_wait_us|any
---                      refund now_us number, of the allowed check whose charge to give back
+--                      refund now_us number: the number of the allowed check to refund
 --                      reset now_us
---                      carry-over now_us limit, to the limit that is from here on, if it can be
+--                      carry-over now_us limit: move to this limit from here on, if possible
 -- Returns    for each trace a line a step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
 
--- Of a log's entries, the oldest and the newest that are shown.
+-- How many of a log's oldest and newest entries are shown.
 local SHOWN = 8
 
--- A log in a table, as plain as can be.
+-- A log in a Lua table, the simplest form.
 local table_log = {}
 
 function table_log.fresh()
@@ -81,8 +81,8 @@ end
 
 sliding_window_log.fresh = table_log.fresh
 
--- Where a charge is has a meaning to some algorithms, and to others is nowhere: a time that never is,
--- and what is over already.
+-- The kind of place that each algorithm's charges have. A place of another kind means nothing to an
+-- algorithm, and becomes NOWHERE: a time that never comes, and one that is already over.
 local KIND = {
   [fixed_window] = "window", [sliding_window_counter] = "window", [sliding_window_log] = "entry",
   [bucket] = "bucket",
@@ -93,7 +93,7 @@ local function digits(number)
   return number and string.format("%.0f", number) or "nil"
 end
 
--- The limit, what makes a fresh state, and by how much a log is to age.
+-- Returns the limit, the constructor of a fresh state, and the units by which a log's sums are raised.
 local function parse_limit(line)
   local name, size, rate, per_us = line:match("(%S+) (%d+) (%d+) ?(%d*)")
   size, rate, per_us = tonumber(size), tonumber(rate), tonumber(per_us)

@@ -1,4 +1,4 @@
-//! Every algorithm's decisions, refunds and states, in Lua as in Rust.
+//! Every algorithm's decisions, refunds and states in Lua, compared with Rust.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A limit and another, the units by which a log is to age, when the trace begins, and the trace.
+/// Two limits, the units by which a log's sums are raised, when the trace begins, and the trace.
 type Case = ([Limit; 2], u64, u64, Vec<Step>);
 
 fn twins_agree_on(limit: impl Strategy<Value = Limit>) {
@@ -37,7 +37,7 @@ fn twins_agree_over(
     steps: impl Strategy<Value = Vec<Step>>,
     at_once: Range<usize>,
 ) {
-    // A log's running sums begin again past 2^52: some are about to.
+    // A log's running sums are lowered above 2^52: some are about to reach that.
     let age = prop_oneof![2 => Just(0), 1 => (1 << 52) - 100..=1_u64 << 52];
     let case = (limits, age, trace::start_us(), steps);
     prove(prop::collection::vec(case, at_once), |servers, cases: Vec<Case>| {
@@ -126,12 +126,12 @@ fn limit() -> impl Strategy<Value = Limit> {
 }
 
 #[test]
-fn what_is_carried_over_between_any_two_limits_agrees() {
+fn carry_over_between_any_two_limits_agrees() {
     twins_agree_over([limit(), limit()], trace::changing_steps(), 1..8);
 }
 
 #[test]
-fn what_is_carried_over_within_an_algorithm_agrees() {
+fn carry_over_within_an_algorithm_agrees() {
     let windows = |new: fn(u64, Duration) -> Limit| {
         [(any::units(), any::window()), (any::units(), any::window())]
             .prop_map(move |both| both.map(|(limit, window)| new(limit, window)))
@@ -152,7 +152,7 @@ fn what_is_carried_over_within_an_algorithm_agrees() {
 }
 
 #[test]
-fn receipts_from_before_a_reset_count_alike() {
+fn refunds_of_receipts_from_before_a_reset_agree() {
     let servers = Servers::connect();
     for limit in [
         "fixed-window limit=5 window=1s",

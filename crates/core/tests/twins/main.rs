@@ -1,7 +1,7 @@
-//! The Lua twins decide as the Rust does, on a real Redis and a real Valkey.
+//! The Lua twins make the same decisions as the Rust code, on a real Redis and a real Valkey.
 //!
-//! Rust plays a random trace first and writes down what it did, a line for each step; the servers
-//! play the same steps and must write the same lines. `PROPTEST_CASES` scales it up.
+//! Rust plays a random trace first and writes a line for each step. The servers play the same steps
+//! and must write the same lines. `PROPTEST_CASES` sets the number of traces.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

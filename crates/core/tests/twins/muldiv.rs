@@ -10,7 +10,7 @@ use crate::servers::{Servers, prove};
 
 type Numbers = (u64, u64, u64);
 
-/// What Rust says; `None` if the quotient is beyond what the twin promises.
+/// The result in Rust; `None` if the quotient is beyond the range of the twin.
 fn expected((a, b, divisor): Numbers) -> Option<String> {
     let (quotient, remainder) = muldiv(a, b, NonZeroU64::new(divisor).unwrap());
     (quotient <= MAX_UNITS).then(|| format!("{quotient} {remainder}"))
@@ -28,12 +28,12 @@ fn agree(servers: &Servers, numbers: &[Numbers]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Any number of bits, as likely few as many.
+/// A number with a random count of bits, all counts equally likely.
 fn number() -> impl Strategy<Value = u64> {
     (0..=53_u32, 0..=MAX_UNITS).prop_map(|(bits, number)| number & ((1 << bits) - 1))
 }
 
-/// Numbers whose quotient is below 2^53, as near to a whole one as can be.
+/// Numbers whose quotient is below 2^53 and as near to a whole number as possible.
 fn numbers() -> impl Strategy<Value = Numbers> {
     let any = (number(), number(), number());
     let top = MAX_UNITS - 1_000..=MAX_UNITS;

@@ -8,7 +8,7 @@ use redis::Connection;
 use tollgate_core::store::twins;
 use tollgate_launcher::{Flavour, Launch, Server, Shared};
 
-/// All twins, in the order in which each finds what it needs.
+/// All twins, each after the ones it needs.
 const TWINS: [&str; 8] = [
     twins::MULDIV,
     twins::ALGORITHM,
@@ -20,7 +20,7 @@ const TWINS: [&str; 8] = [
     twins::LEAKY_BUCKET,
 ];
 
-/// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that keep nothing on it.
+/// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that store nothing on it.
 static SERVERS: Shared<[Server; 2]> = Shared::new();
 
 /// A connection to each server.
@@ -41,7 +41,7 @@ impl Servers {
         Servers { each: Flavour::ALL.into_iter().zip(servers).map(connect).collect() }
     }
 
-    /// Runs `script` behind the twins on each server; each answers a text for every argument.
+    /// Runs `script` after the twins on each server. Each returns a text for every argument.
     pub(crate) fn eval(&self, script: &str, arguments: &[String]) -> Vec<(Flavour, Vec<String>)> {
         let body = format!("{}{script}", TWINS.concat());
         let answer = |(flavour, connection): &(Flavour, RefCell<Connection>)| {
@@ -54,7 +54,7 @@ impl Servers {
     }
 }
 
-/// Random values tried unless `PROPTEST_CASES` says otherwise; a value is many decisions.
+/// The default number of random values, which `PROPTEST_CASES` overrides. Each value is many decisions.
 const CASES: u32 = 64;
 
 /// Tries random values of `strategy` on both servers.

@@ -1,4 +1,4 @@
-//! Random traces, played in Rust and written down for the servers.
+//! Random traces, played in Rust and written as text for the servers.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use tollgate_core::{
     Ask, Cost, Decision, Limit, MAX_TIME_US, MAX_UNITS, Mode, Receipt, Retry, State, Verdict,
 };
 
-/// What to do at one time.
+/// One action of a trace, and when it happens.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     act: Act,
@@ -21,14 +21,14 @@ enum Act {
     Check,
     Peek,
     Fits,
-    /// Refunds one of the receipts held, counted round and round.
+    /// Refunds one of the receipts held; the number is modulo how many there are.
     Refund(usize),
     Reset,
-    /// The limit is another from here on, or the first again.
+    /// Moves to the other limit, or back to the first.
     CarryOver,
 }
 
-/// How the clock moves before it.
+/// How the clock moves before the action.
 #[derive(Clone, Debug)]
 enum Time {
     Stay,
@@ -42,18 +42,18 @@ enum Time {
     BackUs(u64),
 }
 
-/// What it costs.
+/// The cost of a request.
 #[derive(Clone, Debug)]
 enum Price {
     Units(u64),
     /// Thousandths of the limit.
     Part(u64),
-    /// What remains, give or take one.
+    /// The remaining units, plus or minus one.
     Remaining(i64),
     MoreThanAll,
 }
 
-/// How long its caller would wait.
+/// The longest delay that the caller accepts.
 #[derive(Clone, Debug)]
 enum Patience {
     Any,
@@ -138,8 +138,8 @@ pub(crate) fn crowded_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 200..500)
 }
 
-/// A charge, a reset, the same charge when the first would have been over, give or take, and then a
-/// refund of the first.
+/// A charge, a reset, the same charge about when the first one would have been over, and then a refund of
+/// the first.
 pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     let step = |act, time| Step { act, time, price: Price::Units(3), patience: Patience::Any };
     vec![
@@ -150,7 +150,7 @@ pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     ]
 }
 
-/// When a trace begins: today, at the epoch, or near the end of time.
+/// When a trace begins: today, at the epoch, or near the latest time.
 pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => Just(1_700_000_000_000_000_u64),
@@ -160,13 +160,13 @@ pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Past the end of time, where every time counts as the last.
+/// Beyond the latest time, where every time counts as the latest.
 const END_US: u64 = MAX_TIME_US + 1_000;
 
-/// Of a log's entries, the oldest and the newest that are compared.
+/// How many of a log's oldest and newest entries are compared.
 const SHOWN: usize = 8;
 
-/// A trace as a server reads it, and the lines it must answer.
+/// A trace as text for a server, and the lines that the server must return.
 pub(crate) struct Played {
     pub(crate) text: String,
     pub(crate) lines: Vec<String>,
@@ -183,7 +183,8 @@ struct Walk {
     receipts: Vec<Option<Receipt>>,
 }
 
-/// Plays the steps in Rust. On the server a log ages by `age` units, which nobody should notice.
+/// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
+/// change any answer.
 pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) -> Played {
     let [limit, other] = limits;
     let mut walk = Walk {
@@ -206,7 +207,7 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
 }
 
 impl Walk {
-    /// Takes the step: as the server reads it, and the answer.
+    /// Takes one step. Returns it as text for the server, and the expected answer.
     fn take(&mut self, step: &Step) -> Option<(String, String)> {
         self.now_us = self.next_us(&step.time);
         let (now_us, cost) = (self.now_us, self.cost(&step.price));

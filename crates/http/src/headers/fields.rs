@@ -1,26 +1,26 @@
-//! Structured fields (RFC 9651), as far as they are needed here: texts with whole numbers as parameters.
+//! The structured fields (RFC 9651) that the headers need: strings with whole numbers as parameters.
 
 use ::http::header::HeaderValue;
 use bytes::Bytes;
 use tollgate_core::Limit;
 
-/// The longest name, as it is written.
+/// The longest name, with its quotes and escapes.
 const MAX_NAME_BYTES: usize = 96;
 
-/// A name, two numbers of at most 15 digits, and what is between them.
+/// A name, two numbers of at most 15 digits, and the characters between them.
 const MAX_ITEM_BYTES: usize = MAX_NAME_BYTES + 48;
 
-/// The largest whole number that such fields can have.
+/// The largest whole number of a structured field.
 const MAX_NUMBER: u64 = 999_999_999_999_999;
 
-/// A name in quotes: letters that print, others as `%` and two hex digits. Long ones are cut.
+/// A name in quotes. Characters that are not printable become `%` and two hex digits; long names are cut.
 #[derive(Clone, Debug)]
-pub(super) struct Quoted {
+pub(super) struct QuotedName {
     bytes: Box<[u8]>,
 }
 
-impl Quoted {
-    pub(super) fn new(name: &str) -> Quoted {
+impl QuotedName {
+    pub(super) fn new(name: &str) -> QuotedName {
         let mut bytes = vec![b'"'];
         for byte in name.bytes() {
             let mut one = Vec::with_capacity(3);
@@ -36,29 +36,33 @@ impl Quoted {
             bytes.extend_from_slice(&one);
         }
         bytes.push(b'"');
-        Quoted { bytes: bytes.into() }
+        QuotedName { bytes: bytes.into() }
     }
 }
 
 /// A name with its parameters.
-pub(super) struct Item {
+pub(super) struct FieldItem {
     bytes: [u8; MAX_ITEM_BYTES],
     len: usize,
 }
 
-impl Item {
-    /// `"free";q=60;w=60`: so much in so many seconds.
-    pub(super) fn policy(name: &Quoted, size: u64, limit: &Limit) -> Item {
+impl FieldItem {
+    /// Writes `"free";q=60;w=60`: the limit's size, and its window in seconds.
+    pub(super) fn policy(name: &QuotedName, size: u64, limit: &Limit) -> FieldItem {
         let window_us = limit.bound().interval_us;
-        let mut item = Item::new(name);
+        let mut item = FieldItem::new(name);
         item.push(b";q=", size);
         item.push(b";w=", seconds(window_us).max(1));
         item
     }
 
-    /// `"free";r=12;t=5`: so much is left, and there is more in so many seconds.
-    pub(super) fn standing(name: &Quoted, remaining: u64, more_after_us: Option<u64>) -> Item {
-        let mut item = Item::new(name);
+    /// Writes `"free";r=12;t=5`: the remaining units, and the seconds until more remain.
+    pub(super) fn standing(
+        name: &QuotedName,
+        remaining: u64,
+        more_after_us: Option<u64>,
+    ) -> FieldItem {
+        let mut item = FieldItem::new(name);
         item.push(b";r=", remaining);
         if let Some(more_after_us) = more_after_us {
             item.push(b";t=", seconds(more_after_us));
@@ -66,8 +70,8 @@ impl Item {
         item
     }
 
-    fn new(name: &Quoted) -> Item {
-        let mut item = Item { bytes: [0; MAX_ITEM_BYTES], len: 0 };
+    fn new(name: &QuotedName) -> FieldItem {
+        let mut item = FieldItem { bytes: [0; MAX_ITEM_BYTES], len: 0 };
         item.extend(&name.bytes);
         item
     }
@@ -79,7 +83,7 @@ impl Item {
 
     fn extend(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
-        // It always fits: a name and two parameters have their place.
+        // It always fits: the buffer has room for a name and two parameters.
         if let Some(place) = self.bytes.get_mut(self.len..end) {
             place.copy_from_slice(bytes);
             self.len = end;
@@ -91,18 +95,18 @@ impl Item {
     }
 }
 
-/// [`Item::standing`] of one limit, whose beginning is written already: `"free";r=`.
+/// Makes [`FieldItem::standing`] of one limit. The constant beginning, `"free";r=`, was written before.
 #[derive(Clone, Debug)]
-pub(super) struct Standings {
+pub(super) struct PreparedItem {
     start: Box<[u8]>,
 }
 
-impl Standings {
-    pub(super) fn new(name: &Quoted) -> Standings {
-        Standings { start: [&name.bytes, &b";r="[..]].concat().into() }
+impl PreparedItem {
+    pub(super) fn new(name: &QuotedName) -> PreparedItem {
+        PreparedItem { start: [&name.bytes, &b";r="[..]].concat().into() }
     }
 
-    /// In one allocation, and never moved.
+    /// Returns the value, in one allocation that is never moved.
     pub(super) fn value(&self, remaining: u64, more_after_us: Option<u64>) -> Option<HeaderValue> {
         let mut buffers = [itoa::Buffer::new(); 2];
         let [remaining_text, more_text] = &mut buffers;
@@ -113,7 +117,7 @@ impl Standings {
             Some(more) => [&*self.start, remaining, b";t=", more],
             None => [&*self.start, remaining, b"", b""],
         };
-        // As long as it will be: what has no room to spare becomes a value as it is.
+        // `concat` allocates exactly the length, so `Bytes` takes the vector over without a copy.
         HeaderValue::from_maybe_shared(Bytes::from(parts.concat())).ok()
     }
 }
@@ -129,11 +133,11 @@ mod tests {
 
     #[test]
     fn standings_are_written_like_items() {
-        let name = Quoted::new("per \"ip\"");
-        let standings = Standings::new(&name);
+        let name = QuotedName::new("per \"ip\"");
+        let standings = PreparedItem::new(&name);
         for remaining in [0, 1, 999_999, u64::MAX] {
             for more_us in [None, Some(0), Some(1), Some(5_000_001), Some(u64::MAX)] {
-                let item = Item::standing(&name, remaining, more_us);
+                let item = FieldItem::standing(&name, remaining, more_us);
                 let value = standings.value(remaining, more_us);
                 assert_eq!(value.as_ref().map(HeaderValue::as_bytes), Some(item.as_bytes()));
             }

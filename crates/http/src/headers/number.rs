@@ -2,16 +2,16 @@
 
 use ::http::header::HeaderValue;
 
-/// A number, in one allocation, and without one if it is small.
+/// Returns a number as a header value. Takes one allocation, or none if the number is below 1,000.
 pub(super) fn number(number: u64) -> HeaderValue {
     if let Some(text) = small(number) {
         return HeaderValue::from_static(text);
     }
-    // OK because digits are letters that print.
+    // OK because digits are printable.
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
 }
 
-/// `000001002…999`: what remains is small, as a rule.
+/// `000001002…999`: remaining units are usually a small number.
 static SMALL: [u8; 3_000] = {
     let mut digits = [0; 3_000];
     let mut number = 0;

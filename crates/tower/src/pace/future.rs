@@ -1,4 +1,4 @@
-//! The way of one request: its turn, a client that is ready, the response.
+//! The future of one request: it waits for its turn, then for the client to be ready, then for the response.
 
 use std::fmt;
 use std::future::Future;
@@ -11,12 +11,12 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{BoxError, Charge, PaceError, Pacer, ResponseHead};
+use super::{BoxError, PaceCharge, PaceError, Pacer, ResponseHead};
 
 pin_project! {
-    /// The future of a [`Pace`](super::Pace): the response, once the request had its turn.
+    /// The future of a [`Pace`](super::Pace): waits for the request's turn, then for the response.
     ///
-    /// Dropping it before the request went leaves the line, and gives back what was charged.
+    /// Dropping it before the request was sent leaves the queue, and refunds the charge.
     #[must_use = "nothing is sent until this is awaited"]
     pub struct PaceFuture<S, R>
     where
@@ -24,25 +24,25 @@ pin_project! {
     {
         pacer: Arc<Pacer>,
         key: Arc<str>,
-        // Until the request goes.
-        waiting: Option<Waiting<S, R>>,
+        // Until the request is sent.
+        waiting: Option<PacedRequest<S, R>>,
         #[pin]
         response: Option<S::Future>,
     }
 }
 
-/// A request that has not gone.
-struct Waiting<S, R> {
+/// A request that was not sent yet.
+struct PacedRequest<S, R> {
     request: R,
     cost: u64,
     service: S,
     since: Instant,
-    turn: Turn,
-    /// Once the turn has come.
-    charge: Option<Charge>,
+    turn: TurnFuture,
+    /// Set when the turn has come.
+    charge: Option<PaceCharge>,
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<Charge, PaceError>> + Send>>;
+type TurnFuture = Pin<Box<dyn Future<Output = Result<PaceCharge, PaceError>> + Send>>;
 
 impl<S: Service<R>, R> PaceFuture<S, R> {
     pub(super) fn new(
@@ -54,17 +54,17 @@ impl<S: Service<R>, R> PaceFuture<S, R> {
     ) -> PaceFuture<S, R> {
         let turn = Box::pin(Arc::clone(&pacer).turn(Arc::clone(&key), cost, Duration::ZERO));
         let since = Instant::now();
-        let waiting = Waiting { request, cost, service, since, turn, charge: None };
+        let waiting = PacedRequest { request, cost, service, since, turn, charge: None };
         PaceFuture { pacer, key, waiting: Some(waiting), response: None }
     }
 }
 
-impl<S, R> Waiting<S, R>
+impl<S, R> PacedRequest<S, R>
 where
     S: Service<R>,
     S::Error: Into<BoxError>,
 {
-    /// PreparedHeaders when the request may go, and the client is ready for it.
+    /// Ready when the request may be sent and the client is ready for it.
     fn poll_depart(
         &mut self,
         pacer: &Arc<Pacer>,
@@ -79,10 +79,10 @@ where
             ready!(self.service.poll_ready(context)).map_err(inner)?;
             let charge = self.charge.take();
             if pacer.is_open(key) {
-                charge.into_iter().for_each(Charge::spend);
+                charge.into_iter().for_each(PaceCharge::spend);
                 return Poll::Ready(Ok(()));
             }
-            // The server asked to wait while the client was not ready: back into the line.
+            // The server asked to wait while the client was not ready: queue again.
             drop(charge);
             let waited = self.since.elapsed();
             self.turn = Box::pin(Arc::clone(pacer).turn(Arc::clone(key), self.cost, waited));
@@ -102,12 +102,12 @@ where
         let mut this = self.project();
         if let Some(waiting) = this.waiting {
             let departs = ready!(waiting.poll_depart(this.pacer, this.key, context));
-            if let Some(Waiting { mut service, request, .. }) = this.waiting.take() {
+            if let Some(PacedRequest { mut service, request, .. }) = this.waiting.take() {
                 departs?;
                 this.response.set(Some(service.call(request)));
             }
         }
-        // None once it is over, as after an error: nothing more comes.
+        // `None` after the response or an error: polled again, the future stays pending.
         let Some(response) = this.response.as_mut().as_pin_mut() else { return Poll::Pending };
         let result = ready!(response.poll(context));
         this.response.set(None);

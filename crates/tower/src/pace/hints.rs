@@ -1,4 +1,4 @@
-//! How long a response asks to wait.
+//! How long a response asks the client to wait.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,31 +6,31 @@ use ::http::header::RETRY_AFTER;
 use ::http::{HeaderMap, HeaderValue, StatusCode};
 use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 
-/// The newest form: `RateLimit: "default";r=0;t=5`, and the one before: `limit=100, remaining=0, reset=5`.
+/// The field of the newest drafts, `RateLimit: "default";r=0;t=5`, and of older ones, `limit=100, remaining=0, reset=5`.
 const RATE_LIMIT: &str = "ratelimit";
 
-/// What remains and when there is more, in fields of their own: early drafts, most APIs, a few others.
+/// Pairs of fields with the remaining quota and its reset: of early drafts, of most APIs, and of a few others.
 const PAIRS: [(&str, &str); 3] = [
     ("ratelimit-remaining", "ratelimit-reset"),
     ("x-ratelimit-remaining", "x-ratelimit-reset"),
     ("x-rate-limit-remaining", "x-rate-limit-reset"),
 ];
 
-/// More seconds than this are no wait but a time: they would be 31 years, and as Unix seconds the year
-/// 2001.
+/// A larger number of seconds is a time and not a wait: as a wait it would be 31 years, as Unix seconds it is the
+/// year 2001.
 const MOST_SECONDS: Duration = Duration::from_secs(1_000_000_000);
 
-/// More seconds than this are Unix milliseconds.
+/// A larger number is Unix milliseconds.
 const MOST_UNIX_SECONDS: Duration = Duration::from_secs(1_000_000_000_000);
 
-/// How long to wait before the next request. Pure: `now` is what the wall clock shows, and serves to tell how
-/// far away a date is.
+/// Returns how long to wait before the next request. Pure: `now` is the wall clock's time, from which the distance
+/// of a date is computed.
 ///
-/// `Retry-After` speaks of the very next request, `RateLimit` of when there is more, and the others of when there is
-/// more or all is back: the first of them that says something holds, with its longest wait.
+/// `Retry-After` is about the very next request, `RateLimit` about when more quota is available, and the other fields
+/// about when more or all of it is. The first of these kinds that gives a wait is used, with its longest wait.
 ///
-/// A 429 with `Retry-After: 7`: 7 s. A 200 with `RateLimit: "default";r=0;t=5`: 5 s. With `r=1` none, as
-/// one more request is welcome. What cannot be read says nothing.
+/// A 429 with `Retry-After: 7` gives 7 s. A 200 with `RateLimit: "default";r=0;t=5` gives 5 s; with `r=1` it gives no
+/// wait, because one more request is allowed. Fields that cannot be parsed are ignored.
 pub(super) fn hold(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let pair = |(remaining, reset): &(&str, &str)| pair(headers, remaining, reset, now);
     retry_after(status, headers, now)
@@ -38,7 +38,8 @@ pub(super) fn hold(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> 
         .or_else(|| PAIRS.iter().filter_map(pair).max())
 }
 
-/// `Retry-After`, where it speaks of the next request. 403 is GitHub's word for too many at a time.
+/// Reads `Retry-After`, on a status for which it is about the next request. GitHub sends 403 for too many concurrent
+/// requests.
 fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::FORBIDDEN => {
@@ -49,7 +50,7 @@ fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Opti
     texts(headers, RETRY_AFTER.as_str()).filter_map(wait).max()
 }
 
-/// Two fields, as in `X-RateLimit-Remaining: 0` and `X-RateLimit-Reset: 1700000000`.
+/// Reads a pair of fields, such as `X-RateLimit-Remaining: 0` and `X-RateLimit-Reset: 1700000000`.
 fn pair(headers: &HeaderMap, remaining: &str, reset: &str, now: SystemTime) -> Option<Duration> {
     let is_spent = |text: &str| text.parse::<i64>().is_ok_and(|left| left <= 0);
     if !texts(headers, remaining).any(is_spent) {
@@ -58,7 +59,7 @@ fn pair(headers: &HeaderMap, remaining: &str, reset: &str, now: SystemTime) -> O
     texts(headers, reset).filter_map(|text| wait_or_time(seconds(text)?, now)).max()
 }
 
-/// Seconds from now, or a time in Unix seconds or milliseconds: their size tells.
+/// Reads seconds from now, or a time in Unix seconds or milliseconds; the size of the number decides which.
 fn wait_or_time(value: Duration, now: SystemTime) -> Option<Duration> {
     if value <= MOST_SECONDS {
         return Some(value);
@@ -84,7 +85,7 @@ fn rate_limit(headers: &HeaderMap) -> Option<Duration> {
     wait_if_spent(value("remaining")?, value("reset")?)
 }
 
-/// One quota: `"default";r=0;t=5`.
+/// Reads one quota: `"default";r=0;t=5`.
 fn item(entry: &ListEntry) -> Option<Duration> {
     let parameters: &Parameters = match entry {
         ListEntry::Item(item) => &item.params,
@@ -102,12 +103,12 @@ fn integer(item: &BareItem) -> Option<i64> {
     item.as_integer().map(i64::from)
 }
 
-/// Every line of a field that is text.
+/// Every line of a field whose value is text.
 fn texts<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).map(str::trim)
 }
 
-/// `7`, and `0.25`, which some send. More than fit are as many as fit.
+/// Parses `7`, and `0.25`, which some servers send. A number above 64 bits becomes `u64::MAX`.
 fn seconds(text: &str) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if [whole, fraction].iter().any(|digits| !is_number(digits)) {
@@ -122,7 +123,7 @@ fn is_number(digits: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// How far ahead a time is; `None` if it has passed.
+/// Returns the time from `now` until `time`; `None` if it has passed.
 fn until(time: SystemTime, now: SystemTime) -> Option<Duration> {
     time.duration_since(now).ok()
 }
@@ -137,7 +138,7 @@ mod tests {
     /// Sunday, 6 November 1994, 08:49:30 GMT: seven seconds before the RFC's own example.
     const NOW_S: u64 = 784_111_770;
 
-    /// Those of a status and header lines, in milliseconds; a line is a name, a colon and a value.
+    /// The hold of a response with this status and these header lines, in milliseconds.
     fn hold_ms(status: u16, lines: &str) -> Option<u128> {
         hold_ms_at(NOW_S, status, lines)
     }
@@ -189,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_too_large_is_as_long_as_can_be() {
+    fn retry_after_is_the_longest_wait_when_the_number_is_too_large() {
         let digits = "9".repeat(400);
         let longest = Some(u128::from(u64::MAX) * 1_000);
         assert_eq!(hold_ms(429, &format!("retry-after: {digits}")), longest);
     }
 
     #[test]
-    fn retry_after_counts_where_the_next_request_is_meant() {
+    fn retry_after_counts_only_with_status_429_503_and_403() {
         for status in [429, 503, 403] {
             assert_eq!(hold_ms(status, "retry-after: 7"), Some(7_000), "{status}");
         }
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_quota_is_waited_for_and_any_other_is_not() {
+    fn ratelimit_gives_a_wait_only_when_the_quota_is_spent() {
         let table = [
             (r#""default";r=0;t=5"#, Some(5_000)),
             (r#""default";t=5;r=0"#, Some(5_000)),
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_and_when_there_is_more_may_be_two_fields() {
+    fn pair_of_fields_gives_a_wait_when_the_quota_is_spent() {
         const NOW_S: u64 = 1_700_000_000;
         let table = [
             ("0", "5", Some(5_000)),
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_exact_hint_holds() {
+    fn most_exact_hint_is_used() {
         let classic = "x-ratelimit-remaining: 0\nx-ratelimit-reset: 9";
         let draft = format!("ratelimit: \"a\";r=0;t=2\n{classic}");
         let all = format!("retry-after: 3\nretry-after: 4\n{draft}");
@@ -293,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_header_holds_it_is_read_or_ignored(
+        fn any_header_value_is_read_or_ignored(
             status in 100_u16..1_000,
             now_s in 0_u64..1 << 40,
             lines in prop::collection::vec((0..8_usize, value()), 0..8),
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Any bytes, and what is nearly right.
+    /// Any bytes, and values that are nearly valid.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         let text = prop_oneof![
             "[-+]?[0-9]{1,30}(\\.[0-9]{0,12})?",

@@ -1,4 +1,4 @@
-//! Which keys are to wait, and until when.
+//! The keys that have to wait because the server asked for it, and until when.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -11,33 +11,33 @@ use tokio::time::Instant;
 
 use tollgate_limiter::Gate;
 
-/// The most keys that are held at a time. With one more, the hold that would end first ends now.
+/// The most keys that are held at a time. One more removes the hold that would end first.
 const MAX_HOLDS: usize = 10_000;
 
-/// Longer than any hold: an [`Instant`] so far ahead there always is.
+/// Longer than any hold. An [`Instant`] this far ahead never overflows.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Every hold of a layer.
 #[derive(Default)]
 pub(super) struct Holds {
-    kept: Mutex<Kept>,
+    kept: Mutex<HoldTable>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct HoldTable {
     ends: HashMap<Arc<str>, Instant, RandomState>,
-    /// The same, the first to end first.
+    /// The same holds, ordered by their end.
     in_order: BTreeSet<(Instant, Arc<str>)>,
 }
 
 impl Holds {
-    /// How long `key` is still held.
+    /// Returns how long `key` is still held.
     pub(super) fn remaining(&self, key: &str) -> Duration {
         let end = self.kept.lock().ends.get(key).copied();
         end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Holds `key` for as long from now on, or for longer if it is held longer already.
+    /// Holds `key` for `hold` from now on; a hold that ends later is kept.
     pub(super) fn extend(&self, key: &Arc<str>, hold: Duration) {
         let now = Instant::now();
         let end = now + hold.min(LONGEST);
@@ -48,13 +48,13 @@ impl Holds {
         }
     }
 
-    /// The hold on one key, for its line to wait for.
+    /// Returns the hold on one key, for its queue to wait for.
     pub(super) fn on<'a>(&'a self, key: &'a str) -> Hold<'a> {
         Hold { holds: self, key }
     }
 }
 
-impl Kept {
+impl HoldTable {
     fn drop_ended(&mut self, now: Instant) {
         while self.in_order.first().is_some_and(|&(end, _)| end <= now) {
             self.drop_first();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_ended_is_dropped() {
+    async fn ended_holds_are_dropped() {
         let holds = Holds::default();
         for second in 1..=3 {
             holds.extend(&Arc::from(second.to_string()), second * SECOND);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn with_one_too_many_the_first_to_end_goes() {
+    async fn hold_that_ends_first_is_dropped_when_there_are_too_many() {
         let holds = Holds::default();
         let count = u32::try_from(MAX_HOLDS).unwrap();
         for at in (0..count).rev() {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_there_is_does_not_overflow() {
+    async fn longest_duration_does_not_overflow() {
         let holds = Holds::default();
         holds.extend(&Arc::from("key"), Duration::MAX);
         assert_eq!(holds.remaining("key"), LONGEST);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-/// How the key and the cost of a request are found.
+/// The functions that return the key and the cost of a request.
 pub(super) struct PaceKeys<R> {
-    pub(super) key: Option<Of<R, String>>,
-    pub(super) cost: Option<Of<R, u64>>,
+    pub(super) key: Option<PaceFn<R, String>>,
+    pub(super) cost: Option<PaceFn<R, u64>>,
 }
 
-type Of<R, T> = Arc<dyn Fn(&R) -> T + Send + Sync>;
+type PaceFn<R, T> = Arc<dyn Fn(&R) -> T + Send + Sync>;
 
 impl<R> PaceKeys<R> {
     pub(super) fn key_of(&self, request: &R) -> Arc<str> {

@@ -1,4 +1,4 @@
-//! The layer: what is paced, by which key, at what cost.
+//! The layer: its scope, and the key and the cost of requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,34 +14,32 @@ use super::{Pace, Pacer};
 /// An hour: the longest window that public APIs commonly have.
 const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 
-/// Paces the requests of a client: they wait their turn instead of being refused, and obey what the
-/// server says.
+/// Paces the requests of a client: they wait their turn instead of being refused, and wait as long as the
+/// server asks for.
 ///
-/// A request waits in order for the limit of a [`Scope`] ([`Scope::acquire`]), and while the server
-/// has asked not to be asked. How long that is, responses tell; the first of these that says something
-/// holds:
+/// Requests wait in order for the limit of a [`Scope`] ([`Scope::acquire`]), and for as long as the server has
+/// asked the client to wait. That time is read from responses; the first of these fields that gives a wait is used:
 ///
 /// - `Retry-After` on a 429, a 503 and a 403: seconds, or a date.
-/// - `RateLimit: "default";r=0;t=5`: nothing remains, for 5 s. With `r` above 0 there is nothing to wait
-///   for. Older drafts too: `limit=100, remaining=0, reset=5`, and `RateLimit-Remaining` with
-///   `RateLimit-Reset`.
+/// - `RateLimit: "default";r=0;t=5`: nothing remains for 5 s. With `r` above 0 there is no wait. Older drafts are
+///   read too: `limit=100, remaining=0, reset=5`, and `RateLimit-Remaining` with `RateLimit-Reset`.
 /// - `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset` (or `X-Rate-Limit-…`). Some servers send
 ///   seconds there, others a time: above 1,000,000,000 it is Unix seconds, above 10^12 milliseconds.
 ///
-/// Nothing is charged while the server has asked to wait. Dropping a response's future before it went
-/// leaves the line, and gives back what was charged.
+/// Nothing is charged while the server has asked the client to wait. Dropping a response's future before the request
+/// was sent leaves the queue, and refunds the charge.
 ///
-/// When the scope's store fails, requests keep their pace: unless an [`OnFailure`](tollgate_limiter::OnFailure) was set, turns
-/// are given in this process, under the whole limit ([`Acquire`](tollgate_limiter::Acquire) says more).
+/// When the scope's store fails, requests are still paced: unless an [`OnFailure`](tollgate_limiter::OnFailure) was
+/// set, this process decides by itself, under the whole limit; see [`Acquire`](tollgate_limiter::Acquire).
 ///
-/// Clones of the layer, and all services that they make, know the same holds. At most 10,000 keys are
-/// held at a time; with one more, the hold that would end first is forgotten.
+/// Clones of the layer, and all services that they make, share the same holds. At most 10,000 keys are held at a time;
+/// one more removes the hold that would end first.
 ///
-/// The client must be `Clone`: each request that waits has one of its own. One that is not goes into a `tower::buffer`
-/// first, `ServiceBuilder::new().layer(pace).buffer(8).service(client)`.
+/// The client must be `Clone`: each request that waits has its own clone. Put a client that is not `Clone` into a
+/// `tower::buffer` first: `ServiceBuilder::new().layer(pace).buffer(8).service(client)`.
 ///
-/// Nothing is retried: whoever was told to wait gets that response, and the next request waits. With
-/// `tower::retry` around it, what was refused goes again when the server said:
+/// Nothing is retried: a response that asks the client to wait is returned to the caller, and the next request waits.
+/// With `tower::retry` around the layer, refused requests are sent again when the server allows it:
 ///
 /// ```no_run
 /// use std::future::{Ready, ready};
@@ -50,7 +48,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// use tower::retry::{Policy, RetryLayer};
 /// use tower::{Layer, ServiceExt};
 ///
-/// /// Again for as long as the server is busy; `PaceLayer` does the waiting.
+/// /// Retries while the server is busy; `PaceLayer` does the waiting.
 /// #[derive(Clone)]
 /// struct WhileBusy;
 ///
@@ -85,14 +83,15 @@ pub struct PaceLayer<R> {
 }
 
 impl<R> PaceLayer<R> {
-    /// One line, one key and a cost of 1 for everything that goes through.
+    /// Paces all requests in one queue, with one key and a cost of 1.
     pub fn new(scope: Scope) -> PaceLayer<R> {
         let holds = Arc::new(Holds::default());
         let pacer = Pacer { scope, holds, max_wait: None, max_hold: MAX_HOLD };
         PaceLayer { pacer, keys: PaceKeys { key: None, cost: None } }
     }
 
-    /// A line for each key, instead of one for all: the limit and what the server says are the key's.
+    /// Sets the key of a request. Each key has its own queue and limit, and waits only for the server's responses to
+    /// that key.
     ///
     /// ```
     /// # use tollgate::{Limiter, tower::PaceLayer};
@@ -110,16 +109,16 @@ impl<R> PaceLayer<R> {
         self
     }
 
-    /// What each request spends, instead of 1. At least 1, below 2^53.
+    /// Sets what each request costs, instead of 1. The cost is at least 1 and below 2^53.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> PaceLayer<R> {
         self.keys.cost = Some(Arc::new(cost));
         self
     }
 
-    /// The longest that a request waits; without, as long as it takes.
+    /// Sets the longest time that a request waits. By default there is no such bound.
     ///
-    /// If it would take longer, for those ahead, the limit or the server, it fails at once with
+    /// A request that would wait longer, because of the requests ahead, the limit or the server, fails at once with
     /// [`PaceError::TooLong`](super::PaceError::TooLong), and is charged nothing.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> PaceLayer<R> {
@@ -127,12 +126,11 @@ impl<R> PaceLayer<R> {
         self
     }
 
-    /// The longest that one response can make a key wait, instead of an hour; what asks for longer is
-    /// cut to it.
+    /// Sets the longest time that one response can make a key wait, instead of an hour. Longer waits are cut to it.
     ///
-    /// It is there for servers that are wrong about the time. One that meant it is asked again after that while: by
-    /// as many requests as the limit lets go before the first of their responses says to wait once more, such as a
-    /// bucket's whole capacity.
+    /// The bound protects against servers with a wrong clock. A server that did mean a longer wait gets requests again
+    /// when the bound has passed: as many as the limit admits, such as a bucket's whole capacity, before the first of
+    /// their responses asks to wait once more.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> PaceLayer<R> {
         self.pacer.max_hold = max_hold;
@@ -148,7 +146,7 @@ impl<S, R> Layer<S> for PaceLayer<R> {
     }
 }
 
-// By hand: neither needs anything of `R`.
+// Not derived: `derive` would require traits of `R`, here and below.
 impl<R> Clone for PaceLayer<R> {
     fn clone(&self) -> PaceLayer<R> {
         PaceLayer { pacer: self.pacer.clone(), keys: self.keys.clone() }

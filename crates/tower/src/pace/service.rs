@@ -11,9 +11,8 @@ use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 
 /// A client whose requests wait their turn; see [`PaceLayer`](super::PaceLayer).
 ///
-/// It is always ready. Requests stand in line in the order in which their futures are first polled, and
-/// the client is asked whether it is ready when the turn has come, so that those who wait do not take
-/// up its room.
+/// It is always ready. Requests queue in the order in which their futures are first polled. The client's
+/// readiness is polled when a request's turn has come, so that waiting requests do not use up its capacity.
 pub struct Pace<S, R> {
     inner: S,
     pacer: Arc<Pacer>,
@@ -46,7 +45,7 @@ where
     }
 }
 
-// By hand: neither needs anything of `R`.
+// Not derived: `derive` would require traits of `R`, here and below.
 impl<S: Clone, R> Clone for Pace<S, R> {
     fn clone(&self) -> Pace<S, R> {
         let (pacer, asks) = (Arc::clone(&self.pacer), self.asks.clone());

@@ -1,4 +1,4 @@
-//! The decision about a request that goes, for the service inside.
+//! The decision about an admitted request, for the inner service.
 
 use std::fmt;
 use std::future::Future;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use ::http::Request;
 use tollgate_limiter::{Answer, Decision, Error, Scope};
 
-use super::settings::{By, Settings};
+use super::settings::{LimitSource, Settings};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use tollgate_http::{Outcome, QuotaHeaders};
 use tollgate_rules::Ruling;
 
-/// The decision about a request that was admitted, and the handle to give its charge back. Cheap to clone.
+/// The decision about an admitted request, and the handle to refund its charge. Cheap to clone.
 ///
 /// A [`RateLimitLayer`](super::RateLimitLayer) with [`with_decision`](super::RateLimitLayer::with_decision)
-/// puts it into the extensions of each request that it limits and lets go; under feature `axum` it is an
+/// puts it into the extensions of each request that it limits and admits; with the feature `axum` it is an
 /// extractor. With several such layers, a handler sees the decision of the innermost one.
 ///
 /// ```
@@ -28,7 +28,7 @@ use tollgate_rules::Ruling;
 /// # use tower::ServiceExt;
 ///
 /// async fn login(admission: Admission) -> &'static str {
-///     // The password was right: only failures are to count.
+///     // The password was right: only failures should count.
 ///     let _ = admission.refund().await;
 ///     "welcome"
 /// }
@@ -44,58 +44,59 @@ use tollgate_rules::Ruling;
 /// ```
 #[derive(Clone)]
 pub struct Admission {
-    inner: Arc<Inner>,
+    inner: Arc<AdmissionState>,
 }
 
-struct Inner {
-    spent: Spending,
+struct AdmissionState {
+    spent: AdmissionCharge,
     is_refunded: AtomicBool,
 }
 
-enum Spending {
+enum AdmissionCharge {
     Limit { scope: Scope, decision: Decision, cost: u64, key: Box<[u8]> },
     Rules(Ruling),
 }
 
 impl Admission {
-    /// `None` of what has no decision.
-    pub(super) fn new(answered: StoreAnswer, by: &By) -> Option<Admission> {
+    /// Returns `None` for an answer without a decision, or without a key to refund it by.
+    pub(super) fn new(answered: StoreAnswer, by: &LimitSource) -> Option<Admission> {
         let spent = match (answered, by) {
-            (StoreAnswer::Limit { decision, cost, key: Some(key) }, By::Limit { scope, .. }) => {
-                Spending::Limit { scope: scope.clone(), decision, cost, key }
-            }
-            (StoreAnswer::Rules(ruling), _) => Spending::Rules(ruling),
+            (
+                StoreAnswer::Limit { decision, cost, key: Some(key) },
+                LimitSource::Limit { scope, .. },
+            ) => AdmissionCharge::Limit { scope: scope.clone(), decision, cost, key },
+            (StoreAnswer::Rules(ruling), _) => AdmissionCharge::Rules(ruling),
             _ => return None,
         };
-        Some(Admission { inner: Arc::new(Inner { spent, is_refunded: AtomicBool::new(false) }) })
+        Some(Admission {
+            inner: Arc::new(AdmissionState { spent, is_refunded: AtomicBool::new(false) }),
+        })
     }
 
-    /// Returns what was decided: each limit that had a say, and how the client stood with it after this
-    /// request.
+    /// Returns the decision: each limit that took part, and what remains of it after this request.
     pub fn outcome(&self) -> Outcome<'_> {
         match &self.inner.spent {
-            Spending::Limit { scope, decision, cost, .. } => {
+            AdmissionCharge::Limit { scope, decision, cost, .. } => {
                 Outcome::of_limit(scope, decision, *cost)
             }
-            Spending::Rules(ruling) => Outcome::of_rules(ruling),
+            AdmissionCharge::Rules(ruling) => Outcome::of_rules(ruling),
         }
     }
 
-    /// Gives back what the request was charged, under all limits; how many more units remain then, over all of
-    /// them.
+    /// Refunds the request's charge under all limits. Returns how many more units remain, summed over the limits.
     ///
-    /// The refund is sent when this is called, also if the future is dropped. The charge comes back once:
-    /// for later calls, on this handle or a clone, and for the layer's
-    /// [`refund_if`](super::RateLimitLayer::refund_if), nothing is left, and they return 0. So does a refund of a
-    /// decision that was made without the store ([`Outcome::is_degraded`]), which charged nothing. Of a
-    /// shaping limit a place comes back only if it is the last one.
+    /// The refund is sent when this is called, even if the future is dropped. A charge is refunded once: later
+    /// calls, on this handle or a clone, return 0, and the layer's
+    /// [`refund_if`](super::RateLimitLayer::refund_if) refunds nothing. A decision that was made without the store
+    /// ([`Outcome::is_degraded`]) charged nothing, so its refund returns 0 too. A shaping limit refunds a charge
+    /// only if it is the last one.
     ///
-    /// An error says that the store failed; the charge may then stay.
+    /// An error means that the store failed; the charge may then remain.
     pub fn refund(&self) -> impl Future<Output = Result<u64, Error>> + Send + Sync + use<> {
         let refunds = self.send_refunds();
         async move {
             let mut back = Ok(0_u64);
-            // One that fails does not keep the others from being read.
+            // Awaits all refunds, also after one has failed.
             for refund in refunds {
                 let own = refund.await;
                 back = back.and_then(|back| Ok(back.saturating_add(own?)));
@@ -104,7 +105,7 @@ impl Admission {
         }
     }
 
-    /// Returns whether a refund was begun, here or on a clone.
+    /// Returns whether a refund was started, on this handle or a clone.
     pub fn is_refunded(&self) -> bool {
         self.inner.is_refunded.load(Ordering::Acquire)
     }
@@ -115,36 +116,36 @@ impl Admission {
             return Vec::new();
         }
         match &self.inner.spent {
-            Spending::Limit { scope, decision, key, .. } => {
+            AdmissionCharge::Limit { scope, decision, key, .. } => {
                 let receipt = decision.receipt().map(|receipt| receipt.copy());
                 receipt.map(|receipt| scope.refund(key, receipt)).into_iter().collect()
             }
-            Spending::Rules(ruling) => ruling.send_refunds(),
+            AdmissionCharge::Rules(ruling) => ruling.send_refunds(),
         }
     }
 
     fn is_charged(&self) -> bool {
         match &self.inner.spent {
-            Spending::Limit { decision, .. } => decision.receipt().is_some(),
-            Spending::Rules(ruling) => ruling.is_charged(),
+            AdmissionCharge::Limit { decision, .. } => decision.receipt().is_some(),
+            AdmissionCharge::Rules(ruling) => ruling.is_charged(),
         }
     }
 
-    /// How long the request waits before it goes.
+    /// How long the request is delayed.
     pub(super) fn delay(&self) -> Duration {
         self.outcome().delay()
     }
 
-    /// Asks the store how the client stands now. `None` if the store does not answer.
+    /// Reads the limits again, after a refund. `None` if the store does not answer.
     async fn look_again(&self, settings: &Settings) -> Option<QuotaHeaders> {
         let mut told = QuotaHeaders::Nothing;
         match &self.inner.spent {
-            Spending::Limit { scope, cost, key, .. } => {
+            AdmissionCharge::Limit { scope, cost, key, .. } => {
                 let decision = scope.peek(key).cost(*cost).await.ok()?;
                 let outcome = Outcome::of_limit(scope, &decision, *cost).looked_at();
                 (!outcome.is_degraded()).then(|| settings.note(&outcome, &mut told))?;
             }
-            Spending::Rules(ruling) => {
+            AdmissionCharge::Rules(ruling) => {
                 let ruling = ruling.look_again()?.await.ok()?;
                 let outcome = Outcome::of_rules(&ruling).looked_at();
                 (!outcome.is_degraded()).then(|| settings.note(&outcome, &mut told))?;
@@ -160,31 +161,31 @@ impl fmt::Debug for Admission {
     }
 }
 
-/// A request on its way whose charge may be given back when the service inside has answered.
-pub(super) struct Tracked {
+/// A request in flight whose charge may be refunded after the inner service has responded.
+pub(super) struct TrackedRequest {
     admission: Admission,
     settings: Arc<Settings>,
 }
 
-/// What is told with a response after a refund; `None` is what was told before.
-pub(super) type Retelling = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
+/// Reads the headers for a response again, after a refund; `None` keeps the headers noted before.
+pub(super) type HeaderRefresh = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
 
-impl Tracked {
-    /// Shows the decision to the service inside, if that is wanted.
+impl TrackedRequest {
+    /// Puts the decision into the request's extensions, if the layer is set to.
     pub(super) fn new<B>(
         admission: Admission,
         settings: &Arc<Settings>,
         request: &mut Request<B>,
-    ) -> Tracked {
+    ) -> TrackedRequest {
         if settings.shows_decision {
             request.extensions_mut().insert(admission.clone());
         }
-        Tracked { admission, settings: Arc::clone(settings) }
+        TrackedRequest { admission, settings: Arc::clone(settings) }
     }
 
-    /// Refunds the charge if the layer says so of this response; `None` if nothing was refunded, by the layer
-    /// or by the service.
-    pub(super) fn settle(&self, response: &dyn ResponseHead) -> Option<Retelling> {
+    /// Refunds the charge if the layer's `refund_if` accepts this response. `None` if neither the layer nor the
+    /// service refunded anything.
+    pub(super) fn settle(&self, response: &dyn ResponseHead) -> Option<HeaderRefresh> {
         let (admission, settings) = (self.admission.clone(), Arc::clone(&self.settings));
         let refunds = settings.refund_if.as_ref().is_some_and(|refund_if| refund_if(response));
         if !admission.is_charged() || !(refunds || admission.is_refunded()) {

@@ -1,4 +1,4 @@
-//! Support for axum: the decision as an extractor, and refusals made of its responses.
+//! Support for axum: the decision as an extractor, and axum's responses as refusals.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -18,14 +18,14 @@ use super::layer::RateLimitLayer;
 use tollgate_http::Refusal;
 use tollgate_identity::RequestHead;
 
-/// The largest body that a refusal can have.
+/// The largest body of a refusal.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
 impl RateLimitLayer {
-    /// [`on_refusal`](Self::on_refusal) with anything that axum makes a response of: `(StatusCode, Json(…))`,
-    /// `Html(…)`, a type of your own.
+    /// Sets the response to refused requests like [`on_refusal`](Self::on_refusal), with anything that axum can
+    /// turn into a response: `(StatusCode, Json(…))`, `Html(…)`, a type of your own.
     ///
-    /// The body must be in memory, and have at most 1 MiB: a refusal does not wait for a stream. Any other is
+    /// The body must be in memory and at most 1 MiB: a refusal does not wait for a stream. Any other body is
     /// replaced by problem+json, with a warning in the log.
     ///
     /// ```
@@ -60,7 +60,7 @@ impl RateLimitLayer {
     }
 }
 
-/// The response with its whole body, if that is there at once.
+/// Returns the response with its whole body, if all of the body is available at once.
 fn in_memory(response: Response<Body>) -> Option<Response<Bytes>> {
     let (parts, body) = response.into_parts();
     let mut collecting = pin!(Limited::new(body, MAX_BODY_BYTES).collect());
@@ -70,8 +70,8 @@ fn in_memory(response: Response<Body>) -> Option<Response<Bytes>> {
     }
 }
 
-/// A handler wants an [`Admission`], and no layer has put one into the request: it was not limited, or the layer is
-/// without [`with_decision`](RateLimitLayer::with_decision). Answered 500; take an `Option<Admission>` if some
+/// The rejection when a handler extracts an [`Admission`] and the request has none: the request was not limited, or the
+/// layer has no [`with_decision`](RateLimitLayer::with_decision). Answered 500. Extract an `Option<Admission>` if some
 /// requests are not limited.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(

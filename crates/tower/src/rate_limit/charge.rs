@@ -1,37 +1,37 @@
-//! What was charged for a request that waits.
+//! The charge of a delayed request.
 
 use std::time::Duration;
 
 use super::admission::Admission;
-use super::line::Place;
+use super::waiting::WaitingSlot;
 
-/// What was charged for a request that has not gone. Dropped, it is given back, as far as the limit can.
-pub(super) struct Charge {
+/// The charge of a request that is delayed. Dropping it refunds the charge, as far as the limit can.
+pub(super) struct DelayedCharge {
     pub(super) delay: Duration,
     admission: Option<Admission>,
-    _place: Option<Place>,
+    _place: Option<WaitingSlot>,
 }
 
-impl Charge {
-    /// What was charged for a request that is delayed, and its place among those.
-    pub(super) fn new(admission: Admission, place: Option<Place>) -> Charge {
-        Charge { delay: admission.delay(), admission: Some(admission), _place: place }
+impl DelayedCharge {
+    /// Holds the charge and the waiting slot of a delayed request.
+    pub(super) fn new(admission: Admission, place: Option<WaitingSlot>) -> DelayedCharge {
+        DelayedCharge { delay: admission.delay(), admission: Some(admission), _place: place }
     }
 
     pub(super) fn admission(&self) -> Option<Admission> {
         self.admission.clone()
     }
 
-    /// It goes: nothing is given back.
+    /// Keeps the charge: the request goes to the service.
     pub(super) fn keep(mut self) {
         self.admission = None;
     }
 }
 
-impl Drop for Charge {
+impl Drop for DelayedCharge {
     fn drop(&mut self) {
         if let Some(admission) = self.admission.take() {
-            // Nothing waits for the answers. On Redis the refunds are on their way all the same.
+            // Nothing awaits the answers; on Redis the refunds are sent all the same.
             drop(admission.send_refunds());
         }
     }

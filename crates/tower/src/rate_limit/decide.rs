@@ -1,4 +1,4 @@
-//! What becomes of a request.
+//! Decides a request: at once, or by a call to the store.
 
 use std::future::{Future, IntoFuture};
 use std::mem;
@@ -13,83 +13,87 @@ use tollgate_core::MAX_UNITS;
 use tollgate_limiter::{Answer, Check, Decision, Error, Scope};
 
 use super::admission::Admission;
-use super::charge::Charge;
-use super::line::Place;
-use super::settings::{By, LayerDecision, Now, Settings};
+use super::charge::DelayedCharge;
+use super::settings::{CurrentSource, LayerDecision, LimitSource, Settings};
 use super::store_answer::StoreAnswer;
+use super::waiting::WaitingSlot;
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
 use tollgate_identity::{Findings, RequestHead};
 use tollgate_rules::{RulesAnswer, Ruling, Snapshot};
 
-/// What becomes of a request, as far as that is known at once.
-pub(super) enum Taken {
-    Settled(Settled),
-    /// The store was asked.
-    Asked(Box<Asked>),
+/// The first step of a decision: made at once, or pending at the store.
+pub(super) enum DecisionProgress {
+    Decided(Disposition),
+    /// The store decides.
+    Pending(Box<PendingCheck>),
 }
 
-/// What becomes of a request that was decided, or is not limited.
-// What few requests need is on the heap, so that this is moved in a register or two for all of them.
-pub(super) enum Settled {
+/// How a request proceeds that was decided, or is not limited.
+// Data that few requests need is boxed, so that this fits one or two registers for all of them.
+pub(super) enum Disposition {
     Goes,
-    /// It goes, and its charge may be given back.
+    /// The request goes to the service, and its charge may be refunded.
     Admitted(Admission),
-    Delayed(Box<Charge>),
+    Delayed(Box<DelayedCharge>),
     Refused(Box<Response<Bytes>>),
 }
 
-/// A question on its way to the store, with a place among those that wait if that may be the answer.
-pub(super) struct Asked {
-    /// `None` once it was answered.
-    question: Option<Question>,
-    place: Option<Place>,
+/// A check in flight to the store. It holds a waiting slot if the store may delay the request.
+pub(super) struct PendingCheck {
+    /// `None` after the answer.
+    question: Option<StoreQuery>,
+    place: Option<WaitingSlot>,
     found: Findings,
 }
 
-/// What the store has answered, and what was known before.
-pub(super) struct Reply {
+/// The store's answer, with what was known before it.
+pub(super) struct CheckReply {
     answered: StoreAnswer,
-    place: Option<Place>,
+    place: Option<WaitingSlot>,
     found: Findings,
 }
 
-enum Question {
+enum StoreQuery {
     Limit { answer: Answer<Decision>, cost: u64, key: Option<Box<[u8]>> },
     Rules(RulesAnswer),
 }
 
-impl Taken {
-    /// It is not limited.
-    const SKIPPED: Taken = Taken::Settled(Settled::Goes);
+impl DecisionProgress {
+    /// The request is not limited.
+    const SKIPPED: DecisionProgress = DecisionProgress::Decided(Disposition::Goes);
 
-    fn asked(question: Question, place: Option<Place>) -> Taken {
+    fn pending(question: StoreQuery, place: Option<WaitingSlot>) -> DecisionProgress {
         let found = Findings::default();
-        Taken::Asked(Box::new(Asked { question: Some(question), place, found }))
+        DecisionProgress::Pending(Box::new(PendingCheck { question: Some(question), place, found }))
     }
 }
 
 impl Settings {
-    /// Decides a request, or asks the store to. What is to be told with its response is `told`.
-    // Here and below, what is large is written where it stays: a copy of what was just written has to wait for it.
+    /// Decides a request, or sends the check to the store. Writes the headers for the response to `told`.
+    // Here and below, large values are written in place: copying a value just after it was written stalls.
     #[inline]
-    pub(super) fn take<B>(&self, request: &Request<B>, told: &mut QuotaHeaders) -> Taken {
+    pub(super) fn take<B>(
+        &self,
+        request: &Request<B>,
+        told: &mut QuotaHeaders,
+    ) -> DecisionProgress {
         let now = self.now();
         let mut head = RequestHead::of_nobody(request, self.identity(&now));
         head.look_for_sender();
         let mut taken = self.begin(&head, &now, told);
-        if let Taken::Asked(asked) = &mut taken {
+        if let DecisionProgress::Pending(asked) = &mut taken {
             asked.found = head.into_findings();
         }
         taken
     }
 
-    /// What becomes of a request that was asked about.
+    /// Decides a request after the store has answered.
     pub(super) fn answered<B>(
         &self,
         request: &Request<B>,
-        Reply { answered, place, found }: Reply,
+        CheckReply { answered, place, found }: CheckReply,
         told: &mut QuotaHeaders,
-    ) -> Settled {
+    ) -> Disposition {
         let now = self.now();
         let head = RequestHead::again(request, self.identity(&now), found);
         self.settle(&head, answered, place, told)
@@ -99,57 +103,62 @@ impl Settings {
         &self,
         head: &RequestHead<'_>,
         answered: StoreAnswer,
-        place: Option<Place>,
+        place: Option<WaitingSlot>,
         told: &mut QuotaHeaders,
-    ) -> Settled {
+    ) -> Disposition {
         match self.tell(head, &self.decided(&answered), told) {
-            Settled::Goes if self.is_tracked || answered.is_delayed() => {
+            Disposition::Goes if self.is_tracked || answered.is_delayed() => {
                 self.admit(answered, place)
             }
             settled => settled,
         }
     }
 
-    /// Keeps what was charged for a request that may get it back.
-    fn admit(&self, answered: StoreAnswer, place: Option<Place>) -> Settled {
+    /// Keeps the charge of a request that may be refunded.
+    fn admit(&self, answered: StoreAnswer, place: Option<WaitingSlot>) -> Disposition {
         let is_delayed = answered.is_delayed();
         match Admission::new(answered, &self.by) {
             Some(admission) if is_delayed => {
-                Settled::Delayed(Box::new(Charge::new(admission, place)))
+                Disposition::Delayed(Box::new(DelayedCharge::new(admission, place)))
             }
-            Some(admission) => Settled::Admitted(admission),
-            None => Settled::Goes,
+            Some(admission) => Disposition::Admitted(admission),
+            None => Disposition::Goes,
         }
     }
 
-    /// Tells what was decided, and lets the request go at once if it may.
+    /// Calls the hook, notes the headers, and lets an allowed request go at once.
     #[inline(always)]
     fn tell(
         &self,
         head: &RequestHead<'_>,
         decided: &LayerDecision<'_>,
         told: &mut QuotaHeaders,
-    ) -> Settled {
+    ) -> Disposition {
         if let Some(hook) = &self.on_decision {
             hook(head, decided);
         }
         match decided {
             LayerDecision::Allowed(outcome) => {
                 self.note(outcome, told);
-                Settled::Goes
+                Disposition::Goes
             }
             LayerDecision::Refused(refusal) => {
-                Settled::Refused(Box::new(self.refuse(head, refusal)))
+                Disposition::Refused(Box::new(self.refuse(head, refusal)))
             }
         }
     }
 
-    fn begin(&self, head: &RequestHead<'_>, now: &Now<'_>, told: &mut QuotaHeaders) -> Taken {
+    fn begin(
+        &self,
+        head: &RequestHead<'_>,
+        now: &CurrentSource<'_>,
+        told: &mut QuotaHeaders,
+    ) -> DecisionProgress {
         if self.skip.as_ref().is_some_and(|skip| skip(head)) {
-            return Taken::SKIPPED;
+            return DecisionProgress::SKIPPED;
         }
         if let Some(unwelcome) = head.unwelcome() {
-            return Taken::Settled(self.settle(
+            return DecisionProgress::Decided(self.settle(
                 head,
                 StoreAnswer::Unwelcome(unwelcome),
                 None,
@@ -158,11 +167,13 @@ impl Settings {
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
         if cost == Some(0) {
-            return Taken::SKIPPED;
+            return DecisionProgress::SKIPPED;
         }
         match now {
-            Now::Limit(scope) => self.ask_limit(scope, head, cost.unwrap_or(1), told),
-            Now::Rules { current, domain } => self.ask_rules(current, domain, head, cost, told),
+            CurrentSource::Limit(scope) => self.ask_limit(scope, head, cost.unwrap_or(1), told),
+            CurrentSource::Rules { current, domain } => {
+                self.ask_rules(current, domain, head, cost, told)
+            }
         }
     }
 
@@ -173,7 +184,7 @@ impl Settings {
         head: &RequestHead<'_>,
         cost: u64,
         told: &mut QuotaHeaders,
-    ) -> Taken {
+    ) -> DecisionProgress {
         let key = self.key_of(head);
         let check = scope.check(&key).cost(cost);
         if self.is_tracked || scope.is_shaping() || !scope.is_local() {
@@ -181,10 +192,10 @@ impl Settings {
         }
         let decision = check.now();
         let decided = match &decision {
-            Ok(decision) => of_outcome(Outcome::of_limit(scope, decision, cost)),
+            Ok(decision) => layer_decision(Outcome::of_limit(scope, decision, cost)),
             Err(error) => self.undecided(error),
         };
-        Taken::Settled(self.tell(head, &decided, told))
+        DecisionProgress::Decided(self.tell(head, &decided, told))
     }
 
     /// Decides a check that may be delayed, that a store across the network decides, or that may be refunded.
@@ -194,24 +205,24 @@ impl Settings {
         head: &RequestHead<'_>,
         cost: u64,
         told: &mut QuotaHeaders,
-    ) -> Taken {
+    ) -> DecisionProgress {
         let scope = check.scope();
         let mut place = None;
         let is_kept = self.is_tracked || scope.is_shaping();
         let kept = is_kept.then(|| check.key().into());
         if scope.is_shaping() {
             let (max_wait, own) = self.patience();
-            // A request that is dropped before the store answers gives its place back.
+            // The charge of a request that is dropped before the store answers is refunded.
             check = check.max_wait(max_wait).refunded_if_dropped();
             place = own;
         }
         if scope.is_local() {
             let limit = |decision| StoreAnswer::Limit { decision, cost, key: kept };
             let answered = check.now().map_or_else(StoreAnswer::Undecided, limit);
-            return Taken::Settled(self.settle(head, answered, place, told));
+            return DecisionProgress::Decided(self.settle(head, answered, place, told));
         }
-        let question = Question::Limit { answer: check.into_future(), cost, key: kept };
-        Taken::asked(question, place)
+        let question = StoreQuery::Limit { answer: check.into_future(), cost, key: kept };
+        DecisionProgress::pending(question, place)
     }
 
     fn ask_rules(
@@ -221,7 +232,7 @@ impl Settings {
         head: &RequestHead<'_>,
         cost: Option<u64>,
         told: &mut QuotaHeaders,
-    ) -> Taken {
+    ) -> DecisionProgress {
         let mut request = current.attributes(head);
         if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
             request = request.with("key", key);
@@ -243,33 +254,32 @@ impl Settings {
         }
         if self.by.limiter().is_local() {
             let answered = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
-            return Taken::Settled(self.settle(head, answered, place, told));
+            return DecisionProgress::Decided(self.settle(head, answered, place, told));
         }
-        Taken::asked(Question::Rules(check.into_future()), place)
+        DecisionProgress::pending(StoreQuery::Rules(check.into_future()), place)
     }
 
-    /// The longest delay that a request may have, and its place among those that wait: none, if there is no
-    /// room.
-    fn patience(&self) -> (Duration, Option<Place>) {
-        let place = self.line.join();
+    /// Returns the longest delay that a request may have, and its waiting slot. Without a free slot the delay is 0.
+    fn patience(&self) -> (Duration, Option<WaitingSlot>) {
+        let place = self.waiting_slots.join();
         let max_wait = if place.is_some() { self.max_wait } else { Duration::ZERO };
         (max_wait, place)
     }
 
     fn decided<'a>(&'a self, answered: &'a StoreAnswer) -> LayerDecision<'a> {
         let outcome = match (answered, &self.by) {
-            (StoreAnswer::Limit { decision, cost, .. }, By::Limit { scope, .. }) => {
+            (StoreAnswer::Limit { decision, cost, .. }, LimitSource::Limit { scope, .. }) => {
                 Outcome::of_limit(scope, decision, *cost)
             }
             (StoreAnswer::Rules(ruling), _) => Outcome::of_rules(ruling),
             (StoreAnswer::Undecided(error), _) => return self.undecided(error),
             (StoreAnswer::Unwelcome(unwelcome), _) => return refused(Reason::from(unwelcome)),
-            // Not reached: a limit's answer is to a limit's question.
-            (StoreAnswer::Limit { .. }, By::Rules { .. }) => {
+            // Not reached: only a check of a limit gets a limit's answer.
+            (StoreAnswer::Limit { .. }, LimitSource::Rules { .. }) => {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
             }
         };
-        of_outcome(outcome)
+        layer_decision(outcome)
     }
 
     fn undecided<'e>(&self, error: &'e Error) -> LayerDecision<'e> {
@@ -279,7 +289,7 @@ impl Settings {
 }
 
 #[inline]
-fn of_outcome(outcome: Outcome<'_>) -> LayerDecision<'_> {
+fn layer_decision(outcome: Outcome<'_>) -> LayerDecision<'_> {
     match outcome.is_allowed() {
         true => LayerDecision::Allowed(outcome),
         false => refused(Reason::Quota(outcome)),
@@ -290,19 +300,19 @@ fn refused(reason: Reason<'_>) -> LayerDecision<'_> {
     LayerDecision::Refused(Refusal::new(reason))
 }
 
-impl Future for Asked {
-    type Output = Reply;
+impl Future for PendingCheck {
+    type Output = CheckReply;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
         let this = self.get_mut();
         let answered = match &mut this.question {
-            Some(Question::Limit { answer, cost, key }) => {
+            Some(StoreQuery::Limit { answer, cost, key }) => {
                 match ready!(Pin::new(answer).poll(context)) {
                     Ok(decision) => StoreAnswer::Limit { decision, cost: *cost, key: key.take() },
                     Err(error) => StoreAnswer::Undecided(error),
                 }
             }
-            Some(Question::Rules(answer)) => {
+            Some(StoreQuery::Rules(answer)) => {
                 let ruling = ready!(Pin::new(answer).poll(context));
                 ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
             }
@@ -310,15 +320,15 @@ impl Future for Asked {
         };
         this.question = None;
         let (place, found) = (this.place.take(), mem::take(&mut this.found));
-        Poll::Ready(Reply { answered, place, found })
+        Poll::Ready(CheckReply { answered, place, found })
     }
 }
 
-/// Who gives up before the store has answered gives a place back that it gets by rules. One that it gets of a
-/// single limit the store gives back by itself.
-impl Drop for Asked {
+/// Refunds a delayed request of rules that is dropped before the store has answered. For a single limit, the store
+/// refunds by itself.
+impl Drop for PendingCheck {
     fn drop(&mut self) {
-        let (Some(Question::Rules(answer)), Some(_)) = (self.question.take(), &self.place) else {
+        let (Some(StoreQuery::Rules(answer)), Some(_)) = (self.question.take(), &self.place) else {
             return;
         };
         if let Ok(runtime) = Handle::try_current() {

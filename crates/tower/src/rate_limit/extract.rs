@@ -1,8 +1,8 @@
-//! Where the key of a request comes from.
+//! Extractors of a request's key.
 
 use tollgate_identity::RequestHead;
 
-/// Finds the key of a request, by which it is limited instead of by its client's address.
+/// Finds the key of a request. The request is limited by this key instead of its client's address.
 ///
 /// A layer takes one by [`key_extractor`](super::RateLimitLayer::key_extractor). Closures are extractors, and the short
 /// form for them is [`key`](super::RateLimitLayer::key); a type of its own can be named, shared and tested.
@@ -11,7 +11,7 @@ use tollgate_identity::RequestHead;
 /// use tollgate::http::RequestHead;
 /// use tollgate::tower::{KeyExtractor, RateLimitLayer};
 ///
-/// /// The tenant that an authentication layer outside has found out.
+/// /// The tenant, as an outer authentication layer has found it.
 /// #[derive(Clone)]
 /// struct Tenant(String);
 ///
@@ -32,7 +32,7 @@ use tollgate_identity::RequestHead;
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of a request, or `None` to limit it by its client's address.
     ///
-    /// Make the key of what is verified: a client that can choose its key has as many quotas as it likes.
+    /// Build the key from verified data only: a client that can choose its key can have any number of quotas.
     fn extract(&self, request: &RequestHead<'_>) -> Option<String>;
 }
 
@@ -45,7 +45,7 @@ where
     }
 }
 
-/// One key for all requests: the limit is that of the whole service.
+/// One key for all requests: the limit applies to the whole service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalKeyExtractor;
 

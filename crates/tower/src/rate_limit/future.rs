@@ -1,4 +1,4 @@
-//! A request's way through.
+//! The future of a limited request: the check, the delay, the inner service, the refund.
 
 use std::fmt;
 use std::future::Future;
@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::admission::{Retelling, Tracked};
-use super::charge::Charge;
-use super::decide::{Asked, Settled};
+use super::admission::{HeaderRefresh, TrackedRequest};
+use super::charge::DelayedCharge;
+use super::decide::{Disposition, PendingCheck};
 use super::settings::Settings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
@@ -22,60 +22,60 @@ use tollgate_http::QuotaHeaders;
 pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
     ///
-    /// Dropped while a shaping limit delays the request, it gives the place back, as far as the limit can. Dropped
-    /// while the service inside works, it keeps the charge; dropped during the refund of
-    /// [`refund_if`](super::RateLimitLayer::refund_if), the charge comes back all the same.
+    /// Dropping it while a shaping limit delays the request refunds the charge, as far as the limit can. Dropping it
+    /// while the inner service works keeps the charge. Dropping it during the refund of
+    /// [`refund_if`](super::RateLimitLayer::refund_if) does not stop that refund.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, R>
     where
         S: Service<Request<B>>,
     {
         #[pin]
-        pub(super) step: Step<S::Future, S, B, R>,
-        // What is told with the response of the service inside.
+        pub(super) step: ResponseStep<S::Future, S, B, R>,
+        // The headers for the response of the inner service.
         pub(super) told: QuotaHeaders,
-        // Only in a layer that may give the charge back.
-        pub(super) tracked: Option<Tracked>,
+        // Only in a layer that may refund the charge.
+        pub(super) tracked: Option<TrackedRequest>,
     }
 }
 
 pin_project! {
     #[project = StepProjection]
-    pub(super) enum Step<F, S, B, R> {
-        /// It goes on to the service inside.
+    pub(super) enum ResponseStep<F, S, B, R> {
+        /// The inner service handles the request.
         Passing { #[pin] future: F },
-        /// The store has been asked.
-        Asking { asked: Box<Asked>, next: Option<Next<S, B>>, settings: Arc<Settings> },
-        /// It goes on when its delay has passed.
-        Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Box<Charge>, Next<S, B>)> },
-        /// It goes on when the service inside is ready.
-        Going { waiting: Option<(Box<Charge>, Next<S, B>)> },
+        /// The store decides.
+        Asking { asked: Box<PendingCheck>, next: Option<NextCall<S, B>>, settings: Arc<Settings> },
+        /// The request waits until its delay has passed.
+        Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
+        /// The request waits until the inner service is ready.
+        Going { waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
         Refused { response: Option<Response<R>> },
-        /// The service inside has answered, and the charge is given back.
-        Refunding { response: Option<Response<R>>, retelling: Retelling },
+        /// The inner service has responded, and the charge is being refunded.
+        Refunding { response: Option<Response<R>>, retelling: HeaderRefresh },
     }
 }
 
 /// A request, and the service that it goes to.
-pub(super) struct Next<S, B> {
+pub(super) struct NextCall<S, B> {
     service: S,
     request: Request<B>,
 }
 
-/// The steps of a request that has not gone yet, and its tracking from then on.
-type Begun<F, S, B, R> = (Step<F, S, B, R>, Option<Tracked>);
+/// A request's next step, and its tracking if the charge may be refunded.
+type StepAndTracking<F, S, B, R> = (ResponseStep<F, S, B, R>, Option<TrackedRequest>);
 
-impl<S, B> Next<S, B> {
-    pub(super) fn new(service: S, request: Request<B>) -> Next<S, B> {
-        Next { service, request }
+impl<S, B> NextCall<S, B> {
+    pub(super) fn new(service: S, request: Request<B>) -> NextCall<S, B> {
+        NextCall { service, request }
     }
 
-    /// To a service that is ready.
-    fn go<R>(mut self) -> Step<S::Future, S, B, R>
+    /// Calls the service, which must be ready.
+    fn go<R>(mut self) -> ResponseStep<S::Future, S, B, R>
     where
         S: Service<Request<B>>,
     {
-        Step::Passing { future: self.service.call(self.request) }
+        ResponseStep::Passing { future: self.service.call(self.request) }
     }
 }
 
@@ -83,15 +83,19 @@ impl<S, B, R> ResponseFuture<S, B, R>
 where
     S: Service<Request<B>>,
 {
-    pub(super) fn asking(asked: Box<Asked>, next: Next<S, B>, settings: Arc<Settings>) -> Self {
-        let step = Step::Asking { asked, next: Some(next), settings };
+    pub(super) fn asking(
+        asked: Box<PendingCheck>,
+        next: NextCall<S, B>,
+        settings: Arc<Settings>,
+    ) -> Self {
+        let step = ResponseStep::Asking { asked, next: Some(next), settings };
         ResponseFuture { step, told: QuotaHeaders::Nothing, tracked: None }
     }
 
     pub(super) fn delayed(
-        charge: Box<Charge>,
+        charge: Box<DelayedCharge>,
         told: QuotaHeaders,
-        next: Next<S, B>,
+        next: NextCall<S, B>,
         settings: &Arc<Settings>,
     ) -> Self {
         let (step, tracked) = delayed(charge, next, settings);
@@ -99,47 +103,47 @@ where
     }
 
     pub(super) fn refused(response: Response<R>) -> Self {
-        let step = Step::Refused { response: Some(response) };
+        let step = ResponseStep::Refused { response: Some(response) };
         ResponseFuture { step, told: QuotaHeaders::Nothing, tracked: None }
     }
 }
 
 fn delayed<F, S, B, R>(
-    charge: Box<Charge>,
-    mut next: Next<S, B>,
+    charge: Box<DelayedCharge>,
+    mut next: NextCall<S, B>,
     settings: &Arc<Settings>,
-) -> Begun<F, S, B, R> {
+) -> StepAndTracking<F, S, B, R> {
     let admission = charge.admission().filter(|_| settings.is_tracked);
-    let track = |admission| Tracked::new(admission, settings, &mut next.request);
+    let track = |admission| TrackedRequest::new(admission, settings, &mut next.request);
     let tracked = admission.map(track);
     let timer = Box::pin(tokio::time::sleep(charge.delay));
-    (Step::Delayed { timer, waiting: Some((charge, next)) }, tracked)
+    (ResponseStep::Delayed { timer, waiting: Some((charge, next)) }, tracked)
 }
 
-impl<F, S, B, R> Step<F, S, B, R>
+impl<F, S, B, R> ResponseStep<F, S, B, R>
 where
     S: Service<Request<B>, Response = Response<R>, Future = F> + Clone,
     R: RefusalBody,
 {
-    /// The answer of the store is there, and the service is ready since before that.
+    /// Returns the next step after the store's answer. The service was ready before the check.
     fn settled(
-        settled: Settled,
-        mut next: Next<S, B>,
+        settled: Disposition,
+        mut next: NextCall<S, B>,
         settings: &Arc<Settings>,
-    ) -> Begun<F, S, B, R> {
+    ) -> StepAndTracking<F, S, B, R> {
         match settled {
-            Settled::Goes => (next.go(), None),
-            Settled::Admitted(admission) => {
-                let tracked = Tracked::new(admission, settings, &mut next.request);
+            Disposition::Goes => (next.go(), None),
+            Disposition::Admitted(admission) => {
+                let tracked = TrackedRequest::new(admission, settings, &mut next.request);
                 (next.go(), Some(tracked))
             }
-            Settled::Delayed(charge) => {
-                // What is ready is let go.
+            Disposition::Delayed(charge) => {
+                // A new clone is not ready yet: a delayed request must not hold a ready service.
                 next.service = next.service.clone();
                 delayed(charge, next, settings)
             }
-            Settled::Refused(response) => {
-                (Step::Refused { response: Some(response.map(R::of)) }, None)
+            Disposition::Refused(response) => {
+                (ResponseStep::Refused { response: Some(response.map(R::of)) }, None)
             }
         }
     }
@@ -163,7 +167,7 @@ where
     }
 }
 
-/// What the service inside answers, with what is to be told.
+/// Polls the inner service, and adds the headers to its response.
 #[inline]
 fn pass<F, R, E>(
     future: Pin<&mut F>,
@@ -185,7 +189,8 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: RefusalBody,
 {
-    /// A request that does not go at once, or is tracked. Apart from the others, as it takes a large stack.
+    /// Polls a request that is not passed on at once, or is tracked. A function of its own, because it takes a large
+    /// stack.
     #[inline(never)]
     fn poll_before(
         self: Pin<&mut Self>,
@@ -200,7 +205,9 @@ where
                     };
                     let mut response = ready!(future.poll(context))?;
                     match tracked.settle(&response) {
-                        Some(retelling) => Step::Refunding { response: Some(response), retelling },
+                        Some(retelling) => {
+                            ResponseStep::Refunding { response: Some(response), retelling }
+                        }
                         None => {
                             mem::take(this.told).add_to(&mut response);
                             return Poll::Ready(Ok(response));
@@ -220,7 +227,7 @@ where
                     match next.take() {
                         Some(next) => {
                             let settled = settings.answered(&next.request, answered, this.told);
-                            let (step, tracked) = Step::settled(settled, next, settings);
+                            let (step, tracked) = ResponseStep::settled(settled, next, settings);
                             *this.tracked = tracked;
                             step
                         }
@@ -229,7 +236,7 @@ where
                 }
                 StepProjection::Delayed { timer, waiting } => {
                     ready!(timer.as_mut().poll(context));
-                    Step::Going { waiting: waiting.take() }
+                    ResponseStep::Going { waiting: waiting.take() }
                 }
                 StepProjection::Going { waiting } => {
                     let Some((_, next)) = waiting else { return Poll::Pending };

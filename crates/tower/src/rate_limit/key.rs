@@ -1,4 +1,4 @@
-//! With whom a request is limited.
+//! The key by which a request is limited.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use tollgate_identity::{ClientAddress, NOWHERE, PREFLIGHT, RequestHead};
 use tollgate_rules::push_part;
 
 impl Settings {
-    /// With whom a request is limited: `ip=203.0.113.9`.
+    /// Returns the key by which a request is limited: `ip=203.0.113.9`.
     #[inline]
     pub(super) fn key_of<'h>(&self, head: &'h RequestHead<'_>) -> Cow<'h, [u8]> {
         match head.address() {
@@ -25,7 +25,7 @@ impl Settings {
     }
 }
 
-/// `key=alice`, or `ip=203.0.113.9,preflight=`.
+/// Writes a key such as `key=alice` or `ip=203.0.113.9,preflight=`.
 fn key_of(name: &str, value: &str, head: &RequestHead<'_>) -> Vec<u8> {
     let mut key = Vec::new();
     push_part(&mut key, 0, name, value);

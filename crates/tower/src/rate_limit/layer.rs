@@ -1,4 +1,4 @@
-//! How a layer is put together.
+//! The layer and its settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::admission::Admission;
 use super::extract::KeyExtractor;
 use super::service::RateLimit;
-use super::settings::{By, LayerDecision, Settings};
+use super::settings::{LayerDecision, LimitSource, Settings};
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
@@ -21,8 +21,9 @@ use tollgate_rules::{Attributes, Rules};
 
 /// Limits the requests to a service.
 ///
-/// A refused request gets a 429 with a problem+json body, or a gRPC status; all are told in headers how they stand. Clones share
-/// everything: a limit is not multiplied by the routes, connections and threads that it is cloned for.
+/// A refused request gets a 429 with a problem+json body, or a gRPC status. All responses have headers with the
+/// remaining quota. Clones share their state: a limit is not multiplied by the routes, connections and threads that the
+/// layer is cloned for.
 ///
 /// ```
 /// use axum::{Router, routing::{get, post}};
@@ -39,16 +40,16 @@ use tollgate_rules::{Attributes, Rules};
 /// # }
 /// ```
 ///
-/// Serve it with `app.into_make_service_with_connect_info::<SocketAddr>()`, so that clients have addresses; those
-/// without one share a quota. Put a CORS layer outside of this one, so that browsers may read refusals too. A
-/// browser's preflights have a quota of their own, as large as the limit.
+/// Serve it with `app.into_make_service_with_connect_info::<SocketAddr>()`, so that clients have addresses; requests
+/// without an address share one quota. Put a CORS layer outside of this one, so that browsers may read refusals too. A
+/// browser's preflight requests have a quota of their own, as large as the limit.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
 
 impl RateLimitLayer {
-    /// By the client's address, in this process's memory.
+    /// Limits by the client's address, in this process's memory.
     #[doc(alias = "PeerIpKeyExtractor")]
     pub fn per_ip<L>(limit: L) -> Result<RateLimitLayer, Error>
     where
@@ -58,22 +59,25 @@ impl RateLimitLayer {
         Ok(RateLimitLayer::new(Limiter::memory().scope("per-ip", limit)?))
     }
 
-    /// By the client's address, or by [another key](Self::key), on whichever store the limit is.
+    /// Limits by the client's address, or by [another key](Self::key), on the store of the scope.
     ///
-    /// The key of an address is `ip=203.0.113.9`, or `ip=2001:db8:12:3400::/56`, and of another `key=alice`: with
-    /// that a client can be looked up and reset ([`Scope::reset`]).
+    /// The key of an address is `ip=203.0.113.9` or `ip=2001:db8:12:3400::/56`, and another key is `key=alice`. With
+    /// it a client's state can be read and reset ([`Scope::reset`]).
     pub fn new(scope: Scope) -> RateLimitLayer {
         let ready = Arc::new(PreparedHeaders::new(&scope));
-        RateLimitLayer::of(Settings::new(By::Limit { scope, ready }))
+        RateLimitLayer::of(Settings::new(LimitSource::Limit { scope, ready }))
     }
 
-    /// By the rules of a domain: each that applies is charged, or none is. They may change meanwhile, but the domain
-    /// must stay: it is [required](Rules::require_domain).
+    /// Limits by the rules of a domain: all rules that match a request are charged, or none is. The rules may change
+    /// later, but the domain must remain: it is [required](Rules::require_domain).
     pub fn rules(rules: &Rules, domain: &str) -> RateLimitLayer {
         if !rules.require_domain(domain) {
             tracing::warn!("no rule is of the domain `{domain}`: its requests are not limited");
         }
-        RateLimitLayer::of(Settings::new(By::Rules { rules: rules.clone(), domain: domain.into() }))
+        RateLimitLayer::of(Settings::new(LimitSource::Rules {
+            rules: rules.clone(),
+            domain: domain.into(),
+        }))
     }
 
     fn of(settings: Settings) -> RateLimitLayer {
@@ -85,8 +89,8 @@ impl RateLimitLayer {
         self
     }
 
-    /// Who clients are: which proxies are trusted, where API keys and tokens are. Otherwise it is as the file of the
-    /// rules says, or by the address of the connection.
+    /// Sets how clients are identified: which proxies are trusted, and where API keys and tokens are. The default is
+    /// the rules file's `identity`, or else the address of the connection.
     #[must_use]
     pub fn identity(self, identity: Identity) -> RateLimitLayer {
         self.with(|settings| {
@@ -95,10 +99,10 @@ impl RateLimitLayer {
         })
     }
 
-    /// Whom to limit, instead of an address; `None` is the address after all. Make it of what is verified: a
-    /// client that can choose its key has as many quotas as it likes.
+    /// Sets the key to limit by, instead of the address; `None` falls back to the address. Build the key from
+    /// verified data only: a client that can choose its key can have any number of quotas.
     ///
-    /// With rules it is the attribute `key`, where there is one.
+    /// With rules, a key that is `Some` becomes the attribute `key`.
     #[must_use]
     pub fn key(
         self,
@@ -107,14 +111,14 @@ impl RateLimitLayer {
         self.with(|settings| settings.key = Some(Arc::new(key)))
     }
 
-    /// The same as [`key`](Self::key), by a type that finds the key of a request.
+    /// Does the same as [`key`](Self::key), with a type that finds the key of a request.
     #[must_use]
     pub fn key_extractor(self, extractor: impl KeyExtractor) -> RateLimitLayer {
         self.key(move |request| extractor.extract(request))
     }
 
-    /// Adds to what rules know of a request: what the application has found out, such as a user's plan. What is
-    /// added [`with`](Attributes::with) counts for keys and tiers.
+    /// Adds attributes to a request for the rules: facts that the application knows, such as a user's plan.
+    /// Attributes that are added by [`with`](Attributes::with) count for keys and tiers.
     ///
     /// ```
     /// # use tollgate::{Limiter, rules::{Config, Rules}, tower::RateLimitLayer};
@@ -141,7 +145,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.attributes = Some(Arc::new(with)))
     }
 
-    /// What a request costs, instead of 1, or of what rules say; 0 is free.
+    /// Sets what a request costs, instead of 1 or the cost in the rules. A request that costs 0 is not limited.
     #[must_use]
     pub fn cost(
         self,
@@ -150,7 +154,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Which requests are not limited at all. Once more, and those are skipped too.
+    /// Sets which requests are not limited at all. Further calls add to the requests that are skipped.
     #[must_use]
     pub fn skip(
         self,
@@ -164,7 +168,7 @@ impl RateLimitLayer {
         })
     }
 
-    /// Is told of every decision: to count them, or to log refusals.
+    /// Sets a hook that is called with every decision, to count them or to log refusals.
     #[must_use]
     pub fn on_decision(
         self,
@@ -173,8 +177,9 @@ impl RateLimitLayer {
         self.with(|settings| settings.on_decision = Some(Arc::new(hook)))
     }
 
-    /// What refused requests are answered, instead of problem+json. Headers are added to it. gRPC has its own
-    /// way. Under feature `axum`, `refuse_with` takes anything that axum makes a response of.
+    /// Sets the response to refused requests, instead of problem+json. The layer adds its headers to the response.
+    /// gRPC requests still get a gRPC status. With the feature `axum`, `refuse_with` takes anything that axum can turn
+    /// into a response.
     #[must_use]
     pub fn on_refusal(
         self,
@@ -183,18 +188,18 @@ impl RateLimitLayer {
         self.with(|settings| settings.on_refusal = Some(Arc::new(response)))
     }
 
-    /// Puts the decision into the extensions of each request that goes, so that the service inside can read how
-    /// its client stands, and give the charge back: [`Admission`].
+    /// Puts the decision into the extensions of each admitted request as an [`Admission`], so that the inner service
+    /// can read the client's quota and refund the charge.
     ///
-    /// Without this the layer keeps nothing of a request. With it, each request takes two more
-    /// allocations and a copy of its key, so it must be asked for.
+    /// Off by default, because it costs each request two allocations and a copy of its key. Without it, the layer
+    /// keeps nothing of a request.
     #[must_use]
     pub fn with_decision(self) -> RateLimitLayer {
         self.with(|settings| (settings.is_tracked, settings.shows_decision) = (true, true))
     }
 
-    /// Gives the charge back when the service inside answers with such a response; the headers then tell what
-    /// remains after that. With several conditions, one that holds is enough.
+    /// Refunds the charge when the inner service responds with a response that meets the condition. The headers then
+    /// have the quota after the refund. With several conditions, one that holds is enough.
     ///
     /// ```
     /// # use tollgate::tower::RateLimitLayer;
@@ -209,16 +214,16 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// - All limits that the request was charged to are refunded. A charge that the service gave back
-    ///   ([`Admission::refund`]) comes back once.
-    /// - A decision that was made without the store charged nothing, and nothing comes back. Of a shaping limit
-    ///   the place comes back only if it is the last one.
-    /// - The response waits for the refund and for one look at the limits: in memory not at all, on Redis for two
-    ///   deadlines at most. If the store fails, the response goes all the same, with the numbers of the
-    ///   decision, and the log has a warning, at most every ten seconds.
-    /// - Nothing comes back when the response future is dropped before the service has answered, and when the
-    ///   service fails with an error instead of a response.
-    /// - A limit refuses while all of it is charged, also by requests that will be refunded: concurrent
+    /// - All limits that the request was charged to are refunded. A charge that the service has refunded itself
+    ///   ([`Admission::refund`]) is not refunded again.
+    /// - A decision that was made without the store charged nothing, so nothing is refunded. A shaping limit refunds
+    ///   a charge only if it is the last one.
+    /// - The response waits for the refund and for one read of the limits: in memory not at all, on Redis for at most
+    ///   two deadlines. If the store fails, the response is sent all the same, with the numbers of the decision, and a
+    ///   warning is logged, at most every ten seconds.
+    /// - Nothing is refunded when the response future is dropped before the service has responded, or when the service
+    ///   fails with an error instead of a response.
+    /// - A limit refuses while all of it is charged, also by requests that will be refunded later: concurrent
     ///   requests can be refused that would fit one after the other.
     #[must_use]
     pub fn refund_if(
@@ -234,24 +239,24 @@ impl RateLimitLayer {
         })
     }
 
-    /// Which headers clients are told by.
+    /// Sets which headers responses have.
     #[must_use]
     pub fn headers(self, families: HeaderFamilies) -> RateLimitLayer {
         self.with(|settings| settings.families = families)
     }
 
-    /// The longest that a shaping limit may delay a request, 30 s unless said; one that would wait longer is
-    /// refused, and charged nothing.
+    /// Sets the longest time that a shaping limit may delay a request; the default is 30 s. A request that would wait
+    /// longer is refused, and charged nothing.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> RateLimitLayer {
         self.with(|settings| settings.max_wait = max_wait)
     }
 
-    /// How many requests may be delayed at a time, 10,000 unless said. Then those that would have to wait are
-    /// refused. On Redis, those whose answer is on its way count too, as it may be to wait.
+    /// Sets how many requests may be delayed at a time; the default is 10,000. Further requests that would have to
+    /// wait are refused. On Redis, requests whose check is in flight count too, because they may be delayed.
     #[must_use]
     pub fn max_waiting(self, most: usize) -> RateLimitLayer {
-        self.with(|settings| settings.line.most = most)
+        self.with(|settings| settings.waiting_slots.most = most)
     }
 }
 

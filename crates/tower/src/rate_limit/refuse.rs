@@ -1,26 +1,26 @@
-//! How a refused request is told.
+//! Headers and responses for the client: the quota headers, and the response to a refused request.
 
 use ::http::header::CONTENT_LENGTH;
 use ::http::{Method, Response};
 use bytes::Bytes;
 
-use super::settings::{By, Settings};
+use super::settings::{LimitSource, Settings};
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
 use tollgate_identity::RequestHead;
 
 impl Settings {
-    /// Notes what a client is told with the response.
+    /// Writes the headers for the response to `told`.
     #[inline]
     pub(super) fn note(&self, outcome: &Outcome<'_>, told: &mut QuotaHeaders) {
         match &self.by {
-            By::Limit { scope, ready } if outcome.is_of(scope) => {
+            LimitSource::Limit { scope, ready } if outcome.is_of(scope) => {
                 ready.note(outcome, self.families, || self.wall_us(), told);
             }
             _ => *told = QuotaHeaders::of(outcome, self.families, || self.wall_us()),
         }
     }
 
-    /// The response to a request that does not go.
+    /// Returns the response to a refused request.
     #[inline(never)]
     pub(super) fn refuse(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
         let mut response = self.response(head, refusal);
@@ -45,7 +45,7 @@ impl Settings {
             None => refusal.response(),
         };
         if *head.method() == Method::HEAD {
-            // As long as it would have been, and not there.
+            // The length of the body that a GET would get, without the body.
             let length = response.body().len();
             response.headers_mut().insert(CONTENT_LENGTH, length.into());
             *response.body_mut() = Bytes::new();

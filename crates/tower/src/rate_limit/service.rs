@@ -1,4 +1,4 @@
-//! Takes a request.
+//! The service: decides each request, and passes it on, delays it or refuses it.
 
 use std::mem;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::task::{Context, Poll};
 use ::http::{Request, Response};
 use tower_service::Service;
 
-use super::admission::Tracked;
-use super::decide::{Settled, Taken};
-use super::future::{Next, ResponseFuture, Step};
+use super::admission::TrackedRequest;
+use super::decide::{DecisionProgress, Disposition};
+use super::future::{NextCall, ResponseFuture, ResponseStep};
 use super::settings::Settings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
 
-/// A service whose requests are limited, as a [`RateLimitLayer`](super::RateLimitLayer) says.
+/// A service whose requests are limited by a [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// The service inside must be `Clone`, for requests that have to wait; one that is not goes into tower's `Buffer`. It
-/// must be ready before a request is looked at, so refusals wait for a limit on concurrency inside, unless tower's
-/// `LoadShed` or `Buffer` is between.
+/// The inner service must be `Clone`, for requests that are delayed; put a service that is not `Clone` into tower's
+/// `Buffer`. The inner service must be ready before a request is decided. So with a concurrency limit inside, refusals
+/// wait for it too, unless tower's `LoadShed` or `Buffer` is between them.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -30,7 +30,7 @@ impl<S> RateLimit<S> {
         RateLimit { inner, settings }
     }
 
-    /// The service inside.
+    /// The inner service.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -52,36 +52,36 @@ where
     fn call(&mut self, mut request: Request<B>) -> ResponseFuture<S, B, R> {
         let mut told = QuotaHeaders::Nothing;
         match self.settings.take(&request, &mut told) {
-            Taken::Settled(Settled::Goes) => ResponseFuture {
-                step: Step::Passing { future: self.inner.call(request) },
+            DecisionProgress::Decided(Disposition::Goes) => ResponseFuture {
+                step: ResponseStep::Passing { future: self.inner.call(request) },
                 told,
                 tracked: None,
             },
-            Taken::Settled(Settled::Admitted(admission)) => {
-                let tracked = Some(Tracked::new(admission, &self.settings, &mut request));
+            DecisionProgress::Decided(Disposition::Admitted(admission)) => {
+                let tracked = Some(TrackedRequest::new(admission, &self.settings, &mut request));
                 let future = self.inner.call(request);
-                ResponseFuture { step: Step::Passing { future }, told, tracked }
+                ResponseFuture { step: ResponseStep::Passing { future }, told, tracked }
             }
-            Taken::Settled(Settled::Delayed(charge)) => {
-                // What is ready is let go: one that waits must not take room from others.
+            DecisionProgress::Decided(Disposition::Delayed(charge)) => {
+                // New clones are not ready yet: a delayed request must not hold a ready service that others need.
                 self.inner = self.inner.clone();
-                let next = Next::new(self.inner.clone(), request);
+                let next = NextCall::new(self.inner.clone(), request);
                 ResponseFuture::delayed(charge, told, next, &self.settings)
             }
-            Taken::Settled(Settled::Refused(response)) => {
+            DecisionProgress::Decided(Disposition::Refused(response)) => {
                 ResponseFuture::refused(response.map(R::of))
             }
-            Taken::Asked(asked) => {
+            DecisionProgress::Pending(asked) => {
                 let fresh = self.inner.clone();
-                let next = Next::new(mem::replace(&mut self.inner, fresh), request);
+                let next = NextCall::new(mem::replace(&mut self.inner, fresh), request);
                 ResponseFuture::asking(asked, next, Arc::clone(&self.settings))
             }
         }
     }
 }
 
-/// Its name is that of the service inside, so that it can stand in a tonic server by itself.
-// The types of tonic.
+/// Has the name of the inner service, so that it can be added to a tonic server itself.
+// Uses types of tonic.
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {
     const NAME: &'static str = S::NAME;

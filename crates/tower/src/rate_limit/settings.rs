@@ -1,4 +1,4 @@
-//! What a layer knows.
+//! The settings of a layer.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,37 +9,37 @@ use ::http::Response;
 use bytes::Bytes;
 use tollgate_limiter::{Error, Limiter, Scope};
 
-use super::line::Line;
+use super::waiting::WaitingSlots;
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, Outcome, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
 use tollgate_rules::{Attributes, Rules, Snapshot};
 
-/// A question about a request.
-pub(super) type Ask<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
+/// A function of a request, such as its key or its cost.
+pub(super) type RequestFn<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
-/// What a layer and its services know.
+/// The settings that a layer and its services share.
 #[derive(Clone)]
 pub(super) struct Settings {
-    pub(super) by: By,
-    /// As the rules have it, or else plain, if `None`.
+    pub(super) by: LimitSource,
+    /// If `None`, the identity of the rules; without one there, the address of the connection.
     pub(super) identity: Option<Identity>,
     pub(super) families: HeaderFamilies,
     pub(super) max_wait: Duration,
-    pub(super) line: Line,
-    pub(super) skip: Option<Ask<bool>>,
-    pub(super) key: Option<Ask<Option<String>>>,
-    pub(super) cost: Option<Ask<u64>>,
+    pub(super) waiting_slots: WaitingSlots,
+    pub(super) skip: Option<RequestFn<bool>>,
+    pub(super) key: Option<RequestFn<Option<String>>>,
+    pub(super) cost: Option<RequestFn<u64>>,
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
-    pub(super) attributes: Option<With>,
-    /// Whether charges may be given back, by the layer or by the service inside.
+    pub(super) attributes: Option<AttributesFn>,
+    /// Whether charges may be refunded, by the layer or by the inner service.
     pub(super) is_tracked: bool,
     pub(super) shows_decision: bool,
     pub(super) refund_if: Option<RefundIf>,
-    /// When it was last said that a refund failed.
+    /// When a failed refund was last logged.
     refund_complained_us: Arc<AtomicU64>,
-    /// When it was last said why requests are not decided.
+    /// When the reason for undecided requests was last logged.
     complained_us: Arc<AtomicU64>,
 }
 
@@ -49,52 +49,52 @@ pub(super) type OnRefusal =
 
 pub(super) type RefundIf = Arc<dyn Fn(&dyn ResponseHead) -> bool + Send + Sync>;
 
-/// Adds to what rules know of a request.
-pub(super) type With =
+/// Adds to the attributes of a request.
+pub(super) type AttributesFn =
     Arc<dyn for<'h> Fn(&'h RequestHead<'_>, Attributes<'h>) -> Attributes<'h> + Send + Sync>;
 
-/// Who decides.
+/// The limit or the rules that decide.
 #[derive(Clone)]
-pub(super) enum By {
+pub(super) enum LimitSource {
     Limit { scope: Scope, ready: Arc<PreparedHeaders> },
     Rules { rules: Rules, domain: Arc<str> },
 }
 
-/// What was decided about a request.
+/// The decision of a layer about a request.
 #[derive(Clone, Copy, Debug)]
 pub enum LayerDecision<'d> {
-    /// It goes, at once or after the [delay](Outcome::delay) of a shaping limit.
+    /// The request goes to the service, at once or after the [delay](Outcome::delay) of a shaping limit.
     Allowed(Outcome<'d>),
-    /// It does not go.
+    /// The request is refused.
     Refused(Refusal<'d>),
 }
 
-/// Who decides, as of now: rules may change.
-pub(super) enum Now<'s> {
+/// The limit, or a snapshot of the rules, that decides one request.
+pub(super) enum CurrentSource<'s> {
     Limit(&'s Scope),
     Rules { current: Snapshot<'s>, domain: &'s str },
 }
 
-/// By the address that the connection comes from.
+/// Identifies clients by the address that the connection comes from.
 static PLAIN: LazyLock<Identity> = LazyLock::new(Identity::new);
 
-impl By {
+impl LimitSource {
     pub(super) fn limiter(&self) -> &Limiter {
         match self {
-            By::Limit { scope, .. } => scope.limiter(),
-            By::Rules { rules, .. } => rules.limiter(),
+            LimitSource::Limit { scope, .. } => scope.limiter(),
+            LimitSource::Rules { rules, .. } => rules.limiter(),
         }
     }
 }
 
 impl Settings {
-    pub(super) fn new(by: By) -> Settings {
+    pub(super) fn new(by: LimitSource) -> Settings {
         Settings {
             by,
             identity: None,
             families: HeaderFamilies::ALL,
             max_wait: Duration::from_secs(30),
-            line: Line::default(),
+            waiting_slots: WaitingSlots::default(),
             skip: None,
             key: None,
             cost: None,
@@ -109,30 +109,32 @@ impl Settings {
         }
     }
 
-    pub(super) fn now(&self) -> Now<'_> {
+    pub(super) fn now(&self) -> CurrentSource<'_> {
         match &self.by {
-            By::Limit { scope, .. } => Now::Limit(scope),
-            By::Rules { rules, domain } => Now::Rules { current: rules.snapshot(), domain },
+            LimitSource::Limit { scope, .. } => CurrentSource::Limit(scope),
+            LimitSource::Rules { rules, domain } => {
+                CurrentSource::Rules { current: rules.snapshot(), domain }
+            }
         }
     }
 
-    /// Who clients are.
-    pub(super) fn identity<'n>(&'n self, now: &'n Now<'_>) -> &'n Identity {
+    /// Returns the settings by which clients are identified.
+    pub(super) fn identity<'n>(&'n self, now: &'n CurrentSource<'_>) -> &'n Identity {
         let configured = || match now {
-            Now::Limit(_) => None,
-            Now::Rules { current, .. } => current.identity(),
+            CurrentSource::Limit(_) => None,
+            CurrentSource::Rules { current, .. } => current.identity(),
         };
         self.identity.as_ref().or_else(configured).unwrap_or(&PLAIN)
     }
 
-    /// Says at most every ten seconds why requests are answered 503.
+    /// Logs why requests are answered 503, at most every ten seconds.
     pub(super) fn complain(&self, error: &Error) {
         if self.is_due(&self.complained_us) {
             tracing::warn!("requests are answered 503: {error}");
         }
     }
 
-    /// Says at most every ten seconds that a charge was not given back.
+    /// Logs that a charge was not refunded, at most every ten seconds.
     pub(super) fn complain_of_refund(&self, error: &Error) {
         if self.is_due(&self.refund_complained_us) {
             tracing::warn!("the charge of a request was not given back: {error}");
@@ -154,12 +156,12 @@ impl Settings {
     }
 }
 
-/// Without what cannot be shown.
+/// Omits the closures, which cannot be printed.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (by, limit) = match &self.by {
-            By::Limit { scope, .. } => (scope.name(), Some(scope.limit())),
-            By::Rules { domain, .. } => (&**domain, None),
+            LimitSource::Limit { scope, .. } => (scope.name(), Some(scope.limit())),
+            LimitSource::Rules { domain, .. } => (&**domain, None),
         };
         f.debug_struct("Settings")
             .field("by", &by)

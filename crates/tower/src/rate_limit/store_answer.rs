@@ -1,26 +1,26 @@
-//! What was decided about a request, by a limit or by rules, or why nothing was.
+//! The answer to a check, by a limit or by rules, or why there is no decision.
 
 use tollgate_core::Verdict;
 use tollgate_identity::Unwelcome;
 use tollgate_limiter::{Decision, Error};
 use tollgate_rules::Ruling;
 
-/// What was decided about a request.
+/// The answer to a check.
 pub(super) enum StoreAnswer {
     Limit {
         decision: Decision,
         cost: u64,
-        /// If it may have to be given back.
+        /// The request's key, if its charge may be refunded.
         key: Option<Box<[u8]>>,
     },
     Rules(Ruling),
     Undecided(Error),
-    /// Its token is not genuine, and such requests are not wanted.
+    /// The request's token is not valid, and the settings refuse such requests.
     Unwelcome(Unwelcome),
 }
 
 impl StoreAnswer {
-    /// Whether the request waits before it goes.
+    /// Whether the request is delayed.
     pub(super) fn is_delayed(&self) -> bool {
         let verdict = match self {
             StoreAnswer::Limit { decision, .. } => decision.verdict(),

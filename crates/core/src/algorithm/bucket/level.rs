@@ -1,4 +1,4 @@
-//! What a bucket holds, exactly.
+//! The exact level of a bucket.
 
 use core::hint::select_unpredictable;
 use core::num::NonZeroU64;
@@ -33,19 +33,19 @@ impl Level {
         let borrows = self.fraction < other.fraction;
         let taken = other.units.saturating_add(u64::from(borrows));
         let Some(units) = self.units.checked_sub(taken) else { return Level::default() };
-        // Not a branch: which fraction is larger is as good as random, and guessing costs 3 ns.
+        // Not a branch: which fraction is larger is unpredictable, and a wrong prediction costs 3 ns.
         let borrowed = select_unpredictable(borrows, period_us.get(), 0);
-        // Wraps on the way to a fraction below the period.
+        // OK to wrap: the result is below the period.
         let fraction = self.fraction.wrapping_add(borrowed).wrapping_sub(other.fraction);
         Level { units, fraction }
     }
 
-    /// How long this much takes to drain, rounded up.
+    /// Returns how long this level takes to drain, rounded up.
     #[inline]
     pub(super) fn drain_time_us(self, rate: Rate) -> u64 {
         let parts = self.units.checked_mul(rate.per_us.get());
         match parts.and_then(|parts| parts.checked_add(self.fraction)) {
-            // Most rates are one unit in so many microseconds.
+            // Most rates are 1 unit per period in lowest terms, and need no division.
             Some(parts) if rate.units.get() == 1 => parts,
             Some(parts) => parts.div_ceil(rate.units.get()),
             None => self.drain_time_wide_us(rate),

@@ -7,23 +7,24 @@ use super::log::{FewLog, Log, Run};
 use crate::algorithm::{FastPath, MAX_TIME_US};
 use crate::decision::{Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 
-/// The most runs that the fast path removes. A refusal removes none, and should not walk past thousands each time.
+/// The most runs that the fast path removes. A refusal removes none, so without this bound every refusal could walk
+/// past the same thousands of runs.
 const MOST_LEAVING: usize = 64;
 
-/// What a store calls on a [`SlidingWindowLog`] beside [`FastPath`]: a fast path for logs of any length, one for
-/// refusals, and the memory that a charge needs.
+/// The methods of a [`SlidingWindowLog`] that a store uses in addition to [`FastPath`]: a fast path for logs of any
+/// length, a fast path for refusals, and the memory that a charge needs.
 pub trait LogFastPath: Sealed {
     /// Returns the bytes by which a charge at `now_us` would make the log grow.
     fn growth_bytes(&self, log: &Log, now_us: u64, cost: Cost) -> usize;
 
     /// Does what [`FastPath::check_one`] does, for a log of any length.
     ///
-    /// Returns `None` also for a log without a charge that counts, without memory for one more, or of which more
-    /// than 64 runs leave.
+    /// Also returns `None` if no charge of the log counts, if it has no memory for one more charge, or if more than
+    /// 64 of its runs have left the window.
     fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked>;
 
-    /// Refuses one unit by a log of a few charges, which stays as it is. Returns `None` if the unit may fit, and
-    /// where finding that out takes more steps.
+    /// Refuses one unit by a log of a few charges, without changing it. Returns `None` if the unit may fit, and where
+    /// deciding takes more steps.
     fn refuse_one(&self, few: FewLog, now_us: u64) -> Option<Checked>;
 }
 
@@ -50,7 +51,7 @@ impl LogFastPath for SlidingWindowLog {
         }
         let mut first = head.first;
         let mut base = head.base;
-        // The newest stays.
+        // Ends at the newest run at the latest, because that one still counts.
         while runs[first & last].is_by(left_us) {
             if first.wrapping_sub(head.first) == MOST_LEAVING {
                 return None;
@@ -81,7 +82,7 @@ impl LogFastPath for SlidingWindowLog {
     fn refuse_one(&self, FewLog { at_us }: FewLog, now_us: u64) -> Option<Checked> {
         let left_us = now_us.checked_sub(self.window_us())?;
         let [newest_us, ..] = at_us;
-        // When enough have left for one more, if as many are there.
+        // The charge that must leave for one more to fit; `None` below if the log has fewer charges.
         let last_to_leave = usize::try_from(self.limit.checked_sub(1)?).ok()?;
         let counted_us = *at_us.get(last_to_leave).filter(|&&at_us| at_us > left_us)?;
         if !(newest_us..=MAX_TIME_US).contains(&now_us) {
@@ -113,7 +114,7 @@ impl FastPath for SlidingWindowLog {
         let [newest_us, earlier_us, _] =
             few.at_us.map(|at_us| if at_us > left_us { at_us } else { 0 });
         few.at_us = [now_us, newest_us, earlier_us];
-        // Nobody can guess which: who branches here waits for memory.
+        // Not branches: which charges are left is unpredictable, and a wrong prediction waits for memory.
         let oldest_us = select_unpredictable(newest_us > 0, newest_us, now_us);
         let oldest_us = select_unpredictable(earlier_us > 0, earlier_us, oldest_us);
         Some(self.charged_one(spent, now_us, oldest_us - left_us))

@@ -16,34 +16,34 @@ pub use storage::{BriefLog, FewLog, LogStamp, LogStorage};
 pub struct Entry {
     /// When it was charged.
     pub at_us: u64,
-    /// What it spent.
+    /// The units it spent.
     pub cost: Cost,
 }
 
 /// A sliding window log's state: the charges that may still count, oldest first.
 ///
-/// Kept as running sums, so that a decision is a binary search: 65,536 charges take 16 steps. Single units of one
-/// microsecond are one run, and a log of four runs needs no memory beside its own.
+/// Stored as running sums, so that a decision is a binary search: 65,536 charges take 16 steps. All charges of a
+/// single unit in one microsecond form one run. A log of up to four runs allocates no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     pub(super) head: Head,
     runs: Runs,
 }
 
-/// Which of a log's cells are taken, and what came before.
+/// The range of a log's cells that is in use, and the sum before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The cell of the oldest run, and the one after the newest's: numbers that only grow, of which the lower bits say
-    /// which.
+    /// The cell of the oldest run, and the cell after the newest run. Both numbers only grow; their lower bits are the
+    /// index of the cell.
     pub(super) first: usize,
     pub(super) end: usize,
-    /// The running sum before the oldest.
+    /// The running sum before the oldest run.
     pub(super) base: u64,
     /// When it was last charged, also if that charge was refunded.
     pub(super) charged_us: u64,
 }
 
-/// A log's cells, as many as a power of two.
+/// A log's cells. Their number is a power of two.
 #[derive(Clone, Debug)]
 enum Runs {
     Few([Run; FEW]),
@@ -55,7 +55,7 @@ const FEW: usize = 4;
 /// A charge, or several of one unit at the same time, as the running sum of costs up to and including it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The time, and below it, whether these are single units: runs are compared by both at once.
+    /// The time, and in the lowest bit whether the run is of single units. One comparison covers both.
     mark: u64,
     pub(super) through: u64,
 }
@@ -75,13 +75,13 @@ impl Run {
         self.mark >> 1
     }
 
-    /// Whether it was at that time, or before.
+    /// Whether the run is from `then_us` or earlier.
     #[inline]
     pub(super) fn is_by(self, then_us: u64) -> bool {
         self.mark <= (then_us << 1 | 1)
     }
 
-    /// Whether it is the run that a unit charged then belongs to.
+    /// Whether a single unit charged at `at_us` belongs to this run.
     #[inline]
     pub(super) fn is_of_ones_at(self, at_us: u64) -> bool {
         self.mark == (at_us << 1 | 1)
@@ -143,7 +143,7 @@ impl Log {
         })
     }
 
-    /// The bytes by which a charge would make it grow, once the oldest `leaving` have left.
+    /// The bytes by which a charge would make the log grow, after the oldest `leaving` runs were removed.
     pub(super) fn growth_bytes(&self, leaving: usize, at_us: u64, cost: Cost) -> usize {
         let cells = self.runs.cells().len();
         let joins = cost == Cost::ONE && self.newest().is_some_and(|run| run.is_of_ones_at(at_us));
@@ -163,7 +163,7 @@ impl Log {
         self.runs = Runs::Many(more.into_boxed_slice());
     }
 
-    /// The parts that a decision changes.
+    /// Returns the parts that a decision changes.
     #[inline]
     pub(super) fn parts_mut(&mut self) -> (&mut Head, &mut [Run]) {
         (&mut self.head, self.runs.cells_mut())
@@ -218,20 +218,20 @@ impl Log {
         }
     }
 
-    /// The index of the oldest run that counts at `at_us`: one at t counts before t + window.
+    /// The index of the oldest run that counts at `at_us`: a run at t counts before t + window.
     #[inline]
     pub(super) fn first_counting(&self, at_us: u64, window_us: NonZeroU64) -> usize {
         let Some(left_us) = at_us.checked_sub(window_us.get()) else { return 0 };
         self.first_without(|run| run.is_by(left_us))
     }
 
-    /// The index of the first run without a property that only the oldest have.
+    /// The index of the first run without a property that only the oldest runs have.
     #[inline]
     pub(super) fn first_without(&self, property: impl Fn(Run) -> bool) -> usize {
         let (cells, count) = (self.runs.cells(), self.count());
         let has =
             |index: usize| property(cells[self.head.first.wrapping_add(index) & (cells.len() - 1)]);
-        // As a rule few leave at once: looking at four before searching all saves 15 ns.
+        // Usually few runs leave at once: testing the four oldest before searching all saves 15 ns.
         let (mut low, mut high) = (0, count);
         for _ in 0..count.min(4) {
             if !has(low) {
@@ -249,7 +249,7 @@ impl Log {
         low
     }
 
-    /// The charges of the run at `index`, which are all alike, and how many they are.
+    /// One charge of the run at `index`, and the number of charges in the run, which are all equal.
     pub(super) fn charges(&self, index: usize) -> (Entry, u64) {
         let run = self.run(index).unwrap_or_default();
         let units = run.through.saturating_sub(self.before(index));
@@ -257,7 +257,7 @@ impl Log {
         (Entry { at_us: run.at_us(), cost: Cost::of(cost) }, count)
     }
 
-    /// Adds a charge, later than all others or at the newest's time.
+    /// Adds a charge. It must not be earlier than the newest.
     #[inline]
     pub(super) fn push(&mut self, at_us: u64, cost: Cost) {
         let newest = self.newest();
@@ -271,15 +271,15 @@ impl Log {
         *self.cell_mut(self.count() - 1) = run;
     }
 
-    /// Drops the `count` oldest runs.
+    /// Removes the `count` oldest runs.
     #[inline]
     pub(super) fn forget(&mut self, count: usize) {
         self.head.base = if count == self.count() { 0 } else { self.before(count) };
         self.head.first = self.head.first.wrapping_add(count);
     }
 
-    /// Takes a charge out of the run at `index`. Changes the runs before it or those after it, whichever are fewer:
-    /// only the differences of running sums count.
+    /// Removes a charge from the run at `index`. Changes the runs before it or the runs after it, whichever are fewer:
+    /// only the differences between running sums matter.
     pub(super) fn remove(&mut self, index: usize, cost: Cost) {
         let (_, charges) = self.charges(index);
         let is_gone = charges < 2;
@@ -313,7 +313,7 @@ impl Log {
         }
     }
 
-    /// Makes all that happened earlier by so much.
+    /// Moves every run `back_us` back in time.
     pub(super) fn move_back(&mut self, back_us: u64) {
         for index in 0..self.count() {
             let run = self.cell_mut(index);

@@ -1,4 +1,4 @@
-//! A log as a store keeps it: in three numbers where that is enough, and within a budget of memory.
+//! How a store keeps a log: in three numbers where that is enough, and within a memory budget.
 
 use core::iter;
 
@@ -12,7 +12,7 @@ pub struct BriefLog {
     pub charged_us: u64,
     /// When the charge that is kept was made.
     pub at_us: u64,
-    /// What it spent; 0 if none is kept.
+    /// The units that the charge spent; 0 if no charge is kept.
     pub units: u64,
 }
 
@@ -26,10 +26,10 @@ impl From<BriefLog> for Log {
     }
 }
 
-/// A [`Log`] of one to three charges of a unit each: when they were made, the latest first; 0 where there is none.
+/// A [`Log`] of one to three charges of one unit each: the times of the charges, the latest first, then zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FewLog {
-    /// The first is when it was last charged.
+    /// The first is also the time at which the log was last charged.
     pub at_us: [u64; 3],
 }
 
@@ -44,47 +44,46 @@ impl From<FewLog> for Log {
     }
 }
 
-/// What a [`Log`] was at one time; see [`LogStorage::stamp`].
+/// A mark of a [`Log`]'s content at one time; see [`LogStorage::stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStamp {
     head: Head,
     through: u64,
 }
 
-/// What a store does with a [`Log`] that it keeps: writes it in three numbers, counts its bytes, and limits them.
+/// The methods that a store needs to keep a [`Log`]: they write it in three numbers, count its bytes, and limit them.
 pub trait LogStorage: Sealed {
     /// Returns the log as three numbers; `None` if it has more than one charge.
     fn brief(&self) -> Option<BriefLog>;
 
-    /// Returns the log as three times; `None` unless it has one to three charges, of a unit each, and none was refunded since
-    /// the newest.
+    /// Returns the log as three times; `None` unless it has one to three charges of one unit each, and no charge was
+    /// refunded since the newest.
     fn few(&self) -> Option<FewLog>;
 
     /// Returns the log as one charge of all its units, at the time of the newest.
     ///
-    /// Conservative: units count no shorter than they did.
+    /// Conservative: every unit counts at least as long as before.
     fn coarsened(&self) -> BriefLog;
 
-    /// Returns a value that differs after a charge, a refund or a new clock, and is the same as long as nothing
-    /// changes.
+    /// Returns a value that changes with every charge, refund or new clock, and stays the same while the log does.
     fn stamp(&self) -> LogStamp;
 
-    /// Returns the bytes it keeps on the heap, used or not.
+    /// Returns the bytes the log has allocated on the heap, used or not.
     fn heap_bytes(&self) -> usize;
 
     /// Returns whether there is no memory for another charge, unless older charges leave.
     fn is_full(&self) -> bool;
 
-    /// Allocates memory for one more charge, if there is none.
+    /// Allocates memory for one more charge if the log is full.
     fn reserve_one(&mut self);
 
-    /// Frees memory for a charge within the log: the two newest charges become one, at the later time. Returns
-    /// whether there were two.
+    /// Frees memory for one charge within the log by merging the two newest charges, at the later time. Returns
+    /// `false` if there are fewer than two.
     ///
-    /// Conservative: the older one's units count as long as the newer one's.
+    /// Conservative: the older charge's units then count as long as the newer charge's.
     fn coarsen(&mut self) -> bool;
 
-    /// Removes every charge, and keeps the memory.
+    /// Removes every charge but keeps the memory allocated.
     fn clear(&mut self);
 
     /// Copies another log into this one's memory, or replaces this one if its memory is too small.
@@ -151,7 +150,7 @@ impl LogStorage for Log {
     fn coarsen(&mut self) -> bool {
         let Some(earlier) = self.count().checked_sub(2) else { return false };
         let Run { mark, through } = self.run(earlier + 1).unwrap_or_default();
-        // Of two units or more: no run of ones, which would be as many charges.
+        // Marked as one charge of several units; a run of single units would count as several charges.
         *self.cell_mut(earlier) = Run { mark: mark & !1, through };
         self.head.end = self.head.end.wrapping_sub(1);
         true
