@@ -28,7 +28,7 @@ fn pictures_are_small() {
 
 #[test]
 fn documented_state_sizes_are_correct() {
-    let document = include_str!("../../algorithms.md");
+    let document = include_str!("../../guide/algorithms.md");
     assert!(document.contains(&format!("is {} bytes whichever it holds", size_of::<State>())));
     for (state, bytes) in [
         ("Window", size_of::<Window>()),
