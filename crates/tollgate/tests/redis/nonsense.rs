@@ -188,6 +188,6 @@ async fn server_that_always_asks_to_retry_is_asked_twice() {
     for text in LIMITS {
         let scope = named(&limiter, text, text);
         let problem = refusal(scope.check("a").await);
-        assert!(problem.contains("put off"), "{text}: {problem}");
+        assert!(problem.contains("put a request off"), "{text}: {problem}");
     }
 }
