@@ -5,7 +5,7 @@ use tollgate::rules::reading::Report;
 use super::source::SourcePosition;
 
 /// The rules of a domain by number, each with the rules that it replaces.
-pub(super) struct ReplacedRules {
+pub(super) struct ImportedReplacements {
     of: Vec<Vec<(usize, SourcePosition)>>,
 }
 
@@ -17,9 +17,9 @@ enum VisitState {
     Done,
 }
 
-impl ReplacedRules {
-    pub(super) fn new(rules: usize) -> ReplacedRules {
-        ReplacedRules { of: vec![Vec::new(); rules] }
+impl ImportedReplacements {
+    pub(super) fn new(rules: usize) -> ImportedReplacements {
+        ImportedReplacements { of: vec![Vec::new(); rules] }
     }
 
     pub(super) fn add(&mut self, rule: usize, targets: &[usize], place: SourcePosition) {

@@ -12,7 +12,7 @@ use tollgate_core::Excerpt;
 use super::domain::ImportedDomain;
 use super::names::{self, RuleNames};
 use super::read::{Descriptor, DescriptorLimit, DescriptorValue};
-use super::replacing::ReplacedRules;
+use super::replacing::ImportedReplacements;
 use super::siblings::{MatchingValues, SiblingLevel};
 use super::source::SourcePosition;
 
@@ -229,7 +229,7 @@ impl<'t> RuleMaker<'t, '_> {
             }
         }
         let limits: Vec<&DescriptorLimit> = rules.iter().map(|rule| rule.limit).collect();
-        let mut replacing = ReplacedRules::new(limits.len());
+        let mut replacing = ImportedReplacements::new(limits.len());
         for (number, limit) in limits.iter().enumerate() {
             for (name, place) in &limit.replaces {
                 let named = given.get(&**name).map_or(&[][..], Vec::as_slice);

@@ -51,19 +51,19 @@ impl Name {
 /// The names of one limiter. A name that is not in use is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    registered: RwLock<NameTable>,
+    registered: RwLock<RegisteredNames>,
 }
 
 #[derive(Debug)]
-struct NameTable {
+struct RegisteredNames {
     by_text: HashMap<Box<str>, Weak<Name>, RandomState>,
     /// The size at which dropped names are removed next.
     sweep_at: usize,
 }
 
-impl Default for NameTable {
-    fn default() -> NameTable {
-        NameTable { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
+impl Default for RegisteredNames {
+    fn default() -> RegisteredNames {
+        RegisteredNames { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
     }
 }
 
@@ -100,7 +100,7 @@ impl Names {
     }
 }
 
-impl NameTable {
+impl RegisteredNames {
     fn find(&self, text: &str) -> Option<Arc<Name>> {
         self.by_text.get(text)?.upgrade()
     }

@@ -42,7 +42,7 @@
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
 //!    `suite!`.
 //!
-//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 queues that passes the suite,
+//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes the suite,
 //! with reasons in its comments.
 //!
 //! # What a store may assume

@@ -173,7 +173,7 @@ impl<T> Batcher<T> {
     /// Returns the lane of the request that came first, and its weight.
     fn next(&self, lanes: &[Lane]) -> Option<(Lane, usize)> {
         let fronts = lanes.iter().filter_map(|&lane| {
-            let QueueEntry { number, request } = self.queues[lane as usize].waiting.front()?;
+            let BatchEntry { number, request } = self.queues[lane as usize].waiting.front()?;
             Some((*number, lane, request.as_ref()?.1))
         });
         let first = fronts.min_by_key(|(number, ..)| *number);
@@ -221,7 +221,7 @@ impl<T> Batcher<T> {
 #[derive(Debug)]
 struct Queue<T> {
     /// In the order of their numbers; the first entry is not empty.
-    waiting: VecDeque<QueueEntry<T>>,
+    waiting: VecDeque<BatchEntry<T>>,
     /// How many entries are empty.
     empty: usize,
     /// The weight of the requests in the queue.
@@ -229,7 +229,7 @@ struct Queue<T> {
 }
 
 #[derive(Debug)]
-struct QueueEntry<T> {
+struct BatchEntry<T> {
     number: u64,
     /// The request and its weight; `None` if it was removed.
     request: Option<(T, usize)>,
@@ -241,7 +241,7 @@ impl<T> Queue<T> {
     }
 
     fn put(&mut self, number: u64, request: T, weight: usize) {
-        self.waiting.push_back(QueueEntry { number, request: Some((request, weight)) });
+        self.waiting.push_back(BatchEntry { number, request: Some((request, weight)) });
         self.weight += weight;
     }
 

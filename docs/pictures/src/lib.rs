@@ -1,4 +1,4 @@
-//! Draws the pictures of `docs/algorithms.md` from replayed traffic.
+//! Draws the pictures of `docs/guide/algorithms.md` from replayed traffic.
 //!
 //! - `decider`: the six limits that are drawn
 //! - `traffic`: the requests that they decide

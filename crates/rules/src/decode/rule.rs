@@ -232,7 +232,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         let limits = limits_of(&rule.limit, &rule.overrides);
         if let Some(place) = limits.into_iter().find(too_small) {
             let name = self.limits.name(place);
-            let message = format!("a cost of {most}, above the size of limit `{name}` ever has");
+            let message = format!("a cost of {most}, above the size of limit `{name}`");
             report.warn(
                 at,
                 message,

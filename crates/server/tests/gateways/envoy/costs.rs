@@ -66,7 +66,7 @@ fn overridden(rate_limits: &str) -> EnvoyConfig {
     let set = "http_filters:
                   - name: envoy.filters.http.set_metadata
                     typed_config:
-                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.EnvoyConfig
+                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
                       metadata:
                         - metadata_namespace: plan
                           value: { limit: { requests_per_unit: 4, unit: HOUR } }";
