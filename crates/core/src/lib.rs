@@ -43,6 +43,7 @@ extern crate alloc;
 
 mod algorithm;
 mod decision;
+mod holds;
 mod limit;
 mod muldiv;
 mod parameter;
@@ -57,6 +58,10 @@ pub use algorithm::{
     Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
+pub use holds::{
+    EndedHold, ExtendAnswer, Extension, Growth, HoldError, HoldId, HoldReference, Holds, MAX_HOLDS,
+    OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use,
+};
 pub use limit::{Bound, CarryOver, Limit, State};
 pub use parameter::{
     AlgorithmName, Excerpt, LimitError, Notation, Rate, duration_text, parse_duration,

@@ -1,5 +1,6 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
+mod beside_holds;
 mod common;
 mod more;
 mod quota;

@@ -7,7 +7,7 @@ mod level;
 
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
+use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, Rate, limit_units};
@@ -395,5 +395,24 @@ impl FillStanding {
     #[inline]
     fn caller_waits_us(&self, wait_us: u64) -> u64 {
         (self.fill.as_of_us - self.now_us).saturating_add(wait_us)
+    }
+}
+
+impl<K: BucketKind> BesideHolds for K {
+    /// As many whole buckets as drain before the latest time.
+    fn most_taken(&self) -> u64 {
+        let Bucket { capacity, time_to_full_us, .. } = *self.bucket();
+        capacity.saturating_mul(MAX_TIME_US / time_to_full_us.max(1)).min(MAX_UNITS)
+    }
+
+    fn store_standing(&self, fill: &mut Fill, now_us: u64) {
+        *fill = self.standing(fill, now_us).fill;
+    }
+
+    fn falls_to_at_us(&self, fill: &Fill, at_us: u64, most: u64) -> u64 {
+        let bucket = self.bucket();
+        let level = self.standing(fill, at_us).fill.level;
+        let excess = level.saturating_minus(Level::of(most), bucket.period_us());
+        at_us.saturating_add(excess.drain_time_us(bucket.rate))
     }
 }

@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
-use super::{Algorithm, Decide, FastPath};
+use super::{Algorithm, BesideHolds, Decide, FastPath};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, limit_units, window_us};
@@ -316,5 +316,19 @@ impl SlidingWindowCounter {
         let Some(spent) = NonZeroU64::new(spent) else { return self.window_us() };
         let (whole, part) = muldiv(most.saturating_add(1), self.window_us(), spent);
         if part == 0 { whole.saturating_sub(1) } else { whole }.min(self.window_us())
+    }
+}
+
+impl BesideHolds for SlidingWindowCounter {
+    fn store_standing(&self, windows: &mut WindowPair, now_us: u64) {
+        *windows = self.standing(windows, now_us).windows;
+    }
+
+    fn falls_to_at_us(&self, windows: &WindowPair, at_us: u64, most: u64) -> u64 {
+        let standing = self.standing(windows, at_us);
+        match standing.estimate() <= most {
+            true => at_us,
+            false => at_us.saturating_add(self.falls_to_after_us(&standing, most)),
+        }
     }
 }

@@ -7,7 +7,7 @@ use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
 /// Fails if any stretch of the admitted `(at_us, units)` holds more than the limit's bound.
-fn within_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
+pub(crate) fn within_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
     for (first, &(from_us, _)) in admitted.iter().enumerate() {
         let mut units = 0_u64;
         for &(to_us, cost) in &admitted[first..] {

@@ -1,0 +1,228 @@
+//! Holds: units of a key that are set aside until they are settled or expire.
+
+use alloc::vec::Vec;
+
+use crate::decision::{Cost, Decision, Receipt};
+
+/// The most holds that one key can have at a time.
+pub const MAX_HOLDS: usize = 1_024;
+
+/// The identity of a hold among the holds of its key. Whoever reserves chooses it, and must never choose the same
+/// twice for a key: a random number, or a random start and a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId(pub u64);
+
+/// A request to set units aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The identity of the hold, if it is admitted.
+    pub id: HoldId,
+    /// The units to set aside.
+    pub cost: Cost,
+    /// How long they are held unless the hold is settled or extended before.
+    pub for_us: u64,
+}
+
+/// A hold as its holder knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldReference {
+    /// Its identity.
+    pub id: HoldId,
+    /// The last expiry that was granted for it. It tells a hold that has expired from one that never existed.
+    pub expires_us: u64,
+}
+
+/// What was used of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The units used since the reservation, those of earlier settlements included. Because the sum is sent, a
+    /// settlement that arrives twice or out of order charges nothing twice, and one that is lost is made up for by the
+    /// next.
+    pub units: u64,
+    /// Whether the hold ends. Otherwise what is left of it stays held, to the same expiry.
+    pub is_last: bool,
+}
+
+/// What is to be added to a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// The units to set aside in addition. With `None` the extension is always admitted.
+    pub more: Option<Cost>,
+    /// How long the hold lasts from now on.
+    pub for_us: u64,
+}
+
+/// A hold that has been neither settled nor charged at its expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenHold {
+    /// Its identity.
+    pub id: HoldId,
+    /// The units that are set aside. 0 if all have been charged, and the hold waits for its last settlement.
+    pub units: u64,
+    /// When it expires: its units are charged at that instant, or released if the limit is on concurrency.
+    pub expires_us: u64,
+    /// The units that settlements in part have charged so far.
+    pub used: u64,
+}
+
+/// The open holds of one key, the earliest expiry first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    by_expiry: Vec<OpenHold>,
+}
+
+impl Holds {
+    /// Makes the holds of a key from a list in any order, as a store has kept them.
+    pub fn of(holds: impl IntoIterator<Item = OpenHold>) -> Holds {
+        let mut by_expiry: Vec<OpenHold> = holds.into_iter().collect();
+        by_expiry.sort_by_key(|hold| (hold.expires_us, hold.id));
+        Holds { by_expiry }
+    }
+
+    /// The holds, the earliest expiry first. Some may have expired: an expiry is only stored by an operation that
+    /// changes the state.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &OpenHold> {
+        self.by_expiry.iter()
+    }
+
+    /// Whether there is no hold.
+    pub fn is_empty(&self) -> bool {
+        self.by_expiry.is_empty()
+    }
+
+    /// How many holds there are, expired ones that are not yet charged included.
+    pub fn len(&self) -> usize {
+        self.by_expiry.len()
+    }
+
+    /// Splits the holds into those that have expired at `at_us` and those that have not.
+    pub(crate) fn split_at_us(&self, at_us: u64) -> (&[OpenHold], &[OpenHold]) {
+        self.by_expiry.split_at(self.expired_count(at_us))
+    }
+
+    /// Removes and returns the holds that have expired at `at_us`, the earliest first.
+    pub(crate) fn take_expired(&mut self, at_us: u64) -> impl Iterator<Item = OpenHold> {
+        let count = self.expired_count(at_us);
+        self.by_expiry.drain(..count)
+    }
+
+    fn expired_count(&self, at_us: u64) -> usize {
+        self.by_expiry.partition_point(|hold| hold.expires_us <= at_us)
+    }
+
+    pub(crate) fn insert(&mut self, hold: OpenHold) {
+        let after = (hold.expires_us, hold.id);
+        let index = self.by_expiry.partition_point(|other| (other.expires_us, other.id) < after);
+        self.by_expiry.insert(index, hold);
+    }
+
+    pub(crate) fn remove(&mut self, id: HoldId) -> Option<OpenHold> {
+        let index = self.by_expiry.iter().position(|hold| hold.id == id)?;
+        Some(self.by_expiry.remove(index))
+    }
+
+    pub(crate) fn get(&self, id: HoldId) -> Option<&OpenHold> {
+        self.by_expiry.iter().find(|hold| hold.id == id)
+    }
+
+    /// Makes every expiry earlier by `back_us`: the key is on a new clock.
+    pub(crate) fn move_back(&mut self, back_us: u64) {
+        for hold in &mut self.by_expiry {
+            hold.expires_us = hold.expires_us.saturating_sub(back_us);
+        }
+    }
+}
+
+/// The units of all these holds together.
+pub(crate) fn units_of(holds: &[OpenHold]) -> u64 {
+    // OK because a key has at most 1,024 holds of less than 2^53 units each.
+    holds.iter().map(|hold| hold.units).sum()
+}
+
+/// Why a limit cannot have holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// A shaping bucket gives each request a place in a queue, and a hold has none.
+    Shaping,
+}
+
+impl core::fmt::Display for HoldError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            HoldError::Shaping => f.write_str(
+                "a shaping leaky bucket cannot be reserved; use `mode=policing` or a token bucket",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for HoldError {}
+
+/// The answer to a [`Reservation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReserveAnswer {
+    /// Yes or no, and what remains after it.
+    pub decision: Decision,
+    /// The hold, if the reservation was admitted.
+    pub hold: Option<HoldReference>,
+}
+
+/// The answer to a settlement.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SettleAnswer {
+    /// What remains after it. Allowed if the hold was open.
+    pub decision: Decision,
+    /// What became of the hold.
+    pub settlement: Settlement,
+}
+
+/// What a settlement did.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// The hold was open.
+    Done {
+        /// The units charged now.
+        charged_units: u64,
+        /// How many of these were beyond the hold.
+        excess_units: u64,
+        /// The units that were used beyond the hold and not charged, because more than one whole limit was.
+        cut_units: u64,
+        /// The receipt of the charge; `None` if nothing was charged.
+        receipt: Option<Receipt>,
+    },
+    /// The hold had ended. Nothing changed.
+    Ended(EndedHold),
+}
+
+/// The answer to an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtendAnswer {
+    /// Yes or no, and what remains after it.
+    pub decision: Decision,
+    /// What became of the hold.
+    pub extension: Extension,
+}
+
+/// What an extension did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// The hold has grown, and expires later.
+    Granted {
+        /// When it expires now.
+        expires_us: u64,
+    },
+    /// The units did not fit. The hold is as it was.
+    Refused,
+    /// The hold had ended. Nothing changed.
+    Ended(EndedHold),
+}
+
+/// Why a hold is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedHold {
+    /// The last expiry granted for it has passed.
+    Expired,
+    /// It was settled before, or forgotten, or never reserved.
+    Unknown,
+}

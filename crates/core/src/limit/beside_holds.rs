@@ -1,0 +1,146 @@
+//! The operations on a key that has holds, and on its holds.
+
+use super::Limit;
+use super::state::{State, change, read};
+use crate::algorithm::held;
+use crate::decision::{Checked, Cost, Decision, Receipt};
+use crate::holds::{
+    ExtendAnswer, Growth, HoldError, HoldReference, Holds, Reservation, ReserveAnswer,
+    SettleAnswer, Use,
+};
+use crate::{__each as each, Ask};
+
+/// Holds: units that are set aside until they are settled or expire.
+///
+/// Held units count as spent and do not come back while they are held. At its expiry a hold is charged in full. The sum
+/// of what is spent and held grows when a request is admitted, or settled above its hold, and at no other time.
+///
+/// A key without holds is decided by the functions without `_beside`, with the same results.
+///
+/// ```
+/// use tollgate_core::{Cost, HoldId, Holds, Limit, Reservation, Use};
+///
+/// let limit: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
+/// let (mut state, mut holds) = (limit.fresh(), Holds::default());
+/// let estimate = Reservation { id: HoldId(1), cost: Cost::new(400)?, for_us: 30_000_000 };
+/// let answer = limit.reserve(&mut state, &mut holds, 0, estimate)?;
+/// assert_eq!(answer.decision.remaining, 600);
+/// let hold = answer.hold.unwrap();
+///
+/// // The answer took 250 tokens: 150 are free at once.
+/// let used = Use { units: 250, is_last: true };
+/// let settled = limit.settle_hold(&mut state, &mut holds, 0, hold, used);
+/// assert_eq!(settled.decision.remaining, 750);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Limit {
+    /// Returns an error if this limit cannot have holds.
+    pub fn can_hold(&self) -> Result<(), HoldError> {
+        if self.is_shaping() { Err(HoldError::Shaping) } else { Ok(()) }
+    }
+
+    /// Decides one request beside the holds of its key, and charges it if it is allowed.
+    pub fn check_beside(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        ask: Ask,
+    ) -> Checked {
+        if holds.is_empty() {
+            return self.check(state, now_us, ask);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::check(limit, own, holds, now_us, ask.cost)
+        }))
+    }
+
+    /// Decides one request beside the holds of its key, and charges nothing.
+    pub fn peek_beside(&self, state: &State, holds: &Holds, now_us: u64, ask: Ask) -> Decision {
+        if holds.is_empty() {
+            return self.peek(state, now_us, ask);
+        }
+        each!(self, limit => read(limit, state, now_us, |own| {
+            held::peek(limit, own, holds, now_us, ask.cost)
+        }))
+    }
+
+    /// Decides a reservation and holds nothing.
+    pub fn peek_reserve(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> Result<Decision, HoldError> {
+        self.can_hold()?;
+        Ok(each!(self, limit => read(limit, state, now_us, |own| {
+            held::peek_reserve(limit, own, holds, now_us, cost)
+        })))
+    }
+
+    /// Sets units aside, if a check of them would be allowed.
+    ///
+    /// A key can have [`MAX_HOLDS`](crate::MAX_HOLDS) holds. One more is refused until the first of them expires.
+    pub fn reserve(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, HoldError> {
+        self.can_hold()?;
+        Ok(each!(self, limit => change(limit, state, now_us, |own| {
+            held::reserve(limit, own, holds, now_us, reservation)
+        })))
+    }
+
+    /// Charges what was used of a hold. What was not used is free at once, unless the hold does not end.
+    ///
+    /// Never refused. Units used beyond the hold are charged too, because they were consumed: the key is in debt, and
+    /// requests are refused until it has drained. At most one whole limit is charged beyond a hold, so that no
+    /// mistake locks a key for years.
+    pub fn settle_hold(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        hold: HoldReference,
+        used: Use,
+    ) -> SettleAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::settle(limit, own, holds, now_us, hold, used)
+        }))
+    }
+
+    /// Adds units to a hold if a check of them would be allowed, and moves its expiry.
+    pub fn extend_hold(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        hold: HoldReference,
+        growth: Growth,
+    ) -> ExtendAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::extend(limit, own, holds, now_us, hold, growth)
+        }))
+    }
+
+    /// Gives back the part of a charge that still counts at `now_us`, beside the holds of the key. Returns by how
+    /// much `remaining` grew.
+    pub fn refund_beside(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        receipt: Receipt,
+    ) -> u64 {
+        if holds.is_empty() {
+            return self.refund(state, now_us, receipt);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::refund(limit, own, holds, now_us, receipt)
+        }))
+    }
+}
