@@ -2,7 +2,10 @@
 
 use alloc::vec::Vec;
 
+use core::time::Duration;
+
 use crate::decision::{Cost, Decision, Receipt};
+use crate::range::MAX_WINDOW_US;
 
 /// The most holds that one key can have at a time.
 pub const MAX_HOLDS: usize = 1_024;
@@ -12,6 +15,41 @@ pub const MAX_HOLDS: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
 
+/// How long units are held unless the hold is settled or extended before: 1 us to 366 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldTime(u64);
+
+impl HoldTime {
+    /// Makes a hold time, refused when it is 0 or above 366 days.
+    ///
+    /// ```
+    /// # use tollgate_core::HoldTime;
+    /// assert_eq!(HoldTime::from_us(30_000_000)?.as_us(), 30_000_000);
+    /// assert!(HoldTime::from_us(0).is_err());
+    /// # Ok::<(), tollgate_core::HoldError>(())
+    /// ```
+    pub const fn from_us(us: u64) -> Result<HoldTime, HoldError> {
+        match us {
+            0 => Err(HoldError::NoTime),
+            1..=MAX_WINDOW_US => Ok(HoldTime(us)),
+            _ => Err(HoldError::TooLong),
+        }
+    }
+
+    /// The time in microseconds.
+    pub const fn as_us(self) -> u64 {
+        self.0
+    }
+}
+
+impl TryFrom<Duration> for HoldTime {
+    type Error = HoldError;
+
+    fn try_from(time: Duration) -> Result<HoldTime, HoldError> {
+        HoldTime::from_us(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
 /// A request to set units aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
@@ -19,8 +57,8 @@ pub struct Reservation {
     pub id: HoldId,
     /// The units to set aside.
     pub cost: Cost,
-    /// How long they are held unless the hold is settled or extended before.
-    pub for_us: u64,
+    /// How long they are held.
+    pub hold_for: HoldTime,
 }
 
 /// A hold as its holder knows it.
@@ -49,7 +87,7 @@ pub struct Growth {
     /// The units to set aside in addition. With `None` the extension is always admitted.
     pub more: Option<Cost>,
     /// How long the hold lasts from now on.
-    pub for_us: u64,
+    pub hold_for: HoldTime,
 }
 
 /// A hold that has been neither settled nor charged at its expiry.
@@ -139,21 +177,29 @@ pub(crate) fn units_of(holds: &[OpenHold]) -> u64 {
     holds.iter().map(|hold| hold.units).sum()
 }
 
-/// Why a limit cannot have holds.
+/// Why units cannot be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldError {
+    /// A hold of no time.
+    NoTime,
+    /// A hold of more than 366 days.
+    TooLong,
     /// A shaping bucket gives each request a place in a queue, and a hold has none.
     Shaping,
 }
 
 impl core::fmt::Display for HoldError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            HoldError::Shaping => f.write_str(
-                "a shaping leaky bucket cannot be reserved; use `mode=policing` or a token bucket",
-            ),
-        }
+        f.write_str(match self {
+            HoldError::NoTime => "the time of a hold is 0; use at least 1us",
+            HoldError::TooLong => {
+                "the time of a hold is above 366 days; use a shorter time and extend the hold"
+            }
+            HoldError::Shaping => {
+                "a shaping leaky bucket cannot be reserved; use `mode=policing` or a token bucket"
+            }
+        })
     }
 }
 

@@ -59,8 +59,8 @@ pub use algorithm::{
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
 pub use holds::{
-    EndedHold, ExtendAnswer, Extension, Growth, HoldError, HoldId, HoldReference, Holds, MAX_HOLDS,
-    OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use,
+    EndedHold, ExtendAnswer, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds,
+    MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use,
 };
 pub use limit::{Bound, CarryOver, Limit, State};
 pub use parameter::{

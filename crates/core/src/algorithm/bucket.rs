@@ -7,11 +7,11 @@ mod level;
 
 use core::num::NonZeroU64;
 
-use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_TIME_US};
+use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, Rate, limit_units};
-use crate::range::{MAX_FILL_US, MAX_UNITS};
+use crate::range::{MAX_FILL_US, MAX_UNITS, MAX_WINDOW_US};
 pub use level::Level;
 
 /// A capacity and the rate at which it comes back.
@@ -399,20 +399,15 @@ impl FillStanding {
 }
 
 impl<K: BucketKind> BesideHolds for K {
-    /// As many whole buckets as drain before the latest time.
+    /// As many whole buckets as drain in less than 2^53 us, two at least. A wait for them may begin when the last hold
+    /// expires.
     fn most_taken(&self) -> u64 {
+        const LONGEST_US: u64 = MAX_TIME_US - MAX_WINDOW_US - MAX_STEP_BACK_US;
         let Bucket { capacity, time_to_full_us, .. } = *self.bucket();
-        capacity.saturating_mul(MAX_TIME_US / time_to_full_us.max(1)).min(MAX_UNITS)
+        capacity.saturating_mul(LONGEST_US / time_to_full_us.max(1)).min(MAX_UNITS)
     }
 
     fn store_standing(&self, fill: &mut Fill, now_us: u64) {
         *fill = self.standing(fill, now_us).fill;
-    }
-
-    fn falls_to_at_us(&self, fill: &Fill, at_us: u64, most: u64) -> u64 {
-        let bucket = self.bucket();
-        let level = self.standing(fill, at_us).fill.level;
-        let excess = level.saturating_minus(Level::of(most), bucket.period_us());
-        at_us.saturating_add(excess.drain_time_us(bucket.rate))
     }
 }

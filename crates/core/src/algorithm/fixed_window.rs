@@ -226,12 +226,4 @@ impl BesideHolds for FixedWindow {
     fn store_standing(&self, window: &mut Window, now_us: u64) {
         *window = self.standing(window, now_us).window;
     }
-
-    fn falls_to_at_us(&self, window: &Window, at_us: u64, most: u64) -> u64 {
-        let standing = self.standing(window, at_us);
-        match standing.window.spent <= most {
-            true => at_us,
-            false => at_us.saturating_add(self.ends_after_us(&standing)),
-        }
-    }
 }

@@ -4,10 +4,10 @@
 //! units, so the sum of spent and held units grows only when a request is admitted, or is settled above its hold.
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
-use crate::decision::{Checked, Cost, Decision, Receipt, Retry, Verdict};
+use crate::decision::{Ask, Checked, Cost, Decision, Receipt, Retry, Verdict};
 use crate::holds::{
-    EndedHold, ExtendAnswer, Extension, Growth, HoldReference, Holds, MAX_HOLDS, OpenHold,
-    Reservation, ReserveAnswer, SettleAnswer, Settlement, Use, units_of,
+    EndedHold, ExtendAnswer, Extension, Growth, HoldReference, HoldTime, Holds, MAX_HOLDS,
+    OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use, units_of,
 };
 use crate::range::MAX_UNITS;
 
@@ -29,8 +29,14 @@ pub trait BesideHolds: Algorithm {
         charge_anyway(self, state, hold.expires_us, hold.units);
     }
 
-    /// The earliest time, not before `at_us`, at which at most `most` whole units are spent if nothing more is charged.
-    fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64;
+    /// The earliest time, not before `at_us`, at which at most `most` units are spent if nothing more is charged. `most`
+    /// is below the size.
+    fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
+        // A request that needs all the rest of the limit waits exactly so long.
+        let request = Ask::new(Cost::of(self.size() - most));
+        let verdict = self.verdict(state, &self.standing(state, at_us), request);
+        at_us.saturating_add(verdict.retry_after_us().unwrap_or(0))
+    }
 
     /// The units spent at `at_us`, with those of the `expired` holds that the state does not have yet.
     fn spent_with(&self, state: &Self::State, expired: &[OpenHold], at_us: u64) -> u64 {
@@ -83,6 +89,16 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     // Without the holds: they keep the state from being forgotten, so that the count goes on.
     let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
     Some(Receipt::of(cost, limit.place(&standing, over_us)))
+}
+
+/// The units that are spent and held at `now_us`, and those that are held alone.
+pub(crate) fn taken_and_held<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> (u64, u64) {
+    look(limit, state, holds, now_us, |view| (view.taken, units_of(view.open)))
 }
 
 /// A key with holds, at one instant. Nothing of it is stored yet.
@@ -253,7 +269,7 @@ pub(crate) fn reserve<A: BesideHolds>(
     state: &mut A::State,
     holds: &mut Holds,
     now_us: u64,
-    Reservation { id, cost, for_us }: Reservation,
+    Reservation { id, cost, hold_for }: Reservation,
 ) -> ReserveAnswer {
     restart_clock(limit, state, holds, now_us);
     let decision = peek_reserve(limit, state, holds, now_us, cost);
@@ -261,7 +277,7 @@ pub(crate) fn reserve<A: BesideHolds>(
         return ReserveAnswer { decision, hold: None };
     }
     let at_us = bring_up(limit, state, holds, now_us);
-    let expires_us = expiry_us(at_us, for_us);
+    let expires_us = expiry_us(at_us, hold_for);
     holds.insert(OpenHold { id, units: cost.units(), expires_us, used: 0 });
     let hold = Some(HoldReference { id, expires_us });
     ReserveAnswer { decision: stands(limit, state, holds, now_us), hold }
@@ -305,14 +321,14 @@ pub(crate) fn settle<A: BesideHolds>(
     SettleAnswer { decision: stands(limit, state, holds, now_us), settlement }
 }
 
-/// Adds `more` to a hold if it fits, and moves its expiry to `for_us` from now.
+/// Adds `more` to a hold if it fits, and moves its expiry to `hold_for` from now.
 pub(crate) fn extend<A: BesideHolds>(
     limit: &A,
     state: &mut A::State,
     holds: &mut Holds,
     now_us: u64,
     reference: HoldReference,
-    Growth { more, for_us }: Growth,
+    Growth { more, hold_for }: Growth,
 ) -> ExtendAnswer {
     restart_clock(limit, state, holds, now_us);
     let open = match find(limit, state, holds, now_us, reference) {
@@ -330,7 +346,7 @@ pub(crate) fn extend<A: BesideHolds>(
     }
     let at_us = bring_up(limit, state, holds, now_us);
     holds.remove(open.id);
-    let expires_us = expiry_us(at_us, for_us);
+    let expires_us = expiry_us(at_us, hold_for);
     // OK because the units fit the limit together.
     let units = open.units + more.map_or(0, Cost::units);
     holds.insert(OpenHold { units, expires_us, ..open });
@@ -371,8 +387,8 @@ fn find<A: BesideHolds>(
     }
 }
 
-fn expiry_us(at_us: u64, for_us: u64) -> u64 {
-    at_us.saturating_add(for_us).min(MAX_TIME_US)
+fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
+    at_us.saturating_add(hold_for.as_us()).min(MAX_TIME_US)
 }
 
 /// The key as it stands after an operation that was admitted.

@@ -323,12 +323,4 @@ impl BesideHolds for SlidingWindowCounter {
     fn store_standing(&self, windows: &mut WindowPair, now_us: u64) {
         *windows = self.standing(windows, now_us).windows;
     }
-
-    fn falls_to_at_us(&self, windows: &WindowPair, at_us: u64, most: u64) -> u64 {
-        let standing = self.standing(windows, at_us);
-        match standing.estimate() <= most {
-            true => at_us,
-            false => at_us.saturating_add(self.falls_to_after_us(&standing, most)),
-        }
-    }
 }

@@ -214,14 +214,6 @@ impl BesideHolds for SlidingWindowLog {
         log.head.charged_us = standing.at_us;
     }
 
-    fn falls_to_at_us(&self, log: &Log, at_us: u64, most: u64) -> u64 {
-        let standing = self.standing(log, at_us);
-        match standing.spent <= most {
-            true => at_us,
-            false => at_us.saturating_add(self.falls_to_after_us(log, standing, most)),
-        }
-    }
-
     fn spent_with(&self, log: &Log, expired: &[OpenHold], at_us: u64) -> u64 {
         let counts = |hold: &&OpenHold| self.leaves_at_us(hold.expires_us) > at_us;
         let units: u64 = expired.iter().filter(counts).map(|hold| hold.units).sum();

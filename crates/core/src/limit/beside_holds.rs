@@ -1,13 +1,14 @@
 //! The operations on a key that has holds, and on its holds.
 
-use super::Limit;
 use super::state::{State, change, read};
+use super::{CarryOver, Limit};
 use crate::algorithm::held;
 use crate::decision::{Checked, Cost, Decision, Receipt};
 use crate::holds::{
     ExtendAnswer, Growth, HoldError, HoldReference, Holds, Reservation, ReserveAnswer,
     SettleAnswer, Use,
 };
+use crate::range::MAX_UNITS;
 use crate::{__each as each, Ask};
 
 /// Holds: units that are set aside until they are settled or expire.
@@ -18,11 +19,12 @@ use crate::{__each as each, Ask};
 /// A key without holds is decided by the functions without `_beside`, with the same results.
 ///
 /// ```
-/// use tollgate_core::{Cost, HoldId, Holds, Limit, Reservation, Use};
+/// use tollgate_core::{Cost, HoldId, HoldTime, Holds, Limit, Reservation, Use};
 ///
 /// let limit: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
 /// let (mut state, mut holds) = (limit.fresh(), Holds::default());
-/// let estimate = Reservation { id: HoldId(1), cost: Cost::new(400)?, for_us: 30_000_000 };
+/// let hold_for = HoldTime::from_us(30_000_000)?;
+/// let estimate = Reservation { id: HoldId(1), cost: Cost::new(400)?, hold_for };
 /// let answer = limit.reserve(&mut state, &mut holds, 0, estimate)?;
 /// assert_eq!(answer.decision.remaining, 600);
 /// let hold = answer.hold.unwrap();
@@ -142,5 +144,35 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| {
             held::refund(limit, own, holds, now_us, receipt)
         }))
+    }
+
+    /// Moves a key with holds from the `old` limit to this one, as [`carry_over`](Self::carry_over) does. The holds
+    /// stay as they are, also if this limit is smaller than what is held.
+    ///
+    /// Under a shaping limit a key cannot have holds, so it stays under the old limit until they have ended.
+    pub fn carry_over_beside(
+        &self,
+        old: &Limit,
+        mut state: State,
+        holds: &mut Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> CarryOver {
+        if holds.is_empty() {
+            return self.carry_over(old, state, now_us, cost);
+        }
+        let (taken, held) = each!(old, limit => read(limit, &state, now_us, |own| {
+            held::taken_and_held(limit, own, holds, now_us)
+        }));
+        let spent = (taken - held).min(MAX_UNITS);
+        let units = held.saturating_add(cost.units());
+        if self.is_shaping() || !self.takes_over(old, spent, units) {
+            return CarryOver::Stays { decides: old.with_size(self.size()), state };
+        }
+        each!(old, limit => change(limit, &mut state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us);
+        }));
+        CarryOver::Done(self.carried(old, state, spent, now_us))
     }
 }

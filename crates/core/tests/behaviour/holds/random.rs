@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, EndedHold, Extension, Growth, HoldId, HoldReference, Holds, Limit,
-    Reservation, Settlement, State, Use,
+    Ask, Cost, Decision, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
+    Limit, Reservation, Settlement, State, Use,
 };
 
 use super::model::{Model, ModelHold};
@@ -90,7 +90,11 @@ impl Pair {
             }
             Operation::Reserve(units, for_us) => {
                 let id = HoldId(self.granted.len() as u64);
-                let reservation = Reservation { id, cost: Cost::new(units).unwrap(), for_us };
+                let reservation = Reservation {
+                    id,
+                    cost: Cost::new(units).unwrap(),
+                    hold_for: HoldTime::from_us(for_us).unwrap(),
+                };
                 let (state, holds) = (&mut self.state, &mut self.holds);
                 let answer = self.limit.reserve(state, holds, self.now_us, reservation).unwrap();
                 admitted = self.agree_on_admission(&answer.decision, units, &before)?;
@@ -111,7 +115,10 @@ impl Pair {
             }
             Operation::Extend(index, more, for_us) => {
                 let Some(hold) = self.granted(index) else { return Ok(()) };
-                let growth = Growth { more: Cost::new(more).ok(), for_us };
+                let growth = Growth {
+                    more: Cost::new(more).ok(),
+                    hold_for: HoldTime::from_us(for_us).unwrap(),
+                };
                 let (state, holds) = (&mut self.state, &mut self.holds);
                 let answer = self.limit.extend_hold(state, holds, self.now_us, hold, growth);
                 let until_us = self.now_us + for_us;

@@ -1,6 +1,8 @@
 //! P11 with holds: no way to check, reserve, settle and let expire admits more than the bound of the limit.
 
-use tollgate_core::{Ask, Cost, HoldId, HoldReference, Holds, Limit, Reservation, State, Use};
+use tollgate_core::{
+    Ask, Cost, HoldId, HoldReference, HoldTime, Holds, Limit, Reservation, State, Use,
+};
 
 /// A key while every way of using it is tried.
 #[derive(Clone)]
@@ -34,7 +36,8 @@ fn most(limit: &Limit, key: &Search, now_us: u64, end_us: u64) -> u64 {
         for for_us in 1..=3 {
             let mut held = key.clone();
             let (id, cost) = (HoldId(held.next), Cost::new(units).unwrap());
-            let reservation = Reservation { id, cost, for_us };
+            let reservation =
+                Reservation { id, cost, hold_for: HoldTime::from_us(for_us).unwrap() };
             let answer =
                 limit.reserve(&mut held.state, &mut held.holds, now_us, reservation).unwrap();
             held.open.push((answer.hold.unwrap(), units));
@@ -104,7 +107,7 @@ fn holds_from_before_the_interval_stay_within_the_bound() {
                             &mut key.state,
                             &mut key.holds,
                             start_us - before_us,
-                            Reservation { id, cost, for_us },
+                            Reservation { id, cost, hold_for: HoldTime::from_us(for_us).unwrap() },
                         )
                         .unwrap();
                     key.open.push((answer.hold.unwrap(), units));

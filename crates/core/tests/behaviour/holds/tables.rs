@@ -1,8 +1,8 @@
 //! Holds by example.
 
 use tollgate_core::{
-    Ask, Cost, EndedHold, Extension, Growth, HoldError, HoldId, HoldReference, Holds, Limit,
-    MAX_HOLDS, Reservation, Settlement, State, Use,
+    Ask, Cost, EndedHold, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds,
+    Limit, MAX_HOLDS, Reservation, Settlement, State, Use,
 };
 
 const SECOND_US: u64 = 1_000_000;
@@ -23,8 +23,11 @@ impl Key {
 
     fn reserve(&mut self, now_us: u64, units: u64, for_us: u64) -> Option<HoldReference> {
         self.next += 1;
-        let reservation =
-            Reservation { id: HoldId(self.next), cost: Cost::new(units).unwrap(), for_us };
+        let reservation = Reservation {
+            id: HoldId(self.next),
+            cost: Cost::new(units).unwrap(),
+            hold_for: HoldTime::from_us(for_us).unwrap(),
+        };
         let (state, holds) = (&mut self.state, &mut self.holds);
         self.limit.reserve(state, holds, now_us, reservation).unwrap().hold
     }
@@ -147,7 +150,7 @@ fn extension_in_debt_moves_the_expiry_and_adds_nothing() {
     let (kept, other) = (key.reserve(NOW_US, 5, SECOND_US), key.reserve(NOW_US, 5, SECOND_US));
     key.settle(NOW_US, other.unwrap(), 15);
     let mut extend = |more| {
-        let growth = Growth { more, for_us: 9 * SECOND_US };
+        let growth = Growth { more, hold_for: HoldTime::from_us(9 * SECOND_US).unwrap() };
         let (state, holds) = (&mut key.state, &mut key.holds);
         key.limit.extend_hold(state, holds, NOW_US, kept.unwrap(), growth).extension
     };
@@ -220,7 +223,7 @@ fn key_has_a_bounded_number_of_holds() {
         assert!(key.reserve(NOW_US, 1, (60 + count) * SECOND_US).is_some());
     }
     let (cost, for_us) = (Cost::ONE, SECOND_US);
-    let more = Reservation { id: HoldId(0), cost, for_us };
+    let more = Reservation { id: HoldId(0), cost, hold_for: HoldTime::from_us(for_us).unwrap() };
     let (state, holds) = (&mut key.state, &mut key.holds);
     let answer = key.limit.reserve(state, holds, NOW_US, more).unwrap();
     assert_eq!(answer.hold, None);
@@ -232,7 +235,11 @@ fn key_has_a_bounded_number_of_holds() {
 fn shaping_bucket_cannot_be_reserved() {
     let limit: Limit = "leaky-bucket capacity=5 leak=1/s mode=shaping".parse().unwrap();
     let (mut state, mut holds) = (limit.fresh(), Holds::default());
-    let reservation = Reservation { id: HoldId(1), cost: Cost::ONE, for_us: SECOND_US };
+    let reservation = Reservation {
+        id: HoldId(1),
+        cost: Cost::ONE,
+        hold_for: HoldTime::from_us(SECOND_US).unwrap(),
+    };
     let answer = limit.reserve(&mut state, &mut holds, NOW_US, reservation);
     assert_eq!(answer, Err(HoldError::Shaping));
 }
