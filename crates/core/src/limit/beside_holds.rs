@@ -2,7 +2,7 @@
 
 use super::state::{State, change, read};
 use super::{CarryOver, Limit};
-use crate::algorithm::held;
+use crate::algorithm::{BesideHolds, held};
 use crate::decision::{Checked, Cost, Decision, Receipt};
 use crate::holds::{
     ExtendAnswer, Growth, HoldError, HoldReference, Holds, Reservation, ReserveAnswer,
@@ -166,8 +166,13 @@ impl Limit {
         }));
         let spent = (taken - held).min(MAX_UNITS);
         let units = held.saturating_add(cost.units());
-        if self.is_shaping() || !self.takes_over(old, spent, units) {
+        if !self.takes_over(old, spent, units) {
             return CarryOver::Stays { decides: old.with_size(self.size()), state };
+        }
+        // A hold that is far larger than a slow bucket would take longer to drain than can be computed.
+        let is_too_much = taken > each!(self, limit => limit.most_taken());
+        if self.is_shaping() || is_too_much {
+            return CarryOver::Stays { decides: old.with_size(self.size().min(old.size())), state };
         }
         each!(old, limit => change(limit, &mut state, now_us, |own| {
             held::restart_clock(limit, own, holds, now_us);

@@ -152,6 +152,17 @@ fn carry_over_within_an_algorithm_agrees() {
 }
 
 #[test]
+fn holds_agree() {
+    let same = limit().prop_map(|limit| [limit; 2]);
+    twins_agree_over(same, trace::holding_steps(), 1..8);
+}
+
+#[test]
+fn holds_under_a_limit_that_changes_agree() {
+    twins_agree_over([limit(), limit()], trace::holding_steps(), 1..8);
+}
+
+#[test]
 fn refunds_of_receipts_from_before_a_reset_agree() {
     let servers = Servers::connect();
     for limit in [

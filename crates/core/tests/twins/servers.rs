@@ -9,7 +9,7 @@ use tollgate_core::store::twins;
 use tollgate_launcher::{Flavour, Launch, Server, Shared};
 
 /// All twins, each after the ones it needs.
-const TWINS: [&str; 8] = [
+const TWINS: [&str; 9] = [
     twins::MULDIV,
     twins::ALGORITHM,
     twins::FIXED_WINDOW,
@@ -18,6 +18,7 @@ const TWINS: [&str; 8] = [
     twins::BUCKET,
     twins::TOKEN_BUCKET,
     twins::LEAKY_BUCKET,
+    twins::HOLDS,
 ];
 
 /// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that store nothing on it.

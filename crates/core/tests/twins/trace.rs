@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, Limit, MAX_TIME_US, MAX_UNITS, Mode, Receipt, Retry, State, Verdict,
+    Ask, Cost, Decision, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
+    Limit, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Receipt, Reservation, Retry, Settlement,
+    State, Use, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -26,6 +28,21 @@ enum Act {
     Reset,
     /// Moves to the other limit, or back to the first.
     CarryOver,
+    /// Sets units aside.
+    Reserve(Hold),
+    /// Settles one of the holds; the number is modulo how many there have been. The part is of the hold's units, in
+    /// thousandths.
+    Settle(usize, u64, bool),
+    /// Adds units to one of the holds, or none, and moves its expiry.
+    Extend(usize, bool, Hold),
+}
+
+/// How long units are held.
+#[derive(Clone, Debug)]
+enum Hold {
+    Us(u64),
+    /// Thousandths of the limit's own interval.
+    Part(u64),
 }
 
 /// How the clock moves before the action.
@@ -82,6 +99,28 @@ fn act() -> impl Strategy<Value = Act> {
         4 => any::<usize>().prop_map(Act::Refund),
         1 => Just(Act::Reset),
     ]
+}
+
+/// Traces with holds, in the middle of which the limit may change.
+pub(crate) fn holding_steps() -> impl Strategy<Value = Vec<Step>> {
+    let hold = || {
+        prop_oneof![
+            2 => (1..60_u64).prop_map(Hold::Us),
+            3 => (1..2_500_u64).prop_map(Hold::Part),
+            1 => Just(Hold::Us(MAX_WINDOW_US)),
+        ]
+    };
+    let used = prop_oneof![5 => 0..=1_000_u64, 2 => 1_000..4_000_u64, 1 => Just(u64::MAX)];
+    let act = prop_oneof![
+        8 => act(),
+        6 => hold().prop_map(Act::Reserve),
+        3 => (any::<usize>(), used, any::<bool>())
+            .prop_map(|(which, part, is_last)| Act::Settle(which, part, is_last)),
+        2 => (any::<usize>(), any::<bool>(), hold())
+            .prop_map(|(which, adds, hold)| Act::Extend(which, adds, hold)),
+        1 => Just(Act::CarryOver),
+    ];
+    prop::collection::vec(step(act), 1..60)
 }
 
 fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
@@ -181,6 +220,9 @@ struct Walk {
     now_us: u64,
     last: Option<Decision>,
     receipts: Vec<Option<Receipt>>,
+    holds: Holds,
+    /// Every hold that was granted, and its units at first.
+    granted: Vec<(HoldReference, u64)>,
 }
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
@@ -195,6 +237,8 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
         now_us: start_us,
         last: None,
         receipts: Vec::new(),
+        holds: Holds::default(),
+        granted: Vec::new(),
     };
     let mut played = Played { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
@@ -217,15 +261,17 @@ impl Walk {
         let request = format!("{now_us} {} {wait}", cost.units());
         Some(match &step.act {
             Act::Check => {
-                let checked = self.limit.check(&mut self.state, now_us, ask);
+                let checked =
+                    self.limit.check_beside(&mut self.state, &mut self.holds, now_us, ask);
                 self.last = Some(checked.decision);
                 self.receipts.extend(checked.receipt.map(Some));
                 (format!("check {request}"), show_decision(checked.decision))
             }
             Act::Peek => {
-                let decision = self.limit.peek(&self.state, now_us, ask);
+                let decision = self.limit.peek_beside(&self.state, &self.holds, now_us, ask);
                 (format!("peek {request}"), show_decision(decision))
             }
+            Act::Fits if !self.holds.is_empty() => return None,
             Act::Fits => {
                 let ask = Ask { cost, max_wait_us };
                 let fits = self.limit.fits(&self.state, now_us, ask);
@@ -236,22 +282,96 @@ impl Walk {
                 let held: Vec<_> = (0..self.receipts.len()).filter(held).collect();
                 let index = *held.get(which.checked_rem(held.len())?)?;
                 let receipt = self.receipts[index].take()?;
-                let back = self.limit.refund(&mut self.state, now_us, receipt);
+                let (state, holds) = (&mut self.state, &mut self.holds);
+                let back = self.limit.refund_beside(state, holds, now_us, receipt);
                 (format!("refund {now_us} {}", index + 1), format!("refunded {back}"))
             }
             Act::Reset => {
-                self.state = self.limit.fresh();
+                (self.state, self.holds) = (self.limit.fresh(), Holds::default());
                 (format!("reset {now_us}"), "reset".to_owned())
             }
             Act::CarryOver => {
                 std::mem::swap(&mut self.limit, &mut self.other);
                 let limit = limit_text(self.limit, self.age);
+                let (state, holds) = (self.state.clone(), &mut self.holds);
                 let carried =
-                    self.limit.carry_over(&self.other, self.state.clone(), now_us, Cost::ONE);
+                    self.limit.carry_over_beside(&self.other, state, holds, now_us, Cost::ONE);
                 (self.limit, self.state) = carried.decides(&self.limit);
                 (format!("carry-over {now_us} {limit}"), "carried over".to_owned())
             }
+            Act::Reserve(hold) => self.reserve(cost, self.hold_time(hold))?,
+            Act::Settle(which, part, is_last) => self.settle(*which, *part, *is_last)?,
+            Act::Extend(which, adds, hold) => {
+                self.extend(*which, adds.then_some(cost), self.hold_time(hold))?
+            }
         })
+    }
+
+    fn reserve(&mut self, cost: Cost, hold_for: HoldTime) -> Option<(String, String)> {
+        let now_us = self.now_us;
+        let id = HoldId(self.granted.len() as u64);
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let reservation = Reservation { id, cost, hold_for };
+        let answer = self.limit.reserve(state, holds, now_us, reservation).ok()?;
+        self.last = Some(answer.decision);
+        let until = answer.hold.map_or("nil".to_owned(), |hold| hold.expires_us.to_string());
+        self.granted.extend(answer.hold.map(|hold| (hold, cost.units())));
+        let (id, cost, us) = (id.0, cost.units(), hold_for.as_us());
+        let text = format!("reserve {now_us} {cost} {us} {id}");
+        Some((text, format!("{}, until {until}", show_decision(answer.decision))))
+    }
+
+    fn settle(&mut self, which: usize, part: u64, is_last: bool) -> Option<(String, String)> {
+        let (hold, units) = *self.granted.get(which.checked_rem(self.granted.len())?)?;
+        let units = (u128::from(units) * u128::from(part) / 1_000).min(MAX_UNITS.into()) as u64;
+        let now_us = self.now_us;
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let used = Use { units, is_last };
+        let answer = self.limit.settle_hold(state, holds, now_us, hold, used);
+        let shown = match answer.settlement {
+            Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
+                self.receipts.extend(receipt.map(Some));
+                format!("done {charged_units} {excess_units} {cut_units}")
+            }
+            Settlement::Ended(ended) => show_ended(ended),
+        };
+        let (id, expires_us, last) = (hold.id.0, hold.expires_us, u8::from(is_last));
+        let text = format!("settle {now_us} {units} {expires_us} {id} {last}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn extend(
+        &mut self,
+        which: usize,
+        more: Option<Cost>,
+        hold_for: HoldTime,
+    ) -> Option<(String, String)> {
+        let index = which.checked_rem(self.granted.len())?;
+        let (hold, _) = *self.granted.get(index)?;
+        let now_us = self.now_us;
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let growth = Growth { more, hold_for };
+        let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
+        let shown = match answer.extension {
+            Extension::Granted { expires_us } => {
+                self.granted[index].0.expires_us = expires_us;
+                format!("granted {expires_us}")
+            }
+            Extension::Refused => "refused".to_owned(),
+            Extension::Ended(ended) => show_ended(ended),
+        };
+        let (id, expires_us, us) = (hold.id.0, hold.expires_us, hold_for.as_us());
+        let more = more.map_or(0, Cost::units);
+        let text = format!("extend {now_us} {more} {expires_us} {id} {us}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn hold_time(&self, hold: &Hold) -> HoldTime {
+        let us = match *hold {
+            Hold::Us(us) => us,
+            Hold::Part(part) => self.interval_part_us(part),
+        };
+        HoldTime::from_us(us.clamp(1, MAX_WINDOW_US)).unwrap()
     }
 
     fn next_us(&self, time: &Time) -> u64 {
@@ -279,7 +399,8 @@ impl Walk {
             Price::Units(units) => units,
             Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
-                let peek = self.limit.peek(&self.state, self.now_us, Cost::ONE.into());
+                let ask = Cost::ONE.into();
+                let peek = self.limit.peek_beside(&self.state, &self.holds, self.now_us, ask);
                 peek.remaining.saturating_add_signed(off)
             }
             Price::MoreThanAll => size + 1,
@@ -300,6 +421,15 @@ impl Walk {
     }
 
     fn show_state(&self) -> String {
+        let mut text = self.show_units();
+        for hold in self.holds.iter() {
+            let (id, units, used) = (hold.id.0, hold.units, hold.used);
+            write!(text, " held {id}:{units}:{}:{used}", hold.expires_us).unwrap();
+        }
+        text
+    }
+
+    fn show_units(&self) -> String {
         match &self.state {
             State::Window(it) => format!("start {} spent {}", it.start_us, it.spent),
             State::WindowPair(it) => {
@@ -356,4 +486,11 @@ fn show_decision(decision: Decision) -> String {
         "{answer} of {limit}, {remaining} left, \
          retry {retry}, reset {reset}, delay {delay}, first {first}"
     )
+}
+
+fn show_ended(ended: EndedHold) -> String {
+    match ended {
+        EndedHold::Expired => "expired".to_owned(),
+        EndedHold::Unknown => "unknown".to_owned(),
+    }
 }
