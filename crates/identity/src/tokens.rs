@@ -196,7 +196,7 @@ enum TokenVerdict {
     /// It may be good once its key is fetched. Such a request is not refused, because the issuer may be out of reach.
     KeyPending,
     /// Not verified: its address has sent too many bad tokens.
-    Untried(Option<tollgate_core::Decision>),
+    Untried(Option<tollgate_core::LimitDecision>),
 }
 
 /// Returns the keys of a set. A set under a URL is not fetched yet.

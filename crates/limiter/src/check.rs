@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
+use tollgate_core::{Cost, CostError, Intent, Limit, Role, UnitRequest};
 
 use crate::answer::Answer;
 use crate::decision::{Decision, Source};
@@ -159,7 +159,7 @@ impl<'a> Check<'a> {
     #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
         let scope = self.scope.local()?;
-        if let Intent::Look = self.intent {
+        if let Intent::Peek = self.intent {
             return self.look(scope);
         }
         match &scope.1.limit {
@@ -214,7 +214,7 @@ impl<'a> Check<'a> {
         let demand = Demand { ask, role: Role::Enforced, intent: self.intent };
         let charge = scope.charge(key, demand);
         let if_unread = match (self.intent, self.if_dropped) {
-            (Intent::Look, _) | (_, IfDropped::Kept) => IfUnread::Keep,
+            (Intent::Peek, _) | (_, IfDropped::Kept) => IfUnread::Keep,
             _ => IfUnread::Refund(self.scope.wake(key)),
         };
         let may_be_remembered = self.intent == Intent::Charge && !is_acquire;
@@ -245,9 +245,9 @@ impl<'a> Check<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn ask(&self) -> Result<Ask, Error> {
+    pub(crate) fn ask(&self) -> Result<UnitRequest, Error> {
         bounded(self.key.as_bytes())?;
-        Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
+        Ok(UnitRequest { cost: self.cost?, max_wait_us: self.max_wait_us })
     }
 }
 
@@ -266,7 +266,7 @@ impl Scope {
 
     /// Decides one request of `key` and charges nothing.
     pub fn peek<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
-        Check::new(self, key.into(), Intent::Look)
+        Check::new(self, key.into(), Intent::Peek)
     }
 }
 
@@ -306,7 +306,7 @@ fn charge<A: SlotAlgorithm>(
     limit: &A,
     key: &[u8],
     at_us: Option<u64>,
-    ask: Ask,
+    ask: UnitRequest,
 ) -> Result<Decision, Error> {
     let memory = &local.memory;
     let place = memory.place(kept, key);

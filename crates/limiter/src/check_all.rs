@@ -187,7 +187,7 @@ impl CallerParts {
             let rest = answer.without_receipt();
             Some(match part.intent {
                 Intent::Charge => mem::replace(answer, rest),
-                Intent::Look => rest,
+                Intent::Peek => rest,
             })
         };
         let each: Option<Vec<Decision>> = self.0.iter().map(own).collect();
@@ -197,7 +197,7 @@ impl CallerParts {
 }
 
 fn empty_decision() -> JointDecision {
-    JointDecision::new(tollgate_core::Together::of([]), Vec::new())
+    JointDecision::new(tollgate_core::CombinedDecision::of([]), Vec::new())
 }
 
 /// Returns the time at which several checks are decided: the first that one of them sets.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Checked, Limit, Verdict};
+use tollgate_core::{CheckResult, Limit, Verdict};
 
 use crate::receipt::{Fingerprint, Receipt};
 
@@ -10,7 +10,7 @@ use crate::receipt::{Fingerprint, Receipt};
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Decision {
-    decided: tollgate_core::Decision,
+    decided: tollgate_core::LimitDecision,
     receipt: Option<Receipt>,
     source: Source,
 }
@@ -29,14 +29,17 @@ pub enum Source {
 impl Decision {
     /// Returns the store's decision about a key, with a receipt for that key if it was charged.
     #[inline(always)]
-    pub fn of_key(Checked { decision, receipt }: Checked, fingerprint: Fingerprint) -> Decision {
+    pub fn of_key(
+        CheckResult { decision, receipt }: CheckResult,
+        fingerprint: Fingerprint,
+    ) -> Decision {
         let receipt = receipt.map(|charge| Receipt::new(charge, fingerprint));
         Decision { decided: decision, receipt, source: Source::Store }
     }
 
     /// Returns a decision that charged nothing.
     #[inline]
-    pub fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
+    pub fn uncharged(decided: tollgate_core::LimitDecision, source: Source) -> Decision {
         Decision { decided, receipt: None, source }
     }
 
@@ -108,7 +111,7 @@ impl Decision {
     }
 
     /// Returns the decision of the algorithm, in microseconds.
-    pub fn decided(&self) -> &tollgate_core::Decision {
+    pub fn decided(&self) -> &tollgate_core::LimitDecision {
         &self.decided
     }
 

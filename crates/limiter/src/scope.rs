@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{self as core, Ask, Cost, Entry, Limit, Place as ChargePlace};
+use tollgate_core::{self as core, ChargePlace, Cost, Entry, Limit, UnitRequest};
 
 use crate::answer::Answer;
 use crate::error::Error;
@@ -77,7 +77,7 @@ impl RemoteScope {
 
     /// Returns a charge of one unit, to identify the key in a request that charges nothing.
     fn look(&self, key: &[u8]) -> Charge {
-        self.charge(key, Demand::of(Ask::new(Cost::ONE)))
+        self.charge(key, Demand::of(UnitRequest::new(Cost::ONE)))
     }
 
     /// Returns the time, the deadline and the policy of a request other than a check.
@@ -295,7 +295,7 @@ impl Scope {
         let Some(receipt) = receipt.charge_of(self.fingerprint(key)) else {
             return Answer::ready(Err(Error::receipt_mismatch(self.name())));
         };
-        let charge = scope.charge(key, Demand::of(Ask::new(receipt.cost())));
+        let charge = scope.charge(key, Demand::of(UnitRequest::new(receipt.cost())));
         scope.remote.store.refund(charge, receipt, scope.call(), self.wake(key))
     }
 
@@ -312,7 +312,7 @@ impl Scope {
     ) -> Result<Receipt, Error> {
         let key = key.into();
         let key = bounded(key.as_bytes())?;
-        Ok(Receipt::new(core::Receipt::of(cost, place), self.fingerprint(key)))
+        Ok(Receipt::new(core::ChargeReceipt::of(cost, place), self.fingerprint(key)))
     }
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {

@@ -62,7 +62,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Limit, Receipt, State};
+use tollgate_core::{ChargeReceipt, Limit, State};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
@@ -93,7 +93,7 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         256
     }
 
-    /// Decides one request on one limit. A peek ([`Intent::Look`](tollgate_core::Intent::Look)) is not
+    /// Decides one request on one limit. A peek ([`Intent::Peek`](tollgate_core::Intent::Peek)) is not
     /// charged.
     fn check(&self, request: CheckRequest) -> Answer<Decision>;
 
@@ -125,7 +125,8 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
 
     /// Gives back what of a charge still counts, and returns how many units that frees. Calls `wake` when the
     /// units are back, also if the answer was dropped.
-    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64>;
+    fn refund(&self, charge: Charge, receipt: ChargeReceipt, call: Call, wake: Wake)
+    -> Answer<u64>;
 
     /// Forgets the state of a key. Calls `wake` when that is done, also if the answer was dropped.
     fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()>;
@@ -280,13 +281,13 @@ impl IfUnread {
     pub fn guard(
         self,
         decision: Decision,
-        refund: impl Fn(Receipt, Wake) + Send + Sync + 'static,
+        refund: impl Fn(ChargeReceipt, Wake) + Send + Sync + 'static,
     ) -> UnreadAnswer<Decision> {
         match self {
             IfUnread::Keep => UnreadAnswer::new(decision, drop),
             IfUnread::Refund(wake) => UnreadAnswer::new(decision, move |decision| {
                 if let Some(receipt) = decision.into_receipt() {
-                    refund(Receipt::of(receipt.cost(), receipt.place()), Arc::clone(&wake));
+                    refund(ChargeReceipt::of(receipt.cost(), receipt.place()), Arc::clone(&wake));
                 }
             }),
         }

@@ -261,8 +261,8 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 pub use tollgate_core::{
-    Bound, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate,
-    Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
+    Bound, ChargePlace, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode,
+    Rate, Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
     Acquire, Acquired, Acquiring, Answer, BreakerState, Builder, CeilingCounts, Check,

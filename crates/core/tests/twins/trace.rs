@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, Limit, MAX_TIME_US, MAX_UNITS, Mode, Receipt, Retry, State, Verdict,
+    ChargeReceipt, Cost, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, Mode, Retry, State,
+    UnitRequest, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -34,7 +35,7 @@ enum Time {
     Stay,
     ByUs(u64),
     /// By thousandths of the limit's own interval.
-    Part(u64),
+    DecisionPart(u64),
     /// To the end of the last decision's wait, give or take a microsecond.
     Retry(i64),
     /// To the last decision's reset, give or take a microsecond.
@@ -47,7 +48,7 @@ enum Time {
 enum Price {
     Units(u64),
     /// Thousandths of the limit.
-    Part(u64),
+    DecisionPart(u64),
     /// The remaining units, plus or minus one.
     Remaining(i64),
     MoreThanAll,
@@ -59,7 +60,7 @@ enum Patience {
     Any,
     Us(u64),
     /// Thousandths of the limit's own interval.
-    Part(u64),
+    DecisionPart(u64),
     /// The last delay, give or take a microsecond.
     Delay(i64),
 }
@@ -88,7 +89,7 @@ fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
     let time = prop_oneof![
         6 => Just(Time::Stay),
         4 => (0..20_u64).prop_map(Time::ByUs),
-        6 => (0..2_500_u64).prop_map(Time::Part),
+        6 => (0..2_500_u64).prop_map(Time::DecisionPart),
         4 => (-1..=1_i64).prop_map(Time::Retry),
         2 => (-1..=1_i64).prop_map(Time::Reset),
         1 => (1..50_u64).prop_map(Time::BackUs),
@@ -97,14 +98,14 @@ fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
     ];
     let price = prop_oneof![
         4 => (1..4_u64).prop_map(Price::Units),
-        3 => (1..=1_000_u64).prop_map(Price::Part),
+        3 => (1..=1_000_u64).prop_map(Price::DecisionPart),
         3 => (-1..=1_i64).prop_map(Price::Remaining),
         1 => Just(Price::MoreThanAll),
     ];
     let patience = prop_oneof![
         4 => Just(Patience::Any),
         1 => (0..50_u64).prop_map(Patience::Us),
-        1 => (0..1_100_u64).prop_map(Patience::Part),
+        1 => (0..1_100_u64).prop_map(Patience::DecisionPart),
         2 => (-1..=1_i64).prop_map(Patience::Delay),
         1 => Just(Patience::Us(u64::MAX)),
     ];
@@ -126,7 +127,7 @@ pub(crate) fn crowded_steps() -> impl Strategy<Value = Vec<Step>> {
     let time = (0..4_u64).prop_map(Time::ByUs);
     let price = prop_oneof![
         12 => (1..4_u64).prop_map(Price::Units),
-        1 => (1..=1_000_u64).prop_map(Price::Part),
+        1 => (1..=1_000_u64).prop_map(Price::DecisionPart),
         1 => (0..=1_i64).prop_map(Price::Remaining),
     ];
     let step = (act, time, price).prop_map(|(act, time, price)| Step {
@@ -179,8 +180,8 @@ struct Walk {
     age: u64,
     state: State,
     now_us: u64,
-    last: Option<Decision>,
-    receipts: Vec<Option<Receipt>>,
+    last: Option<LimitDecision>,
+    receipts: Vec<Option<ChargeReceipt>>,
 }
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
@@ -212,24 +213,23 @@ impl Walk {
         self.now_us = self.next_us(&step.time);
         let (now_us, cost) = (self.now_us, self.cost(&step.price));
         let max_wait_us = self.max_wait_us(&step.patience);
-        let ask = Ask { cost, max_wait_us };
+        let request = UnitRequest { cost, max_wait_us };
         let wait = max_wait_us.map_or("any".to_owned(), |us| us.to_string());
-        let request = format!("{now_us} {} {wait}", cost.units());
+        let words = format!("{now_us} {} {wait}", cost.units());
         Some(match &step.act {
             Act::Check => {
-                let checked = self.limit.check(&mut self.state, now_us, ask);
+                let checked = self.limit.check(&mut self.state, now_us, request);
                 self.last = Some(checked.decision);
                 self.receipts.extend(checked.receipt.map(Some));
-                (format!("check {request}"), show_decision(checked.decision))
+                (format!("check {words}"), show_decision(checked.decision))
             }
             Act::Peek => {
-                let decision = self.limit.peek(&self.state, now_us, ask);
-                (format!("peek {request}"), show_decision(decision))
+                let decision = self.limit.peek(&self.state, now_us, request);
+                (format!("peek {words}"), show_decision(decision))
             }
             Act::Fits => {
-                let ask = Ask { cost, max_wait_us };
-                let fits = self.limit.fits(&self.state, now_us, ask);
-                (format!("fits {request}"), format!("fits {fits}"))
+                let fits = self.limit.fits(&self.state, now_us, request);
+                (format!("fits {words}"), format!("fits {fits}"))
             }
             Act::Refund(which) => {
                 let held = |&index: &usize| self.receipts[index].is_some();
@@ -261,7 +261,7 @@ impl Walk {
         let next_us = match *time {
             Time::Stay => now_us,
             Time::ByUs(us) => now_us + us,
-            Time::Part(part) => now_us + self.interval_part_us(part),
+            Time::DecisionPart(part) => now_us + self.interval_part_us(part),
             Time::Retry(off) => now_us + retry_us.saturating_add_signed(off),
             Time::Reset(off) => now_us + reset_us.saturating_add_signed(off),
             Time::BackUs(us) => now_us.saturating_sub(us),
@@ -277,7 +277,7 @@ impl Walk {
         let size = self.limit.size();
         let units = match *price {
             Price::Units(units) => units,
-            Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
+            Price::DecisionPart(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
                 let peek = self.limit.peek(&self.state, self.now_us, Cost::ONE.into());
                 peek.remaining.saturating_add_signed(off)
@@ -291,7 +291,7 @@ impl Walk {
         match *patience {
             Patience::Any => None,
             Patience::Us(us) => Some(us),
-            Patience::Part(part) => Some(self.interval_part_us(part)),
+            Patience::DecisionPart(part) => Some(self.interval_part_us(part)),
             Patience::Delay(off) => {
                 let delay_us = self.last.map_or(0, |decision| decision.delay_us());
                 Some(delay_us.saturating_add_signed(off))
@@ -344,8 +344,8 @@ fn limit_text(limit: Limit, age: u64) -> String {
     }
 }
 
-fn show_decision(decision: Decision) -> String {
-    let Decision { verdict, limit, remaining, reset_after_us: reset, first_back_us: first } =
+fn show_decision(decision: LimitDecision) -> String {
+    let LimitDecision { verdict, limit, remaining, reset_after_us: reset, first_back_us: first } =
         decision;
     let (answer, retry, delay) = match verdict {
         Verdict::Allowed { delay_us } => ("allowed", "nil".to_owned(), delay_us),

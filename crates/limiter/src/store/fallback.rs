@@ -41,7 +41,7 @@ impl Fallback {
         let decision = match call.on_failure {
             OnFailure::Closed => return None,
             OnFailure::Open => unspent(charge, now_us),
-            OnFailure::Local { processes } if charge.demand().intent == Intent::Look => {
+            OnFailure::Local { processes } if charge.demand().intent == Intent::Peek => {
                 let scope = scope_of(self.local(), processes, charge)?;
                 self.local().peek(&scope, charge.key(), now_us, charge.demand().ask)
             }
@@ -74,27 +74,30 @@ impl Fallback {
     }
 }
 
-fn degraded(decision: core::Decision) -> Decision {
+fn degraded(decision: core::LimitDecision) -> Decision {
     Decision::uncharged(decision, Source::Degraded)
 }
 
 /// Decides for a key that has spent nothing. A cost above the limit is still refused.
-fn unspent(charge: &Charge, now_us: u64) -> core::Decision {
+fn unspent(charge: &Charge, now_us: u64) -> core::LimitDecision {
     let (limit, Demand { ask, intent, .. }) = (charge.limit(), charge.demand());
     let mut state = limit.fresh();
     match intent {
         Intent::Charge => limit.check(&mut state, now_us, *ask).decision,
-        Intent::Look => limit.peek(&state, now_us, *ask),
+        Intent::Peek => limit.peek(&state, now_us, *ask),
     }
 }
 
-fn unspent_together(charges: &[Charge], now_us: u64) -> (core::Together, Vec<core::Decision>) {
+fn unspent_together(
+    charges: &[Charge],
+    now_us: u64,
+) -> (core::CombinedDecision, Vec<core::LimitDecision>) {
     let mut states: Vec<State> = charges.iter().map(|charge| charge.limit().fresh()).collect();
     let both = charges.iter().zip(&mut states);
     let mut parts: Vec<_> = both
         .map(|(charge, state)| {
             let Demand { ask, role, intent } = *charge.demand();
-            core::Charge::enforced(charge.limit(), state, ask).with(role, intent)
+            core::LimitCheck::enforced(charge.limit(), state, ask).with(role, intent)
         })
         .collect();
     let together = check_all(&mut parts, now_us);
@@ -107,7 +110,7 @@ fn decide_here(
     processes: u32,
     charges: &[Charge],
     now_us: u64,
-) -> Option<(core::Together, Vec<core::Decision>)> {
+) -> Option<(core::CombinedDecision, Vec<core::LimitDecision>)> {
     let scopes = charges
         .iter()
         .map(|charge| scope_of(memory, processes, charge))

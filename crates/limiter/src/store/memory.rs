@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
 use tollgate_core::{
-    Algorithm, Ask, Checked, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
-    SlidingWindowLog, TokenBucket,
+    Algorithm, CheckResult, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket, UnitRequest,
 };
 
 use crate::clock::Clock;
@@ -224,8 +224,8 @@ impl Memory {
         limit: &A,
         place: KeyLocation,
         now_us: u64,
-        ask: Ask,
-    ) -> Option<Checked> {
+        ask: UnitRequest,
+    ) -> Option<CheckResult> {
         let mut shard = self.shard(place).lock();
         let (slot, logs) = shard.slot_mut(place, |slot| self.hash_within(scope, slot))?;
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
@@ -248,7 +248,7 @@ impl Memory {
         let mut shard = self.shard(place).lock();
         let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
-            let checked = self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE));
+            let checked = self.check_any(scope, limit, key, now_us, UnitRequest::new(Cost::ONE));
             return Decision::of_key(checked, place.fingerprint());
         };
         if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
@@ -271,8 +271,8 @@ impl Memory {
         limit: &A,
         key: &[u8],
         now_us: u64,
-        ask: Ask,
-    ) -> Checked {
+        ask: UnitRequest,
+    ) -> CheckResult {
         let place = self.place(scope, key);
         let view = self.view(now_us);
         let mut shard = self.shard(place).lock();
@@ -280,8 +280,8 @@ impl Memory {
         let check_any = |reached: ReachedState<'_, A::State>| match reached {
             ReachedState::Own(state) => check(state),
             ReachedState::Other(limit, state) => {
-                let Checked { decision, receipt } = limit.check(state, now_us, ask);
-                Checked { decision: limit.in_place_of(&scope.limit, decision), receipt }
+                let CheckResult { decision, receipt } = limit.check(state, now_us, ask);
+                CheckResult { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
         };
         if let Some(brought) = shard.bring(place, scope, &view, ask.cost) {
@@ -360,33 +360,39 @@ fn check_slot<A: SlotAlgorithm>(
     logs: &mut Logs,
     budget: &Budget,
     now_us: u64,
-) -> Checked {
+) -> CheckResult {
     if let Some(refused) = limit.refuse_one_in(slot, now_us) {
         return refused;
     }
-    let ask = Ask::new(Cost::ONE);
+    let ask = UnitRequest::new(Cost::ONE);
     let check = |state: &mut A::State| limit.check_within(budget, state, now_us, ask);
     A::State::change(slot, logs, budget, check)
 }
 
 /// An algorithm whose state a slot can hold.
-pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, Usual: InlineState> {
+pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, FastState: InlineState> {
     /// Decides one request, and charges it if it is allowed, without taking more memory than the budget
     /// allows.
     #[inline(always)]
-    fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
+    fn check_within(
+        &self,
+        _: &Budget,
+        state: &mut Self::State,
+        now_us: u64,
+        ask: UnitRequest,
+    ) -> CheckResult {
         self.check(state, now_us, ask)
     }
 
     /// Refuses a request of one unit for the key in a slot; `None` unless the fast path can refuse it.
     #[inline(always)]
-    fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<Checked> {
+    fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<CheckResult> {
         None
     }
 
     /// Decides a request of one unit for the key in a slot; `None` unless the fast path can decide it.
     #[inline(always)]
-    fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<Checked> {
+    fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<CheckResult> {
         slot.try_change(|state| self.check_one(state, now_us))
     }
 }
@@ -398,26 +404,32 @@ impl SlotAlgorithm for LeakyBucket {}
 
 impl SlotAlgorithm for SlidingWindowLog {
     #[inline(always)]
-    fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
+    fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<CheckResult> {
         if let Some(checked) = slot.try_change(|few| self.check_one(few, now_us)) {
             return Some(checked);
         }
-        self.check_one_more(logs.get_mut(slot.state())?, now_us)
+        self.check_one_in_log(logs.get_mut(slot.state())?, now_us)
     }
 
     #[inline(always)]
-    fn refuse_one_in(&self, slot: &Slot, now_us: u64) -> Option<Checked> {
+    fn refuse_one_in(&self, slot: &Slot, now_us: u64) -> Option<CheckResult> {
         self.refuse_one(logs::few(slot.state())?, now_us)
     }
 
-    fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
+    fn check_within(
+        &self,
+        budget: &Budget,
+        log: &mut Log,
+        now_us: u64,
+        ask: UnitRequest,
+    ) -> CheckResult {
         if log.is_full() {
             // First, because entries may expire at the new time.
             self.settle(log, now_us);
             if self.growth_bytes(log, now_us, ask.cost) > 0 {
                 let decision = self.peek(log, now_us, ask);
                 if !decision.is_allowed() {
-                    return Checked { decision, receipt: None };
+                    return CheckResult { decision, receipt: None };
                 }
                 logs::reserve(log, self, now_us, ask.cost, budget);
             }

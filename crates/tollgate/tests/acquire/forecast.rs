@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::{Acquired, Cost, Limit};
-use tollgate_core::Ask;
+use tollgate_core::UnitRequest;
 
 use crate::setup::{START_US, ms, scope};
 
@@ -38,7 +38,7 @@ fn expected(limit: &Limit, callers: &[Caller]) -> Vec<Outcome> {
         else {
             return (now_ms, false);
         };
-        let ask = Ask::new(cost);
+        let ask = UnitRequest::new(cost);
         let mut at_ms = line_ms.max(now_ms);
         let at = |at_ms: u64| START_US + at_ms * 1_000;
         let before = limit.peek(&state, at(at_ms), ask);

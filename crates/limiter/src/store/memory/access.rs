@@ -2,7 +2,7 @@
 
 use tollgate_core::store::each;
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, State, Window, WindowPair,
+    Algorithm, Cost, Entry, Fill, Limit, LimitDecision, Log, State, UnitRequest, Window, WindowPair,
 };
 
 use super::scopes::Overflow;
@@ -14,7 +14,13 @@ use crate::receipt::Receipt;
 
 impl Memory {
     /// Decides one request and charges nothing.
-    pub(crate) fn peek(&self, scope: &Scope, key: &[u8], now_us: u64, ask: Ask) -> Decision {
+    pub(crate) fn peek(
+        &self,
+        scope: &Scope,
+        key: &[u8],
+        now_us: u64,
+        ask: UnitRequest,
+    ) -> LimitDecision {
         each!(&scope.limit, own => self.look(
             scope,
             key,

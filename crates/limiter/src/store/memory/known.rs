@@ -4,7 +4,7 @@
 //! from the heap unless there are many limits. [`Memory::together`] tries this path first, and handles all
 //! other cases.
 
-use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
+use tollgate_core::{self as core, CombinedDecision, Intent, Limit, Role, UnitRequest};
 
 use super::budget::Budget;
 use super::lock::Locked;
@@ -26,7 +26,7 @@ impl Memory {
         parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
-    ) -> Option<Together> {
+    ) -> Option<CombinedDecision> {
         debug_assert!(each.is_empty(), "answers of another check");
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
             return None;
@@ -70,7 +70,7 @@ impl Memory {
                 }
             }
         }
-        Some(Together::of(parts.iter().zip(&*each).map(outcome)))
+        Some(CombinedDecision::of(parts.iter().zip(&*each).map(outcome)))
     }
 
     /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
@@ -98,13 +98,13 @@ impl Memory {
     }
 }
 
-fn outcome((part, decision): (&JointPart<'_>, &Decision)) -> core::Part {
+fn outcome((part, decision): (&JointPart<'_>, &Decision)) -> core::DecisionPart {
     let requests_remaining = decision.remaining() / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: *decision.decided(), requests_remaining }
+    core::DecisionPart { role: part.demand.role, decision: *decision.decided(), requests_remaining }
 }
 
 impl JointPart<'_> {
-    fn ask(&self) -> Ask {
+    fn ask(&self) -> UnitRequest {
         self.demand.ask
     }
 }
@@ -117,8 +117,8 @@ impl Shard {
         at: SlotPosition,
         limit: &Limit,
         now_us: u64,
-        ask: Ask,
-    ) -> Option<core::Decision> {
+        ask: UnitRequest,
+    ) -> Option<core::LimitDecision> {
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
         is_later.then(|| slot.peek(limit, logs, now_us, ask))
@@ -133,7 +133,7 @@ impl Shard {
         limit: &Limit,
         budget: &Budget,
         now_us: u64,
-        ask: Ask,
+        ask: UnitRequest,
     ) -> Decision {
         match limit {
             Limit::FixedWindow(limit) => {
@@ -162,7 +162,7 @@ impl Shard {
         limit: &A,
         budget: &Budget,
         now_us: u64,
-        ask: Ask,
+        ask: UnitRequest,
     ) -> Decision {
         // Made where it is charged: copying a decision would wait until its words are written.
         let check = |state: &mut A::State| {

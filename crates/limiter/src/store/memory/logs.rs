@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
+use tollgate_core::store::{LogFastPath, LogStorage, OneChargeLog, ThreeUnitLog};
 use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 
 use super::budget::Budget;
@@ -201,28 +201,30 @@ fn in_slot(words: Words) -> Log {
         Some(few) => few.into(),
         None => {
             let Words([charged_us, at_us, units, _]) = words;
-            BriefLog { charged_us, at_us, units }.into()
+            OneChargeLog { charged_us, at_us, units }.into()
         }
     }
 }
 
 /// Returns the words of a log that fits into a slot.
 pub(super) fn slot_words(log: &Log) -> Option<Words> {
-    log.few().map(few_words).or_else(|| log.brief().map(brief_words))
+    log.as_three_units().map(few_words).or_else(|| log.as_one_charge().map(brief_words))
 }
 
-fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
+fn brief_words(OneChargeLog { charged_us, at_us, units }: OneChargeLog) -> Words {
     Words([charged_us, at_us, units, 0])
 }
 
 #[inline]
-pub(super) fn few(Words([newest_us, earlier_us, oldest_us, mark]): Words) -> Option<FewLog> {
+pub(super) fn few(Words([newest_us, earlier_us, oldest_us, mark]): Words) -> Option<ThreeUnitLog> {
     // OK because numbers are far smaller.
-    (mark >= FEW).then_some(FewLog { at_us: [newest_us, earlier_us, oldest_us] })
+    (mark >= FEW).then_some(ThreeUnitLog { at_us: [newest_us, earlier_us, oldest_us] })
 }
 
 #[inline]
-pub(super) fn few_words(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: FewLog) -> Words {
+pub(super) fn few_words(
+    ThreeUnitLog { at_us: [newest_us, earlier_us, oldest_us] }: ThreeUnitLog,
+) -> Words {
     Words([newest_us, earlier_us, oldest_us, FEW])
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
-use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
+use tollgate_core::{CarryOver, Cost, Limit, MAX_STEP_BACK_US, State, UnitRequest};
 
 use super::budget::Budget;
 use super::identity::{KeyHasher, MAX_SCOPE, ScopeMark};
@@ -238,7 +238,7 @@ impl Overflow {
     /// Whether nothing is spent any more, even if the clock steps back as far as it may.
     pub(super) fn is_dead(&self, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
-        let decision = self.limit.peek(&self.state, then_us, Ask::new(Cost::ONE));
+        let decision = self.limit.peek(&self.state, then_us, UnitRequest::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 

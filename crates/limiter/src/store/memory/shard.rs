@@ -1,7 +1,7 @@
 //! A table and its logs: what one lock protects.
 
 use parking_lot::RwLock;
-use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
+use tollgate_core::{CarryOver, Cost, Limit, State, UnitRequest};
 
 use super::KeyLocation;
 use super::budget::Budget;
@@ -197,7 +197,13 @@ impl Shard {
     }
 
     /// Whether a key would be allowed this request, according to its own state.
-    pub(super) fn admits(&self, place: KeyLocation, limit: &Limit, now_us: u64, ask: Ask) -> bool {
+    pub(super) fn admits(
+        &self,
+        place: KeyLocation,
+        limit: &Limit,
+        now_us: u64,
+        ask: UnitRequest,
+    ) -> bool {
         let slot = self.find(place).map(|at| self.table.slot(at));
         let decision = slot.map(|slot| slot.peek(limit, &self.logs, now_us, ask));
         decision.unwrap_or_else(|| limit.peek(&limit.fresh(), now_us, ask)).is_allowed()

@@ -1,9 +1,9 @@
 //! A key and its state, in 44 bytes.
 
-use tollgate_core::store::{FewLog, LogStorage};
+use tollgate_core::store::{LogStorage, ThreeUnitLog};
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State, Window,
-    WindowPair,
+    Algorithm, Cost, Fill, Level, Limit, LimitDecision, Log, MAX_STEP_BACK_US, State, UnitRequest,
+    Window, WindowPair,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -148,7 +148,7 @@ impl Slot {
     /// back as far as it may.
     pub(super) fn is_dead(&self, limit: &Limit, logs: &Logs, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
-        let decision = self.peek(limit, logs, then_us, Ask::new(Cost::ONE));
+        let decision = self.peek(limit, logs, then_us, UnitRequest::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 
@@ -165,7 +165,13 @@ impl Slot {
 
     /// Decides a request without charging it.
     #[inline]
-    pub(super) fn peek(&self, limit: &Limit, logs: &Logs, now_us: u64, ask: Ask) -> Decision {
+    pub(super) fn peek(
+        &self,
+        limit: &Limit,
+        logs: &Logs,
+        now_us: u64,
+        ask: UnitRequest,
+    ) -> LimitDecision {
         let words = self.state();
         match limit {
             Limit::FixedWindow(limit) => limit.peek(&Window::from(words), now_us, ask),
@@ -260,11 +266,11 @@ macro_rules! usual {
 
 usual!(Window: 2, WindowPair: 3, Fill: 4);
 
-impl InlineState for FewLog {
+impl InlineState for ThreeUnitLog {
     const NUMBERS: usize = 3;
 
     #[inline]
-    fn of(words: Words) -> Option<FewLog> {
+    fn of(words: Words) -> Option<ThreeUnitLog> {
         logs::few(words)
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread;
 
-use tollgate_core::{Cost, Intent, Receipt as Charge, Role, Together};
+use tollgate_core::{ChargeReceipt, CombinedDecision, Cost, Intent, Role};
 
 use super::*;
 use crate::joint::Demand;
@@ -25,19 +25,19 @@ fn named(text: &str) -> Arc<Name> {
     Arc::clone(NAMES.lock().entry(text.to_owned()).or_insert_with(made))
 }
 
-fn ask(units: u64) -> Ask {
-    Ask::new(Cost::new(units).unwrap())
+fn ask(units: u64) -> UnitRequest {
+    UnitRequest::new(Cost::new(units).unwrap())
 }
 
 /// Checks as a limiter does when the cost or the time is set.
-fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
+fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: UnitRequest) -> CheckResult {
     fn decide<A: SlotAlgorithm>(
         (memory, scope): (&Memory, &Scope),
         limit: &A,
         key: &[u8],
         now_us: u64,
-        ask: Ask,
-    ) -> Checked {
+        ask: UnitRequest,
+    ) -> CheckResult {
         let place = memory.place(scope, key);
         let known = memory.check_known(scope, limit, place, now_us, ask);
         known.unwrap_or_else(|| memory.check_any(scope, limit, key, now_us, ask))
@@ -52,7 +52,7 @@ fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Ch
     }
 }
 
-fn refund(memory: &Memory, scope: &Scope, key: &str, now_us: u64, charge: Charge) -> u64 {
+fn refund(memory: &Memory, scope: &Scope, key: &str, now_us: u64, charge: ChargeReceipt) -> u64 {
     let key = key.as_bytes();
     let receipt = Receipt::new(charge, memory.place(scope, key).fingerprint());
     memory.refund(scope, key, now_us, receipt).unwrap()
@@ -109,7 +109,7 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                     demand: Demand {
                         ask,
                         role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
-                        intent: if step % 5 == name as u64 { Intent::Look } else { Intent::Charge },
+                        intent: if step % 5 == name as u64 { Intent::Peek } else { Intent::Charge },
                     },
                 });
                 together(&memory, &parts, now_us);
@@ -199,7 +199,7 @@ fn overflow_state_is_carried_over_to_another_limit() {
         [(&window, 3, 7), (&log, 1, 6), (&log, 1, 5), (&bucket, 1, 4), (&log, 1, 3)]
     {
         let key = format!("key {left}");
-        let Checked { decision, receipt } = check(&memory, scope, &key, NOW_US, ask(units));
+        let CheckResult { decision, receipt } = check(&memory, scope, &key, NOW_US, ask(units));
         assert_eq!(decision.remaining, left, "{}", scope.limit);
         assert_eq!(remaining(&memory, &window, "any", NOW_US), left, "{}", scope.limit);
         assert_eq!(receipt.unwrap().cost().units(), units);
@@ -214,7 +214,7 @@ fn overflow_state_is_carried_over_to_another_limit() {
 }
 
 fn look<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
-    let demand = Demand { intent: Intent::Look, ..Demand::of(ask(units)) };
+    let demand = Demand { intent: Intent::Peek, ..Demand::of(ask(units)) };
     JointPart { scope, key: key.as_bytes(), demand }
 }
 
@@ -222,7 +222,11 @@ fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
     JointPart { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
 }
 
-fn together(memory: &Memory, parts: &[JointPart<'_>], now_us: u64) -> (Together, Vec<Decision>) {
+fn together(
+    memory: &Memory,
+    parts: &[JointPart<'_>],
+    now_us: u64,
+) -> (CombinedDecision, Vec<Decision>) {
     let mut each = Vec::new();
     let together = memory.together(parts, now_us, &mut each);
     (together, each)
@@ -261,12 +265,12 @@ fn fast_path_decides_like_the_slow_path() {
             scope: &scopes[store][random(6, 30 + nth) as usize],
             key: keys[nth as usize % 2].as_bytes(),
             demand: Demand {
-                ask: Ask {
+                ask: UnitRequest {
                     max_wait_us: (random(20, 12) == 0).then_some(100_000),
                     ..ask(1 + random(3, 40 + nth))
                 },
                 role: if random(8, 44 + nth) == 0 { Role::Shadow } else { Role::Enforced },
-                intent: if random(6, 50 + nth) == 0 { Intent::Look } else { Intent::Charge },
+                intent: if random(6, 50 + nth) == 0 { Intent::Peek } else { Intent::Charge },
             },
         };
         let count = 1 + random(4, 60) as u32;

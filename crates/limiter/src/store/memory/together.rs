@@ -4,7 +4,9 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use tollgate_core::{Algorithm, Charge, Checked, Intent, Limit, Role, State, Together, check_all};
+use tollgate_core::{
+    Algorithm, CheckResult, CombinedDecision, Intent, Limit, LimitCheck, Role, State, check_all,
+};
 
 use super::budget::Budget;
 use super::lock::Locked;
@@ -53,7 +55,7 @@ impl Memory {
         parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
-    ) -> Together {
+    ) -> CombinedDecision {
         let known = self.together_if_known(parts, now_us, each);
         known.unwrap_or_else(|| self.together_any(parts, now_us, each))
     }
@@ -64,7 +66,7 @@ impl Memory {
         parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
-    ) -> Together {
+    ) -> CombinedDecision {
         let view = self.view(now_us);
         let held =
             parts.iter().map(|part| JointCharge::new(*part, self.place(part.scope, part.key)));
@@ -80,9 +82,9 @@ impl Memory {
         let first_of = |charge| charge_of.iter().position(|&of| of == charge);
         together.refused_by = together.refused_by.and_then(first_of);
         let answer = |(&charge, part): (&usize, &JointPart<'_>)| {
-            let Checked { decision, receipt } = answers.get_mut(charge)?;
+            let CheckResult { decision, receipt } = answers.get_mut(charge)?;
             let receipt = if part.is_look() { None } else { receipt.take() };
-            let checked = Checked { decision: *decision, receipt };
+            let checked = CheckResult { decision: *decision, receipt };
             Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
@@ -157,36 +159,40 @@ fn merge<'a>(
     (merged, becomes)
 }
 
-fn decide(held: &mut [JointCharge<'_>], now_us: u64, budget: &Budget) -> (Together, Vec<Checked>) {
+fn decide(
+    held: &mut [JointCharge<'_>],
+    now_us: u64,
+    budget: &Budget,
+) -> (CombinedDecision, Vec<CheckResult>) {
     let has_log = held.iter().any(|held| matches!(held.state, State::Log(_)));
     // A request that will be refused changes nothing, not even how a log is stored.
     if has_log && held.iter().all(|held| held.admits(now_us)) {
         held.iter_mut().for_each(|held| held.make_room(now_us, budget));
     }
-    let mut charges: Vec<Charge<'_>> = held
+    let mut charges: Vec<LimitCheck<'_>> = held
         .iter_mut()
         .map(|held| {
             let JointCharge { part, limit, state, .. } = held;
             let Demand { ask, role, intent } = part.demand;
-            Charge::enforced(limit, state, ask).with(role, intent)
+            LimitCheck::enforced(limit, state, ask).with(role, intent)
         })
         .collect();
     let together = check_all(&mut charges, now_us);
-    let decided = |mut charge: Charge<'_>| {
+    let decided = |mut charge: LimitCheck<'_>| {
         let receipt = charge.take_receipt();
-        charge.decision().map(|&decision| Checked { decision, receipt })
+        charge.decision().map(|&decision| CheckResult { decision, receipt })
     };
-    let answers: Vec<Checked> = charges.into_iter().filter_map(decided).collect();
-    let answer = |(held, Checked { decision, receipt }): (&JointCharge<'_>, Checked)| {
+    let answers: Vec<CheckResult> = charges.into_iter().filter_map(decided).collect();
+    let answer = |(held, CheckResult { decision, receipt }): (&JointCharge<'_>, CheckResult)| {
         let decision = held.limit.in_place_of(&held.part.scope.limit, decision);
-        Checked { decision, receipt }
+        CheckResult { decision, receipt }
     };
     (together, held.iter().zip(answers).map(answer).collect())
 }
 
 impl JointPart<'_> {
     fn is_look(&self) -> bool {
-        self.demand.intent == Intent::Look
+        self.demand.intent == Intent::Peek
     }
 }
 
