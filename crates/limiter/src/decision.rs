@@ -12,12 +12,12 @@ use crate::receipt::{Fingerprint, Receipt};
 pub struct Decision {
     decided: tollgate_core::LimitDecision,
     receipt: Option<Receipt>,
-    source: Source,
+    source: DecisionSource,
 }
 
 /// Where a decision comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum DecisionSource {
     /// The store.
     Store,
     /// A refusal by the store, up to a second ago.
@@ -34,12 +34,12 @@ impl Decision {
         fingerprint: Fingerprint,
     ) -> Decision {
         let receipt = receipt.map(|charge| Receipt::new(charge, fingerprint));
-        Decision { decided: decision, receipt, source: Source::Store }
+        Decision { decided: decision, receipt, source: DecisionSource::Store }
     }
 
     /// Returns a decision that charged nothing.
     #[inline]
-    pub fn uncharged(decided: tollgate_core::LimitDecision, source: Source) -> Decision {
+    pub fn uncharged(decided: tollgate_core::LimitDecision, source: DecisionSource) -> Decision {
         Decision { decided, receipt: None, source }
     }
 
@@ -53,18 +53,18 @@ impl Decision {
         Decision { receipt: None, ..*self }
     }
 
-    /// Whether this is a remembered refusal from up to a second ago, for which the store was not asked again.
+    /// Whether this is a remembered refusal from up to a second ago, for which the store was not queried again.
     ///
     /// The time to wait is then that of the refused cost, which may have been lower than this one, and the
     /// remaining units are the units at that time.
     pub fn is_cached(&self) -> bool {
-        self.source == Source::Cache
+        self.source == DecisionSource::Cache
     }
 
     /// Whether the store failed, and [`OnFailure`](crate::OnFailure) decided instead. Such a decision carries
     /// no receipt.
     pub fn is_degraded(&self) -> bool {
-        self.source == Source::Degraded
+        self.source == DecisionSource::Degraded
     }
 
     /// Whether the request is allowed.

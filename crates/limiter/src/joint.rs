@@ -115,7 +115,7 @@ impl JointDecision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The cost, and the longest wait.
-    pub ask: UnitRequest,
+    pub request: UnitRequest,
     /// Whether the limit is enforced, so that it can refuse the request.
     pub role: Role,
     /// Whether the limit is charged.
@@ -124,8 +124,8 @@ pub struct Demand {
 
 impl Demand {
     /// Returns the demand of a plain check: enforced, and charged.
-    pub fn of(ask: UnitRequest) -> Demand {
-        Demand { ask, role: Role::Enforced, intent: Intent::Charge }
+    pub fn of(request: UnitRequest) -> Demand {
+        Demand { request, role: Role::Enforced, intent: Intent::Charge }
     }
 
     /// Whether this one takes precedence, of two parts of one check with the same key: enforced before
@@ -148,10 +148,11 @@ impl Demand {
         } else if self.outranks(&other) {
             return self;
         }
-        let units = self.ask.cost.units().saturating_add(other.ask.cost.units());
+        let units = self.request.cost.units().saturating_add(other.request.cost.units());
         // OK because a sum past the largest cost fits no limit either way.
-        let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.ask.cost);
-        let max_wait_us = [self.ask.max_wait_us, other.ask.max_wait_us].into_iter().flatten().min();
-        Demand { ask: UnitRequest { cost, max_wait_us }, ..self }
+        let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.request.cost);
+        let max_wait_us =
+            [self.request.max_wait_us, other.request.max_wait_us].into_iter().flatten().min();
+        Demand { request: UnitRequest { cost, max_wait_us }, ..self }
     }
 }

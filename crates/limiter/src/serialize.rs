@@ -49,7 +49,7 @@ mod tests {
     use crate::{Limiter, ManualClock};
 
     #[derive(Deserialize)]
-    struct Written {
+    struct ReceiptJson {
         cost: Cost,
         place: ChargePlace,
     }
@@ -74,7 +74,7 @@ mod tests {
         let api = limiter.scope("api", "token-bucket capacity=10 refill=1/d").unwrap();
         let receipt = api.check("a").cost(4).now().unwrap().into_receipt().unwrap();
         let json = serde_json::to_string(&receipt).unwrap();
-        let Written { cost, place } = serde_json::from_str(&json).unwrap();
+        let ReceiptJson { cost, place } = serde_json::from_str(&json).unwrap();
         let again = api.receipt("a", cost, place).unwrap();
         assert_eq!(api.refund_now("a", again).unwrap(), 4);
         assert_eq!(api.peek("a").now().unwrap().remaining(), 10);

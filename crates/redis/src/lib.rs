@@ -68,8 +68,8 @@ use std::time::Duration;
 
 use tollgate_core::{ChargeReceipt, Intent};
 use tollgate_limiter::store::{
-    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
-    RemoteStore, Source, Wake,
+    Call, Charge as StoreCharge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState,
+    RemoteStore, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
@@ -162,14 +162,14 @@ impl RemoteStore for RedisStore {
         }
         if may_be_remembered
             && at_us.is_none()
-            && charge.demand().ask.max_wait_us.is_none()
+            && charge.demand().request.max_wait_us.is_none()
             && let Some(decision) = self.servers.shared().recall(&charge)
         {
-            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
+            return Answer::ready(Ok(Decision::uncharged(decision, DecisionSource::Cache)));
         }
         let unread = match if_unread {
-            IfUnread::Keep => None,
-            IfUnread::Refund(wake) => {
+            UnreadPolicy::Keep => None,
+            UnreadPolicy::Refund(wake) => {
                 Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };

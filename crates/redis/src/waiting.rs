@@ -207,7 +207,7 @@ impl WaitingRequest {
         let Shared { denials, clock, .. } = &*self.shared;
         match (&self.request, reply) {
             (Request::Check { charge, at_us: None }, Some(Reply::Decision(decision)))
-                if !decision.is_allowed() && charge.demand().ask.max_wait_us.is_none() =>
+                if !decision.is_allowed() && charge.demand().request.max_wait_us.is_none() =>
             {
                 denials.remember(charge.asked(), self.since_us, *decision.decided());
             }

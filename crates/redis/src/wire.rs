@@ -51,7 +51,11 @@ impl Charge {
     }
 
     pub(super) fn asked(&self) -> DenialQuery<'_> {
-        DenialQuery { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
+        DenialQuery {
+            key: &self.key,
+            limit: self.limit(),
+            cost: self.demand().request.cost.units(),
+        }
     }
 
     /// Whether it is charged if nothing refuses it, instead of only looked at.
@@ -81,7 +85,7 @@ impl Charge {
 
     /// Returns its part in the decision on several limits. With a longest wait, fewer requests may fit than this says.
     pub(super) fn part(&self, decision: &core::LimitDecision) -> DecisionPart {
-        let requests_remaining = decision.remaining / self.demand().ask.cost.units();
+        let requests_remaining = decision.remaining / self.demand().request.cost.units();
         DecisionPart { role: self.demand().role, decision: *decision, requests_remaining }
     }
 }

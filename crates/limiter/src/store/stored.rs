@@ -6,7 +6,7 @@ use tollgate_core::{
 use tollgate_core::{CheckResult, State, UnitRequest, check_all};
 
 use super::{Charge, KeyState};
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, DecisionSource};
 use crate::joint::{Demand, JointDecision};
 
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
@@ -40,14 +40,14 @@ impl Charge {
     /// must be written back. A peek does not change it.
     pub fn decide(&self, stored: &mut Option<StoredState>, now_us: u64) -> Decision {
         if self.demand().intent == Intent::Peek {
-            return Decision::uncharged(self.look(stored.as_ref(), now_us), Source::Store);
+            return Decision::uncharged(self.peek(stored.as_ref(), now_us), DecisionSource::Store);
         }
-        let mut brought = self.bring(stored.take(), now_us);
-        let ask = self.demand().ask;
+        let mut carried = self.carry_over(stored.take(), now_us);
+        let request = self.demand().request;
         let CheckResult { decision, receipt } =
-            brought.decides.check(&mut brought.state, now_us, ask);
-        let decision = brought.decides.in_place_of(self.limit(), decision);
-        *stored = brought.stored();
+            carried.decides.check(&mut carried.state, now_us, request);
+        let decision = carried.decides.in_place_of(self.limit(), decision);
+        *stored = carried.stored();
         Decision::of_key(CheckResult { decision, receipt }, self.fingerprint())
     }
 
@@ -80,20 +80,20 @@ impl Charge {
         stored: &mut [Option<StoredState>],
         now_us: u64,
     ) -> JointDecision {
-        let mut brought: Vec<BroughtState> = charges
+        let mut carried: Vec<CarriedState> = charges
             .iter()
             .zip(&mut *stored)
             .map(|(charge, stored)| match charge.demand().intent {
-                Intent::Charge => charge.bring(stored.take(), now_us),
-                Intent::Peek => charge.bring(stored.clone(), now_us),
+                Intent::Charge => charge.carry_over(stored.take(), now_us),
+                Intent::Peek => charge.carry_over(stored.clone(), now_us),
             })
             .collect();
         let mut parts: Vec<core::LimitCheck<'_>> = charges
             .iter()
-            .zip(&mut brought)
-            .map(|(charge, BroughtState { decides, state, .. })| {
-                let Demand { ask, role, intent } = *charge.demand();
-                core::LimitCheck::enforced(decides, state, ask).with(role, intent)
+            .zip(&mut carried)
+            .map(|(charge, CarriedState { decides, state, .. })| {
+                let Demand { request, role, intent } = *charge.demand();
+                core::LimitCheck::enforced(decides, state, request).with(role, intent)
             })
             .collect();
         let together = check_all(&mut parts, now_us);
@@ -104,15 +104,15 @@ impl Charge {
                 part.decision().map(|&decision| CheckResult { decision, receipt })
             })
             .collect();
-        let each = charges.iter().zip(&brought).zip(checked);
-        let each = each.map(|((charge, BroughtState { decides, .. }), checked)| {
+        let each = charges.iter().zip(&carried).zip(checked);
+        let each = each.map(|((charge, CarriedState { decides, .. }), checked)| {
             let decision = decides.in_place_of(charge.limit(), checked.decision);
             Decision::of_key(CheckResult { decision, ..checked }, charge.fingerprint())
         });
         let each = each.collect();
-        for ((charge, stored), brought) in charges.iter().zip(stored).zip(brought) {
+        for ((charge, stored), carried) in charges.iter().zip(stored).zip(carried) {
             if charge.demand().intent == Intent::Charge {
-                *stored = brought.stored();
+                *stored = carried.stored();
             }
         }
         JointDecision::new(together, each)
@@ -121,42 +121,44 @@ impl Charge {
     /// Returns a copy of the state of the key, under the limit that decides on it: the answer to
     /// [`RemoteStore::state`](super::RemoteStore::state).
     pub fn key_state(&self, stored: Option<&StoredState>, now_us: u64) -> KeyState {
-        let BroughtState { decides, state, .. } = self.bring(stored.cloned(), now_us);
+        let CarriedState { decides, state, .. } = self.carry_over(stored.cloned(), now_us);
         KeyState { limit: decides, state, now_us }
     }
 
-    fn look(&self, stored: Option<&StoredState>, now_us: u64) -> core::LimitDecision {
-        let ask = self.demand().ask;
+    fn peek(&self, stored: Option<&StoredState>, now_us: u64) -> core::LimitDecision {
+        let request = self.demand().request;
         match stored {
             Some(StoredState { limit, state }) if limit == self.limit() => {
-                limit.peek(state, now_us, ask)
+                limit.peek(state, now_us, request)
             }
             other => {
-                let BroughtState { decides, state, .. } = self.bring(other.cloned(), now_us);
-                decides.in_place_of(self.limit(), decides.peek(&state, now_us, ask))
+                let CarriedState { decides, state, .. } = self.carry_over(other.cloned(), now_us);
+                decides.in_place_of(self.limit(), decides.peek(&state, now_us, request))
             }
         }
     }
 
     /// Carries the state of the key over to the limit of this charge, if possible.
-    fn bring(&self, stored: Option<StoredState>, now_us: u64) -> BroughtState {
-        let (asked, is_new) = (*self.limit(), stored.is_none());
+    fn carry_over(&self, stored: Option<StoredState>, now_us: u64) -> CarriedState {
+        let (requested, is_new) = (*self.limit(), stored.is_none());
         let (under, decides, state) = match stored {
-            None => (asked, asked, asked.fresh()),
-            Some(StoredState { limit, state }) if limit == asked => (asked, asked, state),
+            None => (requested, requested, requested.fresh()),
+            Some(StoredState { limit, state }) if limit == requested => {
+                (requested, requested, state)
+            }
             Some(StoredState { limit: old, state }) => {
-                match asked.carry_over(&old, state, now_us, self.demand().ask.cost) {
-                    CarryOver::Done(state) => (asked, asked, state),
+                match requested.carry_over(&old, state, now_us, self.demand().request.cost) {
+                    CarryOver::Done(state) => (requested, requested, state),
                     CarryOver::Stays { decides, state } => (old, decides, state),
                 }
             }
         };
-        BroughtState { under, decides, state, is_new }
+        CarriedState { under, decides, state, is_new }
     }
 }
 
 /// A state while it is decided on.
-struct BroughtState {
+struct CarriedState {
     /// The limit that the state is kept under.
     under: Limit,
     /// The limit that decides.
@@ -165,10 +167,10 @@ struct BroughtState {
     is_new: bool,
 }
 
-impl BroughtState {
+impl CarriedState {
     /// Returns what is written back; `None` for a new key that was not charged.
     fn stored(self) -> Option<StoredState> {
-        let BroughtState { under, state, is_new, .. } = self;
+        let CarriedState { under, state, is_new, .. } = self;
         (!is_new || state != under.fresh()).then_some(StoredState { limit: under, state })
     }
 }

@@ -176,7 +176,7 @@ fn checked(charge: &Charge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
         }
     };
     let is_charged = decision.is_allowed() && charge.is_charged();
-    let receipt = is_charged.then(|| ChargeReceipt::of(charge.demand().ask.cost, place));
+    let receipt = is_charged.then(|| ChargeReceipt::of(charge.demand().request.cost, place));
     Some(Decision::of_key(CheckResult { decision, receipt }, charge.of.fingerprint()))
 }
 
@@ -189,7 +189,7 @@ fn together(charges: &[Charge], raw: &[RawAnswer], now_us: u64) -> Option<Reply>
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&RawAnswer, &Decision))| {
         let part = charge.part(answer.decided());
-        match charge.demand().ask.max_wait_us {
+        match charge.demand().request.max_wait_us {
             Some(_) => DecisionPart { requests_remaining: raw.fits, ..part },
             None => part,
         }

@@ -49,7 +49,7 @@ impl<'a> Arguments<'a> {
     fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
         let limit = self.intern(charge.limit());
         self.requests.extend_from_slice(&limit.to_le_bytes());
-        put_number(&mut self.requests, charge.demand().ask.cost.units());
+        put_number(&mut self.requests, charge.demand().request.cost.units());
         if !request.is_plain() {
             self.requests.push(request.role(charge));
             let (a, b) = request.numbers(charge);
@@ -90,7 +90,7 @@ impl Request {
     fn is_plain(&self) -> bool {
         match self {
             Request::Check { charge, at_us } => {
-                at_us.is_none() && charge.demand().ask.max_wait_us.is_none()
+                at_us.is_none() && charge.demand().request.max_wait_us.is_none()
             }
             _ => false,
         }
@@ -133,7 +133,7 @@ impl Request {
                 ChargePlace::Entry { at_us } => (at_us, 0),
                 ChargePlace::Bucket { charged, over_us } => (charged, over_us),
             },
-            _ => (charge.demand().ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
+            _ => (charge.demand().request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
         }
     }
 }

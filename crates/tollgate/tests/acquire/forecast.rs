@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Acquired, Cost, Limit};
+use tollgate::{AcquireOutcome, Cost, Limit};
 use tollgate_core::UnitRequest;
 
 use crate::setup::{START_US, ms, scope};
@@ -68,7 +68,7 @@ async fn acquired(limit: &str, callers: Vec<Caller>) -> Vec<Outcome> {
             if let Some(max_wait_ms) = caller.max_wait_ms {
                 acquire = acquire.max_wait(ms(max_wait_ms));
             }
-            let is_admitted = matches!(acquire.await.unwrap(), Acquired::Admitted { .. });
+            let is_admitted = matches!(acquire.await.unwrap(), AcquireOutcome::Admitted { .. });
             (index, (began.elapsed().as_millis() as u64, is_admitted))
         });
         // What is due at this instant goes first.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Acquired, Acquiring, Cost, Limit, Scope};
+use tollgate::{AcquireFuture, AcquireOutcome, Cost, Limit, Scope};
 use tollgate_core::ChargeReceipt;
 use tollgate_core::{State, UnitRequest};
 
@@ -79,7 +79,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 struct Watched<'a> {
     scope: &'a Scope,
     caller: usize,
-    acquiring: Option<Acquiring<'a>>,
+    acquiring: Option<AcquireFuture<'a>>,
     polls_left: u32,
     journal: Journal,
     began: Instant,
@@ -111,7 +111,7 @@ impl Future for Watched<'_> {
             self.note(What::Charged);
         }
         let Poll::Ready(result) = polled else { return Poll::Pending };
-        if let Acquired::Admitted { .. } = result.unwrap() {
+        if let AcquireOutcome::Admitted { .. } = result.unwrap() {
             self.acquiring = None;
             self.note(What::Delivered);
         }
