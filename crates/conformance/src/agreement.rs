@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Charge, Cost, Intent, Limit, MAX_STEP_BACK_US, Role, State, Together as Expected,
-    check_all,
+    CombinedDecision as Expected, Cost, Intent, Limit, LimitCheck, MAX_STEP_BACK_US, Role, State,
+    UnitRequest, check_all,
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
@@ -33,7 +33,7 @@ impl Known {
     fn may_be_forgotten(&mut self, now_us: u64) {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let is_whole = |Walk { limit, state, .. }: &Walk| {
-            limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size()
+            limit.peek(state, then_us, UnitRequest::new(Cost::ONE)).remaining == limit.size()
         };
         let fresh = self.versions[0].limit.fresh();
         if self.versions.iter().any(is_whole)
@@ -78,7 +78,7 @@ enum Request {
 
 fn request() -> impl Strategy<Value = Request> {
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Peek)];
     let others = prop::collection::vec(
         (any::<prop::sample::Index>(), any::<prop::sample::Index>(), (role, intent)),
         0..4,
@@ -158,7 +158,7 @@ impl World {
             Request::Peek => {
                 let answer = scope.peek(key).cost(cost.units()).at_us(now_us).await.unwrap();
                 known.answered(answer.decided(), is_steady, |walk| {
-                    walk.limit.peek(&walk.state, now_us, Ask::new(cost))
+                    walk.limit.peek(&walk.state, now_us, UnitRequest::new(cost))
                 })?;
             }
             Request::Reset => {
@@ -191,7 +191,7 @@ impl World {
                 let (scope, key) = (&self.scopes[scope], &self.keys[key]);
                 let check = match intent {
                     Intent::Charge => scope.check(key),
-                    Intent::Look => scope.peek(key),
+                    Intent::Peek => scope.peek(key),
                 };
                 let check = check.cost(cost.units()).at_us(self.now_us);
                 if role == Role::Shadow { check.shadow() } else { check }
@@ -241,13 +241,13 @@ fn decide_alone(
     cost: Cost,
     intent: Intent,
     charged: bool,
-) -> tollgate_core::Decision {
+) -> tollgate_core::LimitDecision {
     walk.now_us = now_us;
-    if intent == Intent::Look {
-        return walk.limit.peek(&walk.state, now_us, Ask::new(cost));
+    if intent == Intent::Peek {
+        return walk.limit.peek(&walk.state, now_us, UnitRequest::new(cost));
     }
     walk.limit.settle(&mut walk.state, now_us);
-    let peeked = walk.limit.peek(&walk.state, now_us, Ask::new(cost));
+    let peeked = walk.limit.peek(&walk.state, now_us, UnitRequest::new(cost));
     if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
@@ -261,12 +261,12 @@ fn expect(
     scopes: &[Scope],
     states: &mut [State],
     now_us: u64,
-) -> (Expected, Vec<tollgate_core::Decision>) {
-    let mut charges: Vec<Charge<'_>> = parts
+) -> (Expected, Vec<tollgate_core::LimitDecision>) {
+    let mut charges: Vec<LimitCheck<'_>> = parts
         .iter()
         .zip(states)
         .map(|(((scope, _), cost, (role, intent)), state)| {
-            Charge::enforced(scopes[*scope].limit(), state, *cost).with(*role, *intent)
+            LimitCheck::enforced(scopes[*scope].limit(), state, *cost).with(*role, *intent)
         })
         .collect();
     let together = check_all(&mut charges, now_us);
@@ -311,7 +311,7 @@ pub fn every_refund_is_the_algorithms_own(make: Make) {
         let (clock, limiter) = open(make);
         let scope = limiter.scope("random", limit).unwrap();
         let mut walks: Vec<Walk> = keys.iter().map(|_| Walk::new(limit)).collect();
-        let mut receipts: Vec<(usize, Receipt, tollgate_core::Receipt)> = Vec::new();
+        let mut receipts: Vec<(usize, Receipt, tollgate_core::ChargeReceipt)> = Vec::new();
         let mut now_us = trace::START_US;
         for (step, (key, refund)) in steps.iter().zip(refunds) {
             let key = key.index(keys.len());
@@ -334,7 +334,7 @@ pub fn every_refund_is_the_algorithms_own(make: Make) {
                 }
             }
             let peeked = block_on(scope.peek(&keys[key]).into_future()).unwrap();
-            let expected = limit.peek(&walks[key].state, now_us, Ask::new(Cost::ONE));
+            let expected = limit.peek(&walks[key].state, now_us, UnitRequest::new(Cost::ONE));
             prop_assert_eq!(peeked.decided(), &expected);
             let listed = limit.entries(&walks[key].state, now_us);
             let listed: Vec<_> = listed.map(Iterator::collect).unwrap_or_default();
@@ -381,7 +381,7 @@ pub fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
                         let key = (random % KEYS as u64) as usize;
                         let cost = 1 + (random >> 40) % 3;
                         let scope = &scopes[key % scopes.len()];
-                        let ask = Ask::new(Cost::new(cost).unwrap());
+                        let ask = UnitRequest::new(Cost::new(cost).unwrap());
                         let expected = scope.limit().check(&mut states[key], now_us, ask).decision;
                         (key, expected, scope.check(&keys[key]).cost(cost).into_future())
                     })

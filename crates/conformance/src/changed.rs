@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, Entry, Limit};
+use tollgate_core::{Cost, Entry, Limit, UnitRequest};
 use tollgate_limiter::{Limiter, Scope};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open};
@@ -135,7 +135,7 @@ pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
         let mut state = before.limit().fresh();
-        let ask = Ask::new(Cost::new(4).unwrap());
+        let ask = UnitRequest::new(Cost::new(4).unwrap());
         before.limit().check(&mut state, START_US, ask);
         before.check("a").cost(4).await.unwrap();
         let expected = before.limit().check(&mut state, START_US, ask).receipt.unwrap();
@@ -148,7 +148,7 @@ pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make
         clock.advance(Duration::from_millis(500));
         let carried = after.limit().carry_over(before.limit(), state, START_US + S, Cost::ONE);
         let (limit, state) = carried.decides(after.limit());
-        let expected = limit.peek(&state, START_US + S, Ask::new(Cost::ONE));
+        let expected = limit.peek(&state, START_US + S, UnitRequest::new(Cost::ONE));
         assert_eq!(after.peek("a").await.unwrap().decided(), &expected, "{old}, then {new}");
     }
 }
@@ -267,7 +267,7 @@ pub async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
         let mut state = before.limit().fresh();
-        let ask = Ask::new(Cost::new(7).unwrap());
+        let ask = UnitRequest::new(Cost::new(7).unwrap());
         before.limit().check(&mut state, START_US, ask);
         before.check("a").cost(7).await.unwrap();
         let now_us = START_US - 3_600 * S;

@@ -9,8 +9,8 @@ use std::ops::{Deref, DerefMut};
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, CarryOver, Charge, Cost, Decision, Entry, Intent, Limit, MAX_STEP_BACK_US, Role,
-    Together as Expected, check_all,
+    CarryOver, CombinedDecision as Expected, Cost, Entry, Intent, Limit, LimitCheck, LimitDecision,
+    MAX_STEP_BACK_US, Role, UnitRequest, check_all,
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
@@ -60,7 +60,7 @@ impl Known {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let is_whole = |version: &Version| {
             let Walk { limit, state, .. } = &version.walk;
-            limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size()
+            limit.peek(state, then_us, UnitRequest::new(Cost::ONE)).remaining == limit.size()
         };
         let is_fresh = |walk: &Version| walk.state == walk.limit.fresh();
         if self.versions.iter().any(is_whole) && !self.versions.iter().any(is_fresh) {
@@ -119,7 +119,7 @@ enum Request {
 fn request() -> impl Strategy<Value = Request> {
     let index = any::<prop::sample::Index>;
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Peek)];
     let others = prop::collection::vec((index(), index(), (role, intent)), 0..4);
     prop_oneof![
         8 => Just(Request::Check),
@@ -187,7 +187,7 @@ impl World {
                 self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
                     let mut copy = walk.clone();
                     bring(&mut copy, *asked.limit(), now_us, cost);
-                    let decision = copy.limit.peek(&copy.state, now_us, Ask::new(cost));
+                    let decision = copy.limit.peek(&copy.state, now_us, UnitRequest::new(cost));
                     copy.limit.in_place_of(asked.limit(), decision)
                 })?;
             }
@@ -232,7 +232,7 @@ impl World {
         let (charged, key, receipt) = self.receipts.swap_remove(index);
         let scope = if name_of(scope) == name_of(charged) { scope } else { charged };
         let (cost, place) = (receipt.cost(), receipt.place());
-        let charge = || tollgate_core::Receipt::of(cost, place);
+        let charge = || tollgate_core::ChargeReceipt::of(cost, place);
         let (now_us, asked) = (self.now_us, &self.scopes[scope]);
         let back = asked.refund(&self.keys[key], receipt).await.unwrap();
         self.known[name_of(scope)][key].answered(&back, |walk| {
@@ -280,7 +280,7 @@ impl World {
                 let (scope, key) = (&self.scopes[scope], &self.keys[key]);
                 let check = match intent {
                     Intent::Charge => scope.check(key),
-                    Intent::Look => scope.peek(key),
+                    Intent::Peek => scope.peek(key),
                 }
                 .cost(cost.units());
                 if role == Role::Shadow { check.shadow() } else { check }
@@ -289,7 +289,7 @@ impl World {
         let answer = self.limiter.check_all(&checks).await.unwrap();
         drop(checks);
         let combined = summary(&answer);
-        let each: Vec<Decision> = answer.each().iter().map(|each| *each.decided()).collect();
+        let each: Vec<LimitDecision> = answer.each().iter().map(|each| *each.decided()).collect();
         prop_assert_eq!(combined, expected_summary(&self.told(&parts, &each)?));
         for (&((scope, key), ..), decision) in parts.iter().zip(answer.into_each()) {
             self.receipts.extend(decision.into_receipt().map(|receipt| (scope, key, receipt)));
@@ -298,7 +298,7 @@ impl World {
     }
 
     /// Combines the expected parts, keeping the versions of each key that explain the answers.
-    fn told(&mut self, parts: &[Part], each: &[Decision]) -> Result<Expected, TestCaseError> {
+    fn told(&mut self, parts: &[Part], each: &[LimitDecision]) -> Result<Expected, TestCaseError> {
         let now_us = self.now_us;
         let enforced =
             parts.iter().zip(each).filter(|((.., (role, _)), _)| *role == Role::Enforced);
@@ -307,11 +307,11 @@ impl World {
         for (&((scope, key), cost, (_, intent)), decision) in parts.iter().zip(each) {
             let limit = *self.scopes[scope].limit();
             let known = &mut self.known[name_of(scope)][key];
-            if intent == Intent::Look {
+            if intent == Intent::Peek {
                 known.answered(decision, |walk| {
                     let mut copy = walk.clone();
                     bring(&mut copy, limit, now_us, cost);
-                    let decision = copy.limit.peek(&copy.state, now_us, Ask::new(cost));
+                    let decision = copy.limit.peek(&copy.state, now_us, UnitRequest::new(cost));
                     copy.limit.in_place_of(&limit, decision)
                 })?;
                 let mut seen = known.versions[0].clone();
@@ -331,11 +331,11 @@ impl World {
                 decide_alone(walk, cost, is_charged);
             }
         }
-        let mut charges: Vec<Charge<'_>> = parts
+        let mut charges: Vec<LimitCheck<'_>> = parts
             .iter()
             .zip(&mut before)
             .map(|((_, cost, (role, intent)), Version { walk: Walk { limit, state, .. }, .. })| {
-                Charge::enforced(limit, state, *cost).with(*role, *intent)
+                LimitCheck::enforced(limit, state, *cost).with(*role, *intent)
             })
             .collect();
         Ok(check_all(&mut charges, now_us))
@@ -348,10 +348,10 @@ type Part = ((usize, usize), Cost, Manner);
 type Manner = (Role, Intent);
 
 /// One part of a check of several that is charged or not.
-fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> Decision {
+fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> LimitDecision {
     let (limit, now_us) = (walk.limit, walk.now_us);
     limit.settle(&mut walk.state, now_us);
-    let peeked = walk.limit.peek(&walk.state, walk.now_us, Ask::new(cost));
+    let peeked = walk.limit.peek(&walk.state, walk.now_us, UnitRequest::new(cost));
     if is_charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 

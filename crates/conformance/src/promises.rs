@@ -238,7 +238,7 @@ pub async fn the_largest_numbers_are_exact(make: Make) {
             (START_US + 40_000_000_000_000, limit.size()),
             (MAX_TIME_US, limit.size()),
         ] {
-            let ask = tollgate_core::Ask::new(tollgate_core::Cost::new(cost).unwrap());
+            let ask = tollgate_core::UnitRequest::new(tollgate_core::Cost::new(cost).unwrap());
             clock.set_us(at_us);
             let decision = scope.check("a").cost(cost).await.unwrap();
             assert_eq!(*decision.decided(), limit.check(&mut state, at_us, ask).decision, "{text}");

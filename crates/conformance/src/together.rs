@@ -26,8 +26,9 @@ pub fn summary(answer: &JointDecision) -> Summary {
     }
 }
 
-pub fn expected_summary(together: &tollgate_core::Together) -> Summary {
-    let tollgate_core::Together { verdict, refused_by, tightest, reset_after_us } = *together;
+pub fn expected_summary(together: &tollgate_core::CombinedDecision) -> Summary {
+    let tollgate_core::CombinedDecision { verdict, refused_by, tightest, reset_after_us } =
+        *together;
     let own = |own: fn(TightestLimit) -> u64| tightest.map(own);
     let tightest = [own(|it| it.limit), own(|it| it.remaining), own(|it| it.requests_remaining)];
     Summary { verdict, refused_by, tightest, reset_after_us }

@@ -1,7 +1,7 @@
 //! Random traces that seek out the edges: the moment a wait ends, the cost that just fits.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Checked, Cost, Decision, Limit, MAX_UNITS, State};
+use tollgate_core::{CheckResult, Cost, Limit, LimitDecision, MAX_UNITS, State, UnitRequest};
 
 /// Where a trace begins: late enough that its clock can step back by hours.
 pub const START_US: u64 = 1_000_000_000_000_000;
@@ -91,7 +91,7 @@ pub struct Walk {
     pub state: State,
     /// The time of the last request.
     pub now_us: u64,
-    last: Option<Decision>,
+    last: Option<LimitDecision>,
 }
 
 impl Walk {
@@ -136,16 +136,16 @@ impl Walk {
     }
 
     /// Decides one request at the time of the walk, and charges it if it is allowed.
-    pub fn check(&mut self, cost: Cost) -> Checked {
-        let checked = self.limit.check(&mut self.state, self.now_us, Ask::new(cost));
+    pub fn check(&mut self, cost: Cost) -> CheckResult {
+        let checked = self.limit.check(&mut self.state, self.now_us, UnitRequest::new(cost));
         self.last = Some(checked.decision);
         checked
     }
 
     /// Decides a request of `units` that comes `wait_us` later, and charges nothing.
-    pub fn peek_after(&self, wait_us: u64, units: u64) -> Decision {
+    pub fn peek_after(&self, wait_us: u64, units: u64) -> LimitDecision {
         let cost = Cost::new(units).unwrap();
-        self.limit.peek(&self.state, self.now_us + wait_us, Ask::new(cost))
+        self.limit.peek(&self.state, self.now_us + wait_us, UnitRequest::new(cost))
     }
 
     /// Returns the units that remain `wait_us` later.

@@ -27,8 +27,8 @@ local NEVER = math.huge
 
 local max, min = math.max, math.min
 
--- Restarts the state's time if now_us is so far behind that it must be from another clock. Every
--- check does this first. is_restarted says that the state has to be stored even after a refusal.
+-- Restarts the state's time if now_us is so far behind the floor that it must be from another clock.
+-- Every check does this first. is_restarted says that the state has to be stored even after a refusal.
 local function settle(limit, state, now_us)
   local decide = limit.decide
   if decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
@@ -45,7 +45,7 @@ local function verdict(limit, state, standing, cost, max_wait_us)
   return limit.decide.verdict(limit, state, standing, cost, max_wait_us)
 end
 
--- The time until more remains, if it does not follow from reset_after_us; otherwise 0.
+-- The time until more remains, if it cannot be computed from reset_after_us; otherwise 0.
 local function first_back_us(limit, state, standing, max_wait_us)
   local decide = limit.decide
   return decide.first_back_us and decide.first_back_us(limit, state, standing, max_wait_us) or 0
@@ -82,7 +82,7 @@ local algorithm = { check = check }
 -- ---- beyond a check
 
 -- Returns the state to read and its standing. On a new clock the state is a restarted copy.
-local function look(limit, state, now_us)
+local function read_standing(limit, state, now_us)
   now_us = min(now_us, MAX_TIME_US)
   if limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
     state = limit.decide.copy(state)
@@ -91,17 +91,17 @@ local function look(limit, state, now_us)
   return state, limit.decide.standing(limit, state, now_us)
 end
 
-algorithm.look = look
+algorithm.read_standing = read_standing
 
 -- Gives back the part of a charge that still counts at now_us. Returns by how much `remaining` grew.
 -- The charge is identified by its cost and by the place that `check` returned.
 function algorithm.refund(limit, state, now_us, cost, place, place_too)
   now_us = min(now_us, MAX_TIME_US)
   local decide = limit.decide
-  local _, standing = look(limit, state, now_us)
+  local _, standing = read_standing(limit, state, now_us)
   local before = decide.remaining(limit, standing)
   decide.give_back(limit, state, now_us, cost, place, place_too)
-  _, standing = look(limit, state, now_us)
+  _, standing = read_standing(limit, state, now_us)
   return max(decide.remaining(limit, standing) - before, 0)
 end
 
@@ -111,7 +111,7 @@ end
 
 -- Decides one request and charges nothing. Returns the same values as `check`, without the place.
 function algorithm.peek(limit, state, now_us, cost, max_wait_us)
-  local seen, standing = look(limit, state, now_us)
+  local seen, standing = read_standing(limit, state, now_us)
   local is_allowed, delay_us, retry_after_us = verdict(limit, seen, standing, cost, max_wait_us)
   local remaining = limit.decide.remaining(limit, standing, max_wait_us)
   local reset_after_us = limit.decide.reset_after_us(limit, standing)
@@ -121,7 +121,7 @@ end
 
 -- Returns how many requests of this cost fit at now_us, one after the other.
 function algorithm.fits(limit, state, now_us, cost, max_wait_us)
-  local _, standing = look(limit, state, now_us)
+  local _, standing = read_standing(limit, state, now_us)
   local decide = limit.decide
   if decide.fitting then
     return decide.fitting(limit, standing, cost, max_wait_us)
@@ -135,7 +135,7 @@ end
 -- The whole units that are spent at now_us: possibly more than the size, if that was lowered. A
 -- counter's units above 2^53 may round, but not to below 2^53.
 local function spent(limit, state, now_us)
-  local _, standing = look(limit, state, now_us)
+  local _, standing = read_standing(limit, state, now_us)
   return min(limit.decide.spent(standing), TWO_53 - 1)
 end
 
@@ -151,7 +151,7 @@ local function with_size(limit, size)
 end
 
 -- A window of the same kind that is no shorter counts everything that the old one counts.
-local function sees_all_of(limit, old)
+local function counts_all_of(limit, old)
   return limit.decide == old.decide and limit.window_us and limit.window_us >= old.window_us
 end
 
@@ -160,13 +160,13 @@ end
 local function takes_over(limit, old, units, more)
   local are_buckets = limit.decide == old.decide and limit.time_to_full_us
   local must_fit = are_buckets and 0 or more
-  return units + must_fit <= limit.size or sees_all_of(limit, old)
+  return units + must_fit <= limit.size or counts_all_of(limit, old)
 end
 
 -- The state of a key that moves to this limit.
 local function carried(limit, old, state, units, now_us)
   local is_exact = limit.decide == old.decide and not limit.decide.is_coarse
-  if is_exact or sees_all_of(limit, old) then
+  if is_exact or counts_all_of(limit, old) then
     return limit.decide.carry_over(limit, old, state, now_us)
   end
   return limit.decide.after_spending(limit, units, now_us)
@@ -194,16 +194,16 @@ local function come_back_at_last_us(limit, units)
   return last_us or 0
 end
 
--- Returns the first_back_us to report when this limit decided instead of the requested limit `asked`.
--- A client knows only `asked`: if computing from it would give another time until more remains, the
+-- Returns the first_back_us to report when this limit decided instead of the limit `requested`.
+-- A client knows only `requested`: if computing from it would give another time until more remains, the
 -- result is the correct time.
-function algorithm.in_place_of(limit, asked, remaining, reset_after_us, first_back_us)
+function algorithm.in_place_of(limit, requested, remaining, reset_after_us, first_back_us)
   if first_back_us > 0 or remaining >= limit.size then
     return first_back_us
   end
   local others = limit.size - remaining - 1
   local last_us = come_back_at_last_us(limit, others)
-  if max(reset_after_us - come_back_at_last_us(asked, others), 1) == reset_after_us - last_us then
+  if max(reset_after_us - come_back_at_last_us(requested, others), 1) == reset_after_us - last_us then
     return 0
   end
   return reset_after_us - last_us

@@ -17,17 +17,17 @@ pub use fixed_window::{FixedWindow, Window};
 pub use leaky_bucket::{LeakyBucket, Mode};
 pub use sliding_window_counter::{SlidingWindowCounter, WindowPair};
 pub use sliding_window_log::{
-    BriefLog, Entry, FewLog, Log, LogFastPath, LogStamp, LogStorage, SlidingWindowLog,
+    Entry, Log, LogFastPath, LogStamp, LogStorage, OneChargeLog, SlidingWindowLog, ThreeUnitLog,
 };
 pub use token_bucket::TokenBucket;
 
 pub(crate) use decide::Decide;
 pub(crate) use held::BesideHolds;
 
-use crate::decision::{Ask, Checked, Decision, Receipt};
+use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 
-/// The largest step back of the caller's clock for which a key's time stops until the clock has caught up. A larger
-/// step is taken for a new clock.
+/// The largest step back of the caller's clock after which a key's time stands still until the clock has caught up.
+/// A larger step back counts as a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 
 /// The latest time: 2^53 - 1 microseconds, in the year 2255. Later times count as this one.
@@ -36,18 +36,18 @@ pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 /// One rate-limiting algorithm with its numbers, deciding on a key's state.
 ///
 /// Pure: the same state, time and request give the same answer. [`Limit`](crate::Limit) has the
-/// same methods for an algorithm chosen at run time; use this trait where it is known.
+/// same methods for an algorithm chosen at run time; use this trait where the algorithm is known at compile time.
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Window};
+/// use tollgate_core::{Algorithm, Cost, FixedWindow, UnitRequest, Window};
 ///
 /// let limit = FixedWindow::new(2, Duration::from_secs(60))?;
 /// let mut state = Window::default();
-/// let ask = Ask::new(Cost::ONE);
-/// assert_eq!(limit.check(&mut state, 59_000_000, ask).decision.remaining, 1);
-/// assert_eq!(limit.check(&mut state, 59_000_000, ask).decision.remaining, 0);
-/// let refused = limit.check(&mut state, 59_000_000, ask).decision;
+/// let request = UnitRequest::new(Cost::ONE);
+/// assert_eq!(limit.check(&mut state, 59_000_000, request).decision.remaining, 1);
+/// assert_eq!(limit.check(&mut state, 59_000_000, request).decision.remaining, 0);
+/// let refused = limit.check(&mut state, 59_000_000, request).decision;
 /// assert_eq!(refused.retry_after_us(), Some(1_000_000));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -57,20 +57,23 @@ pub trait Algorithm: Decide {
 
     /// Gives back the part of a charge that still counts at `now_us`. Returns by how much `remaining` grew.
     ///
-    /// Afterwards never more remains than if the request had not been made; see
+    /// Afterwards no more remains than if the request had not been made; see
     /// [`Limit::refund`](crate::Limit::refund).
-    fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64 {
+    fn refund(&self, state: &mut Self::State, now_us: u64, receipt: ChargeReceipt) -> u64 {
         let now_us = now_us.min(MAX_TIME_US);
-        let ask = Ask::new(receipt.cost());
+        let request = UnitRequest::new(receipt.cost());
         let remaining = |state: &Self::State| {
-            decide::look(self, state, now_us, |_, standing| self.remaining(standing, ask))
+            decide::read_standing(self, state, now_us, |_, standing| {
+                self.remaining(standing, request)
+            })
         };
         let before = remaining(state);
         self.give_back(state, now_us, receipt);
         remaining(state).saturating_sub(before)
     }
 
-    /// The interval an operator thinks in: the window, or the time in which a bucket that is all spent comes back.
+    /// The interval for which an operator states the limit: the window, or the time in which a bucket that is all
+    /// spent comes back.
     fn interval_us(&self) -> u64;
 
     /// The most units this limit admits in any `interval_us` consecutive microseconds (P11), on a
@@ -83,21 +86,20 @@ pub trait Algorithm: Decide {
     /// Converts a state that a key reached under the `old` numbers to these numbers.
     ///
     /// Spent units stay spent, and count as spent at the latest time that is possible. A bucket's
-    /// level must fit the capacity. Never more remains than for a fresh key. Every state that was reached
+    /// level must fit the capacity. Afterwards no more remains than for a fresh key. Every state that was reached
     /// under other numbers has to be converted; otherwise waits may be inexact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
-    /// The state of a key that has just spent `units`, and nothing before. For a bucket, `units` must be at
+    /// The state of a key that has spent `units` at `now_us`, and nothing before. For a bucket, `units` must be at
     /// most [`size`](Self::size).
     fn after_spending(&self, units: u64, now_us: u64) -> Self::State;
 
     /// The whole units that a key has spent at `now_us`: possibly more than the size, if that was lowered.
     fn spent_at(&self, state: &Self::State, now_us: u64) -> u64 {
-        decide::look(self, state, now_us, |_, standing| self.spent(standing))
+        decide::read_standing(self, state, now_us, |_, standing| self.spent(standing))
     }
 
-    /// Returns the same algorithm with another size to decide by. The size may be out of the range that the
-    /// constructor accepts.
+    /// Returns the same algorithm with another size. The size may be out of the range that the constructor accepts.
     #[must_use]
     fn with_size(&self, size: u64) -> Self
     where
@@ -116,30 +118,31 @@ pub trait Algorithm: Decide {
     /// Decides one request and charges it if it is allowed.
     // Always inlined: copying the decision out of a call's result waits 4 ns for its words to be written.
     #[inline(always)]
-    fn check(&self, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
+    fn check(&self, state: &mut Self::State, now_us: u64, request: UnitRequest) -> CheckResult {
         let now_us = now_us.min(MAX_TIME_US);
         self.settle(state, now_us);
         let standing = self.standing(state, now_us);
-        let verdict = decide::verdict(self, state, &standing, ask);
+        let verdict = decide::verdict(self, state, &standing, request);
         // A single return: with two, the compiler merges the results in memory, which costs 25 instructions.
         let is_allowed = verdict.is_allowed();
-        let standing = if is_allowed { self.charge(state, standing, ask.cost) } else { standing };
-        let decision = decide::decision(self, verdict, state, &standing, ask);
+        let standing =
+            if is_allowed { self.charge(state, standing, request.cost) } else { standing };
+        let decision = decide::decision(self, verdict, state, &standing, request);
         let over_us = now_us.saturating_add(decision.reset_after_us);
-        let receipt = Receipt { cost: ask.cost, place: self.place(&standing, over_us) };
-        Checked { decision, receipt: is_allowed.then_some(receipt) }
+        let receipt = ChargeReceipt { cost: request.cost, place: self.place(&standing, over_us) };
+        CheckResult { decision, receipt: is_allowed.then_some(receipt) }
     }
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are the values before it.
-    fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {
-        decide::look(self, state, now_us, |state, standing| {
-            let verdict = decide::verdict(self, state, standing, ask);
-            decide::decision(self, verdict, state, standing, ask)
+    fn peek(&self, state: &Self::State, now_us: u64, request: UnitRequest) -> LimitDecision {
+        decide::read_standing(self, state, now_us, |state, standing| {
+            let verdict = decide::verdict(self, state, standing, request);
+            decide::decision(self, verdict, state, standing, request)
         })
     }
 
     /// Returns how many requests like this one fit at `now_us`, one after the other.
-    fn fits(&self, state: &Self::State, now_us: u64, ask: Ask) -> u64 {
-        decide::look(self, state, now_us, |_, standing| self.fitting(standing, ask))
+    fn fits(&self, state: &Self::State, now_us: u64, request: UnitRequest) -> u64 {
+        decide::read_standing(self, state, now_us, |_, standing| self.fitting(standing, request))
     }
 }

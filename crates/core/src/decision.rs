@@ -28,7 +28,7 @@ impl Cost {
         }
     }
 
-    /// For units from a cost that was checked before: at least 1, below 2^53.
+    /// Makes a cost of units that were checked before: at least 1, below 2^53.
     pub(crate) const fn of(units: u64) -> Cost {
         Cost(units)
     }
@@ -62,43 +62,43 @@ impl fmt::Display for CostError {
 
 impl core::error::Error for CostError {}
 
-/// One request to a limit: its cost, and the longest delay that the caller accepts.
+/// A request for units of a limit: the cost, and the longest delay that the caller accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// The units it spends.
+pub struct UnitRequest {
+    /// The units that the request spends.
     pub cost: Cost,
-    /// The longest delay the caller accepts from a shaping limit; a longer one is a refusal that
-    /// charges nothing. `None` accepts any.
+    /// The longest delay that the caller accepts from a shaping limit. A limit that would delay the request longer
+    /// refuses it and charges nothing. `None` accepts any delay.
     pub max_wait_us: Option<u64>,
 }
 
-impl Ask {
+impl UnitRequest {
     /// A request of `cost` that accepts any delay.
-    pub const fn new(cost: Cost) -> Ask {
-        Ask { cost, max_wait_us: None }
+    pub const fn new(cost: Cost) -> UnitRequest {
+        UnitRequest { cost, max_wait_us: None }
     }
 
     /// The same request by a caller that waits at most `max_wait_us`.
-    pub const fn within_us(self, max_wait_us: u64) -> Ask {
-        Ask { max_wait_us: Some(max_wait_us), ..self }
+    pub const fn within_us(self, max_wait_us: u64) -> UnitRequest {
+        UnitRequest { max_wait_us: Some(max_wait_us), ..self }
     }
 }
 
-impl From<Cost> for Ask {
-    fn from(cost: Cost) -> Ask {
-        Ask::new(cost)
+impl From<Cost> for UnitRequest {
+    fn from(cost: Cost) -> UnitRequest {
+        UnitRequest::new(cost)
     }
 }
 
-/// Yes or no, and when.
+/// Whether a request is allowed, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may go.
+    /// The request is allowed.
     Allowed {
-        /// How long it should wait before it goes; 0 except from a shaping limit.
+        /// How long the request should wait before it proceeds; 0 except from a shaping limit.
         delay_us: u64,
     },
-    /// The request may not go, and was charged nothing.
+    /// The request is refused, and was charged nothing.
     Denied {
         /// When the same request would be allowed.
         retry: Retry,
@@ -106,12 +106,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the request may go.
+    /// Whether the request is allowed.
     pub const fn is_allowed(self) -> bool {
         matches!(self, Verdict::Allowed { .. })
     }
 
-    /// How long an allowed request should wait before it goes; 0 for a denied one.
+    /// How long an allowed request should wait before it proceeds; 0 for a denied one.
     pub const fn delay_us(self) -> u64 {
         match self {
             Verdict::Allowed { delay_us } => delay_us,
@@ -128,10 +128,10 @@ impl Verdict {
     }
 }
 
-/// When a denied request would be allowed. Ordered: never is the longest wait.
+/// When a denied request would be allowed. Ordered by the wait: `Never` is the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// After exactly this long, nothing else arriving; one microsecond less is too early.
+    /// After exactly this long, if nothing else is charged; one microsecond less is too early.
     AfterUs(u64),
     /// The cost is above the limit: waiting cannot help.
     Never,
@@ -147,25 +147,25 @@ impl Retry {
     }
 }
 
-/// The answer to one request: the verdict, and what remains for the key after it.
+/// A limit's answer to one request: the verdict, and what remains for the key after the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// Yes or no, and when.
+pub struct LimitDecision {
+    /// Whether the request is allowed, and when.
     pub verdict: Verdict,
     /// The limit's size: its `limit` or `capacity`.
     pub limit: u64,
     /// The largest cost that would be allowed at this same instant, for a caller that accepts the same delay.
     pub remaining: u64,
-    /// How long until `remaining == limit` again, nothing else arriving; 0 if it is so already.
+    /// How long until `remaining == limit` again, if nothing else is charged; 0 if they are equal now.
     pub reset_after_us: u64,
-    /// How long until more remains, where that does not follow from `reset_after_us`: for a sliding
-    /// window log or counter that has spent something, and for a shaping limit whose delay is longer
-    /// than the caller accepts. Otherwise 0; [`more_after_us`](Self::more_after_us) works for every limit.
+    /// How long until more remains, if that cannot be computed from `reset_after_us`: under a sliding window log or
+    /// counter that has spent something, and under a shaping limit whose delay is longer than the caller accepts.
+    /// Otherwise 0. [`more_after_us`](Self::more_after_us) gives the time for every limit.
     pub first_back_us: u64,
 }
 
-impl Decision {
-    /// Whether the request may go.
+impl LimitDecision {
+    /// Whether the request is allowed.
     pub const fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
     }
@@ -175,19 +175,19 @@ impl Decision {
         self.verdict.retry_after_us()
     }
 
-    /// How long an allowed request should wait before it goes; 0 for a denied one.
+    /// How long an allowed request should wait before it proceeds; 0 for a denied one.
     pub const fn delay_us(&self) -> u64 {
         self.verdict.delay_us()
     }
 }
 
-/// The result of a check: a [`Decision`], and the receipt of what it charged.
+/// The result of a check: a [`LimitDecision`], and the receipt of what it charged.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// The answer.
-    pub decision: Decision,
+pub struct CheckResult {
+    /// The limit's answer.
+    pub decision: LimitDecision,
     /// The receipt with which the charge can be refunded; `None` when nothing was charged.
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<ChargeReceipt>,
 }
 
 /// The proof of a charge, with its cost and time. A refund needs it, and it is good for one refund.
@@ -195,17 +195,17 @@ pub struct Checked {
 /// Not `Clone`: a refund consumes the receipt. A window's receipt is good only while the window
 /// keeps its length.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct ChargeReceipt {
     pub(crate) cost: Cost,
-    pub(crate) place: Place,
+    pub(crate) place: ChargePlace,
 }
 
-impl Receipt {
+impl ChargeReceipt {
     /// Makes the receipt of a charge that a store made by itself, or reads one back that was stored.
     ///
     /// A made-up receipt can give back what another request was charged.
-    pub const fn of(cost: Cost, place: Place) -> Receipt {
-        Receipt { cost, place }
+    pub const fn of(cost: Cost, place: ChargePlace) -> ChargeReceipt {
+        ChargeReceipt { cost, place }
     }
 
     /// The units that were charged.
@@ -214,31 +214,31 @@ impl Receipt {
     }
 
     /// Where they were charged.
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> ChargePlace {
         self.place
     }
 }
 
-/// Where a charge is in its key's state.
+/// Where in its key's state a charge is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ChargePlace {
     /// In a window.
     Window {
-        /// When it starts.
+        /// When the window starts.
         start_us: u64,
-        /// How long it is.
+        /// How long the window is.
         window_us: u64,
     },
     /// In a log.
     Entry {
-        /// When it was charged.
+        /// When the entry was charged.
         at_us: u64,
     },
     /// In a bucket.
     Bucket {
         /// All units charged up to and including this charge, modulo 2^53.
         charged: u64,
-        /// When nothing of the bucket would be spent any more, as computed at the charge.
+        /// When the bucket would be empty again, computed when the charge was made.
         over_us: u64,
     },
 }

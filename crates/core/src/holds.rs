@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use core::time::Duration;
 
-use crate::decision::{Cost, Decision, Receipt};
+use crate::decision::{ChargeReceipt, Cost, LimitDecision};
 use crate::range::MAX_WINDOW_US;
 
 /// The most holds that one key can have at a time.
@@ -209,7 +209,7 @@ impl core::error::Error for HoldError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveAnswer {
     /// Yes or no, and what remains after it.
-    pub decision: Decision,
+    pub decision: LimitDecision,
     /// The hold, if the reservation was admitted.
     pub hold: Option<HoldReference>,
 }
@@ -218,7 +218,7 @@ pub struct ReserveAnswer {
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettleAnswer {
     /// What remains after it. Allowed if the hold was open.
-    pub decision: Decision,
+    pub decision: LimitDecision,
     /// What became of the hold.
     pub settlement: Settlement,
 }
@@ -235,7 +235,7 @@ pub enum Settlement {
         /// The units that were used beyond the hold and not charged, because more than one whole limit was.
         cut_units: u64,
         /// The receipt of the charge; `None` if nothing was charged.
-        receipt: Option<Receipt>,
+        receipt: Option<ChargeReceipt>,
     },
     /// The hold had ended. Nothing changed.
     Ended(EndedHold),
@@ -245,7 +245,7 @@ pub enum Settlement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendAnswer {
     /// Yes or no, and what remains after it.
-    pub decision: Decision,
+    pub decision: LimitDecision,
     /// What became of the hold.
     pub extension: Extension,
 }

@@ -4,11 +4,11 @@
 //! Unix epoch, and a key's state is a small plain value that the caller keeps.
 //!
 //! ```
-//! use tollgate_core::{Ask, Cost, Limit};
+//! use tollgate_core::{Cost, Limit, UnitRequest};
 //!
 //! let limit: Limit = "sliding-window-counter limit=100 window=60s".parse()?;
 //! let mut state = limit.fresh();
-//! let checked = limit.check(&mut state, 90_000_000, Ask::new(Cost::ONE));
+//! let checked = limit.check(&mut state, 90_000_000, UnitRequest::new(Cost::ONE));
 //! assert_eq!(checked.decision.remaining, 99);
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
@@ -18,7 +18,7 @@
 //! - [`Limit`]: an algorithm with its numbers; parses from and prints to text, and refuses numbers
 //!   that would not be exact.
 //! - [`Algorithm`]: the operations of each algorithm; one file each, the buckets share one implementation.
-//! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
+//! - [`LimitDecision`], [`ChargeReceipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
 //! - [`store`]: for authors of stores: fast paths, logs in few bytes, the algorithms in Lua.
 //!
@@ -27,10 +27,10 @@
 //! | type | form | as JSON |
 //! |---|---|---|
 //! | [`Limit`] | its text | `"token-bucket capacity=60 refill=1/s"` |
-//! | [`Decision`] | fields, named as `tollgate replay` names them | `{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"first_back_us":0}` |
+//! | [`LimitDecision`] | fields, named as `tollgate replay` names them | `{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"first_back_us":0}` |
 //! | [`Verdict`] | three of those fields | `{"allowed":false,"retry_after_us":100000,"delay_us":0}` |
 //! | [`Retry`] | microseconds, or nothing if waiting cannot help | `100000`, `null` |
-//! | [`Receipt`] | a cost and a [`Place`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
+//! | [`ChargeReceipt`] | a cost and a [`ChargePlace`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
 //! | [`Cost`] | a number | `1` |
 //!
 //! Deserialized values are checked like values made in code. A receipt that is made up, or refunded twice, gives back
@@ -42,6 +42,7 @@
 extern crate alloc;
 
 mod algorithm;
+mod check_all;
 mod decision;
 mod holds;
 mod limit;
@@ -51,13 +52,18 @@ mod range;
 #[cfg(feature = "serde")]
 mod serialize;
 pub mod store;
-mod together;
 
 pub use algorithm::{
     Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
     Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
-pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
+pub use check_all::{
+    CombinedDecision, DecisionPart, Intent, LimitCheck, Role, TightestLimit, check_all,
+};
+pub use decision::{
+    ChargePlace, ChargeReceipt, CheckResult, Cost, CostError, LimitDecision, Retry, UnitRequest,
+    Verdict,
+};
 pub use holds::{
     EndedHold, ExtendAnswer, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds,
     MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use,
@@ -67,4 +73,3 @@ pub use parameter::{
     AlgorithmName, Excerpt, LimitError, Notation, Rate, duration_text, parse_duration,
 };
 pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
-pub use together::{Charge, Intent, Part, Role, TightestLimit, Together, check_all};

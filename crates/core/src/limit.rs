@@ -13,7 +13,7 @@ use crate::algorithm::{
     Algorithm, Bucket, BucketKind, Entry, FixedWindow, LeakyBucket, MAX_TIME_US, Mode,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
-use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
+use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision, UnitRequest};
 use crate::parameter::AlgorithmName;
 use crate::range::MAX_UNITS;
 use state::{change, read};
@@ -21,12 +21,12 @@ use state::{change, read};
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///
 /// ```
-/// use tollgate_core::{Ask, Cost, Limit, State};
+/// use tollgate_core::{Cost, Limit, State, UnitRequest};
 ///
 /// let limit: Limit = "token-bucket capacity=10 refill=1/s".parse()?;
 /// let mut state = limit.fresh();
 /// let now_us = 1_700_000_000_000_000;
-/// let checked = limit.check(&mut state, now_us, Ask::new(Cost::new(8)?));
+/// let checked = limit.check(&mut state, now_us, UnitRequest::new(Cost::new(8)?));
 /// assert!(checked.decision.is_allowed());
 /// assert_eq!(checked.decision.remaining, 2);
 /// assert_eq!(checked.decision.reset_after_us, 8_000_000);
@@ -37,9 +37,9 @@ use state::{change, read};
 pub enum Limit {
     /// A counter that starts again at every window.
     FixedWindow(FixedWindow),
-    /// Every charge, for exactly one window.
+    /// A list of the charges; each counts for exactly one window.
     SlidingWindowLog(SlidingWindowLog),
-    /// Two counters that stand in for the log.
+    /// Two counters from which the units of the last window are estimated.
     SlidingWindowCounter(SlidingWindowCounter),
     /// A balance that comes back at a steady rate.
     TokenBucket(TokenBucket),
@@ -54,18 +54,18 @@ pub enum CarryOver {
     Done(State),
     /// The key stays under the old limit for now.
     Stays {
-        /// The old limit at the new one's size, which decides meanwhile.
+        /// The old limit with the size of the new limit, which decides meanwhile.
         decides: Limit,
-        /// The state, as it was.
+        /// The key's state, unchanged.
         state: State,
     },
 }
 
 impl CarryOver {
-    /// Returns the limit that decides a request to the limit `asked`, and the state.
-    pub fn decides(self, asked: &Limit) -> (Limit, State) {
+    /// Returns the limit that decides a request to the limit `requested`, and the state.
+    pub fn decides(self, requested: &Limit) -> (Limit, State) {
         match self {
-            CarryOver::Done(state) => (*asked, state),
+            CarryOver::Done(state) => (*requested, state),
             CarryOver::Stays { decides, state } => (decides, state),
         }
     }
@@ -128,7 +128,7 @@ impl Limit {
         each!(self, limit => limit.size())
     }
 
-    /// Whether it delays requests: a leaky bucket that shapes.
+    /// Whether the limit delays requests: true only for a shaping leaky bucket.
     pub fn is_shaping(&self) -> bool {
         matches!(self, Limit::LeakyBucket(bucket) if bucket.mode() == Mode::Shaping)
     }
@@ -139,21 +139,21 @@ impl Limit {
     }
 
     /// Decides one request and charges it if it is allowed.
-    pub fn check(&self, state: &mut State, now_us: u64, ask: Ask) -> Checked {
-        each!(self, limit => change(limit, state, now_us, |own| limit.check(own, now_us, ask)))
+    pub fn check(&self, state: &mut State, now_us: u64, request: UnitRequest) -> CheckResult {
+        each!(self, limit => change(limit, state, now_us, |own| limit.check(own, now_us, request)))
     }
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are the values before it.
     ///
     /// After the clock stepped back by more than 10 s, the answer is what a check would find; only a
     /// check restarts the key's time.
-    pub fn peek(&self, state: &State, now_us: u64, ask: Ask) -> Decision {
-        each!(self, limit => read(limit, state, now_us, |own| limit.peek(own, now_us, ask)))
+    pub fn peek(&self, state: &State, now_us: u64, request: UnitRequest) -> LimitDecision {
+        each!(self, limit => read(limit, state, now_us, |own| limit.peek(own, now_us, request)))
     }
 
     /// Returns how many requests like this one fit at `now_us`, one after the other.
-    pub fn fits(&self, state: &State, now_us: u64, ask: Ask) -> u64 {
-        each!(self, limit => read(limit, state, now_us, |own| limit.fits(own, now_us, ask)))
+    pub fn fits(&self, state: &State, now_us: u64, request: UnitRequest) -> u64 {
+        each!(self, limit => read(limit, state, now_us, |own| limit.fits(own, now_us, request)))
     }
 
     /// Gives back the part of a charge that still counts at `now_us`. Returns by how much `remaining` grew.
@@ -162,7 +162,7 @@ impl Limit {
     /// request had not been made. It may give back less: from a bucket whose charges are refunded
     /// out of order or whose rate was lowered, and from windows and logs whose clock has restarted
     /// since, or whose window has changed. After a key is reset its receipts are no longer good: drop them.
-    pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
+    pub fn refund(&self, state: &mut State, now_us: u64, receipt: ChargeReceipt) -> u64 {
         each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
     }
 
@@ -183,12 +183,12 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| limit.settle(own, now_us)))
     }
 
-    /// The most it admits over one window, or over the time in which a bucket that is all spent comes back.
+    /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back.
     pub fn bound(&self) -> Bound {
         self.bound_over(each!(self, limit => limit.interval_us()))
     }
 
-    /// The most it admits in any `interval_us` consecutive microseconds.
+    /// The most that the limit admits in any `interval_us` consecutive microseconds.
     pub fn bound_over(&self, interval_us: u64) -> Bound {
         let max_units = each!(self, limit => limit.bound_units(interval_us));
         let formula = each!(self, limit => limit.bound_formula());
@@ -197,7 +197,7 @@ impl Limit {
 
     /// Moves a key from the `old` limit, under which it reached `state`, to this one, for a request of `cost`.
     ///
-    /// Spent units stay spent, as far as that can be expressed under the new limit. Never more remains than
+    /// Spent units stay spent, as far as that can be expressed under the new limit. No more remains than
     /// for a fresh key. Between algorithms, and to a shorter window, all units that are spent at `now_us` count
     /// as spent at `now_us`; the entries of a log keep their times.
     ///
@@ -211,19 +211,19 @@ impl Limit {
     /// count as spent just now.
     ///
     /// ```
-    /// use tollgate_core::{Ask, CarryOver, Cost, Limit};
+    /// use tollgate_core::{CarryOver, Cost, Limit, UnitRequest};
     ///
     /// let (large, small): (Limit, Limit) = (
     ///     "token-bucket capacity=600 refill=10/s".parse()?,
     ///     "token-bucket capacity=60 refill=1/s".parse()?,
     /// );
     /// let mut state = large.fresh();
-    /// large.check(&mut state, 0, Ask::new(Cost::new(600)?));
+    /// large.check(&mut state, 0, UnitRequest::new(Cost::new(600)?));
     /// let CarryOver::Stays { decides, state } = small.carry_over(&large, state, 0, Cost::ONE) else {
     ///     panic!("600 do not fit 60")
     /// };
     /// assert_eq!(decides, "token-bucket capacity=60 refill=10/s".parse()?);
-    /// let refused = decides.peek(&state, 0, Ask::new(Cost::ONE));
+    /// let refused = decides.peek(&state, 0, UnitRequest::new(Cost::ONE));
     /// assert_eq!(refused.retry_after_us(), Some(54_100_000)); // until 59 are left, at 10 a second
     /// let carried = small.carry_over(&large, state, 54_100_000, Cost::ONE);
     /// assert!(matches!(carried, CarryOver::Done(_)));
@@ -243,12 +243,12 @@ impl Limit {
     fn takes_over(&self, old: &Limit, spent: u64, units: u64) -> bool {
         let are_buckets = self.bucket().is_some() && old.bucket().is_some();
         let must_fit = if are_buckets { 0 } else { units };
-        spent.saturating_add(must_fit) <= self.size() || self.sees_all_of(old)
+        spent.saturating_add(must_fit) <= self.size() || self.counts_all_of(old)
     }
 
     /// Whether everything that counts under the `old` limit also counts under this one: both are windows of
     /// the same kind, and this one is no shorter.
-    fn sees_all_of(&self, old: &Limit) -> bool {
+    fn counts_all_of(&self, old: &Limit) -> bool {
         match (self, old) {
             (Limit::FixedWindow(new), Limit::FixedWindow(old)) => {
                 new.window_us() >= old.window_us()
@@ -275,12 +275,12 @@ impl Limit {
             (L::SlidingWindowLog(_), L::SlidingWindowLog(_), S::Log(_)) => state,
             // A longer window also counts units that the old one no longer counted.
             (L::FixedWindow(new), L::FixedWindow(own), &S::Window(window))
-                if self.sees_all_of(old) =>
+                if self.counts_all_of(old) =>
             {
                 new.carry_over(own, window, now_us).into()
             }
             (L::SlidingWindowCounter(new), L::SlidingWindowCounter(own), &S::WindowPair(pair))
-                if self.sees_all_of(old) =>
+                if self.counts_all_of(old) =>
             {
                 new.carry_over(own, pair, now_us).into()
             }
@@ -304,8 +304,7 @@ impl Limit {
         spent.min(MAX_UNITS)
     }
 
-    /// Returns the same limit with another size to decide by. The size may be out of the range that a limit
-    /// accepts.
+    /// Returns the same limit with another size. The size may be out of the range that a limit accepts.
     fn with_size(&self, size: u64) -> Limit {
         each!(self, limit => limit.with_size(size).into())
     }

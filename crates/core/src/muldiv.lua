@@ -16,7 +16,7 @@ local function halves(a)
   return upper, a - upper
 end
 
--- a * b as the nearest double and what that leaves out; together exact.
+-- a * b as the nearest double and the difference to the exact product, which is exact too.
 local function two_product(a, b)
   local product = a * b
   local a_upper, a_lower = halves(a)
@@ -29,7 +29,7 @@ local function muldiv_wide(a, b, divisor)
   local product, left_out = two_product(a, b)
   local quotient = product / divisor
   quotient = quotient - quotient % 1
-  -- Off by two at most, being below 2^53 and twice rounded.
+  -- Off by two at most, because it is below 2^53 and was rounded twice.
   for _ = 1, 3 do
     local taken, taken_left_out = two_product(quotient, divisor)
     -- OK because both differences are exact, and their sum is unless it is beyond 2^53: then it

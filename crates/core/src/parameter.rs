@@ -17,4 +17,4 @@ pub use rate::Rate;
 pub use time::duration_text;
 pub(crate) use time::write_duration;
 pub use value::parse_duration;
-pub(crate) use value::{Given, MAX_TEXT_BYTES, duration, given_rate, units};
+pub(crate) use value::{MAX_TEXT_BYTES, ParameterText, duration, parse_rate, units};

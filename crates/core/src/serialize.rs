@@ -8,7 +8,7 @@ use core::fmt;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::decision::{Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{ChargePlace, ChargeReceipt, Cost, LimitDecision, Retry, Verdict};
 use crate::limit::Limit;
 
 impl Serialize for Limit {
@@ -123,7 +123,7 @@ impl<'de> Deserialize<'de> for Verdict {
     }
 }
 
-/// The fields of a [`Decision`].
+/// The fields of a [`LimitDecision`].
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename = "Decision")]
 struct DecisionFields {
@@ -139,9 +139,9 @@ struct DecisionFields {
     first_back_us: u64,
 }
 
-impl Serialize for Decision {
+impl Serialize for LimitDecision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Decision { verdict, limit, remaining, reset_after_us, first_back_us } = *self;
+        let LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us } = *self;
         let VerdictFields { allowed, retry_after_us, delay_us } = VerdictFields::of(verdict);
         let fields = DecisionFields {
             allowed,
@@ -156,56 +156,56 @@ impl Serialize for Decision {
     }
 }
 
-impl<'de> Deserialize<'de> for Decision {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Decision, D::Error> {
+impl<'de> Deserialize<'de> for LimitDecision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LimitDecision, D::Error> {
         let fields = DecisionFields::deserialize(deserializer)?;
         let DecisionFields { allowed, retry_after_us, delay_us, .. } = fields;
         let verdict = VerdictFields { allowed, retry_after_us, delay_us }.verdict()?;
         let DecisionFields { limit, remaining, reset_after_us, first_back_us, .. } = fields;
-        Ok(Decision { verdict, limit, remaining, reset_after_us, first_back_us })
+        Ok(LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us })
     }
 }
 
-/// The forms of a [`Place`].
+/// The forms of a [`ChargePlace`].
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(remote = "Place", rename = "Place", rename_all = "snake_case")]
+#[serde(remote = "ChargePlace", rename = "Place", rename_all = "snake_case")]
 enum PlaceForms {
     Window { start_us: u64, window_us: u64 },
     Entry { at_us: u64 },
     Bucket { charged: u64, over_us: u64 },
 }
 
-impl Serialize for Place {
+impl Serialize for ChargePlace {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         PlaceForms::serialize(self, serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Place {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Place, D::Error> {
+impl<'de> Deserialize<'de> for ChargePlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ChargePlace, D::Error> {
         PlaceForms::deserialize(deserializer)
     }
 }
 
-/// The fields of a [`Receipt`].
+/// The fields of a [`ChargeReceipt`].
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename = "Receipt")]
 struct ReceiptFields {
     cost: Cost,
-    place: Place,
+    place: ChargePlace,
 }
 
-impl Serialize for Receipt {
+impl Serialize for ChargeReceipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         ReceiptFields { cost: self.cost(), place: self.place() }.serialize(serializer)
     }
 }
 
-/// Reads a stored receipt. As with [`Receipt::of`], a receipt that is made up or refunded twice gives back what other
-/// requests were charged.
-impl<'de> Deserialize<'de> for Receipt {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Receipt, D::Error> {
+/// Reads a stored receipt. As with [`ChargeReceipt::of`], a receipt that is made up or refunded twice gives back what
+/// other requests were charged.
+impl<'de> Deserialize<'de> for ChargeReceipt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ChargeReceipt, D::Error> {
         let ReceiptFields { cost, place } = ReceiptFields::deserialize(deserializer)?;
-        Ok(Receipt::of(cost, place))
+        Ok(ChargeReceipt::of(cost, place))
     }
 }

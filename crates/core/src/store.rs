@@ -8,7 +8,7 @@
 //! |---|---|
 //! | run code on the algorithm's own type, chosen once for a limit | [`each!`] |
 //! | decide the most frequent case in fewer steps | [`FastPath`], for logs also [`LogFastPath`] |
-//! | keep logs in few bytes, and within a budget | [`LogStorage`], [`FewLog`], [`BriefLog`] |
+//! | keep logs in few bytes, and within a budget | [`LogStorage`], [`ThreeUnitLog`], [`OneChargeLog`] |
 //! | decide inside Redis | [`twins`] |
 //! | multiply and divide exactly as the algorithms do | [`muldiv`] |
 
@@ -16,5 +16,7 @@ pub mod twins;
 
 #[doc(inline)]
 pub use crate::__each as each;
-pub use crate::algorithm::{BriefLog, FastPath, FewLog, LogFastPath, LogStamp, LogStorage};
+pub use crate::algorithm::{
+    FastPath, LogFastPath, LogStamp, LogStorage, OneChargeLog, ThreeUnitLog,
+};
 pub use crate::muldiv::muldiv;

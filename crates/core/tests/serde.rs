@@ -5,18 +5,21 @@
 use proptest::prelude::*;
 use serde_json::{Value, from_str, from_value, json, to_value};
 use tollgate_conformance::any;
-use tollgate_core::{Ask, Cost, Decision, Limit, MAX_UNITS, Place, Receipt, Retry, Verdict};
+use tollgate_core::{
+    ChargePlace, ChargeReceipt, Cost, Limit, LimitDecision, MAX_UNITS, Retry, UnitRequest, Verdict,
+};
 
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..20_u64, any::<u64>(), Just(MAX_UNITS), Just(u64::MAX)]
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = ChargePlace> {
     prop_oneof![
         (number(), number())
-            .prop_map(|(start_us, window_us)| Place::Window { start_us, window_us }),
-        number().prop_map(|at_us| Place::Entry { at_us }),
-        (number(), number()).prop_map(|(charged, over_us)| Place::Bucket { charged, over_us }),
+            .prop_map(|(start_us, window_us)| ChargePlace::Window { start_us, window_us }),
+        number().prop_map(|at_us| ChargePlace::Entry { at_us }),
+        (number(), number())
+            .prop_map(|(charged, over_us)| ChargePlace::Bucket { charged, over_us }),
     ]
 }
 
@@ -24,13 +27,13 @@ fn retry() -> impl Strategy<Value = Retry> {
     prop_oneof![number().prop_map(Retry::AfterUs), Just(Retry::Never)]
 }
 
-fn decision() -> impl Strategy<Value = Decision> {
+fn decision() -> impl Strategy<Value = LimitDecision> {
     let verdict = prop_oneof![
         number().prop_map(|delay_us| Verdict::Allowed { delay_us }),
         retry().prop_map(|retry| Verdict::Denied { retry }),
     ];
     (verdict, number(), number(), number(), number()).prop_map(
-        |(verdict, limit, remaining, reset_after_us, first_back_us)| Decision {
+        |(verdict, limit, remaining, reset_after_us, first_back_us)| LimitDecision {
             verdict,
             limit,
             remaining,
@@ -65,15 +68,15 @@ fn limit_is_refused_with_the_same_message_as_its_text() {
 fn decision_has_the_field_names_of_replay() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
-    let allowed = limit.check(&mut state, 0, Ask::new(Cost::ONE)).decision;
+    let allowed = limit.check(&mut state, 0, UnitRequest::new(Cost::ONE)).decision;
     let fields = json!({
         "allowed": true, "limit": 10, "remaining": 9, "retry_after_us": null,
         "reset_after_us": 1_000_000, "delay_us": 0, "first_back_us": 0,
     });
     assert_eq!(to_value(allowed).unwrap(), fields);
-    let denied = limit.check(&mut state, 0, Ask::new(Cost::new(10).unwrap())).decision;
+    let denied = limit.check(&mut state, 0, UnitRequest::new(Cost::new(10).unwrap())).decision;
     assert_eq!(to_value(denied).unwrap()["retry_after_us"], json!(1_000_000));
-    let never = limit.check(&mut state, 0, Ask::new(Cost::new(11).unwrap())).decision;
+    let never = limit.check(&mut state, 0, UnitRequest::new(Cost::new(11).unwrap())).decision;
     assert_eq!(to_value(never).unwrap()["retry_after_us"], Value::Null);
 }
 
@@ -81,8 +84,8 @@ fn decision_has_the_field_names_of_replay() {
 fn line_of_replay_reads_as_a_decision() {
     let line = r#"{"at_us":0,"key":"a","cost":1,"allowed":true,"limit":10,"remaining":9,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0}"#;
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
-    let decision = limit.check(&mut limit.fresh(), 0, Ask::new(Cost::ONE)).decision;
-    assert_eq!(from_str::<Decision>(line).unwrap(), decision);
+    let decision = limit.check(&mut limit.fresh(), 0, UnitRequest::new(Cost::ONE)).decision;
+    assert_eq!(from_str::<LimitDecision>(line).unwrap(), decision);
 }
 
 #[test]
@@ -95,15 +98,18 @@ fn contradicting_verdict_is_refused() {
 
 #[test]
 fn receipt_has_a_cost_and_a_place() {
-    let place = Place::Bucket { charged: 7, over_us: 9 };
-    let receipt = Receipt::of(Cost::ONE, place);
+    let place = ChargePlace::Bucket { charged: 7, over_us: 9 };
+    let receipt = ChargeReceipt::of(Cost::ONE, place);
     let fields = json!({ "cost": 1, "place": { "bucket": { "charged": 7, "over_us": 9 } } });
     assert_eq!(to_value(receipt).unwrap(), fields);
     let window = json!({ "window": { "start_us": 1, "window_us": 2 } });
-    assert_eq!(from_value::<Place>(window).unwrap(), Place::Window { start_us: 1, window_us: 2 });
     assert_eq!(
-        from_value::<Place>(json!({ "entry": { "at_us": 3 } })).unwrap(),
-        Place::Entry { at_us: 3 }
+        from_value::<ChargePlace>(window).unwrap(),
+        ChargePlace::Window { start_us: 1, window_us: 2 }
+    );
+    assert_eq!(
+        from_value::<ChargePlace>(json!({ "entry": { "at_us": 3 } })).unwrap(),
+        ChargePlace::Entry { at_us: 3 }
     );
 }
 
@@ -111,7 +117,7 @@ fn receipt_has_a_cost_and_a_place() {
 fn cost_out_of_range_is_refused() {
     assert_eq!(problem::<Cost>(json!(0)), "cost is 0; use at least 1");
     let fields = json!({ "cost": MAX_UNITS + 1, "place": { "entry": { "at_us": 3 } } });
-    assert!(problem::<Receipt>(fields).starts_with("cost is 9007199254740992; use at most"));
+    assert!(problem::<ChargeReceipt>(fields).starts_with("cost is 9007199254740992; use at most"));
 }
 
 proptest! {
@@ -124,7 +130,7 @@ proptest! {
 
     #[test]
     fn every_decision_comes_back(decision in decision()) {
-        prop_assert_eq!(from_value::<Decision>(to_value(decision).unwrap()).unwrap(), decision);
+        prop_assert_eq!(from_value::<LimitDecision>(to_value(decision).unwrap()).unwrap(), decision);
         let verdict = decision.verdict;
         prop_assert_eq!(from_value::<Verdict>(to_value(verdict).unwrap()).unwrap(), verdict);
     }
@@ -137,7 +143,7 @@ proptest! {
     #[test]
     fn every_receipt_comes_back(cost in 1..=MAX_UNITS, place in place()) {
         let cost = Cost::new(cost).unwrap();
-        let written = to_value(Receipt::of(cost, place)).unwrap();
-        prop_assert_eq!(from_value::<Receipt>(written).unwrap(), Receipt::of(cost, place));
+        let written = to_value(ChargeReceipt::of(cost, place)).unwrap();
+        prop_assert_eq!(from_value::<ChargeReceipt>(written).unwrap(), ChargeReceipt::of(cost, place));
     }
 }

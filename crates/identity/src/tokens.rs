@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tollgate_core::Limit;
 
-use tollgate_limiter::store::Source;
+use tollgate_limiter::store::DecisionSource;
 use tollgate_limiter::{Clock, Decision, Error, Limiter, Scope};
 
 use self::credit::Credit;
@@ -196,7 +196,7 @@ enum TokenVerdict {
     /// It may be good once its key is fetched. Such a request is not refused, because the issuer may be out of reach.
     KeyPending,
     /// Not verified: its address has sent too many bad tokens.
-    Untried(Option<tollgate_core::Decision>),
+    Untried(Option<tollgate_core::LimitDecision>),
 }
 
 /// Returns the keys of a set. A set under a URL is not fetched yet.
@@ -280,7 +280,7 @@ impl Tokens {
             }
             TokenVerdict::Invalid(invalid) => Some(Unwelcome::invalid_token(invalid)),
             TokenVerdict::Untried(Some(decision)) => {
-                let decision = Decision::uncharged(decision, Source::Store);
+                let decision = Decision::uncharged(decision, DecisionSource::Store);
                 Some(Unwelcome::not_verified(self.verifications.clone()?, decision))
             }
         }

@@ -204,7 +204,7 @@ impl<'t> RuleMaker<'t, '_> {
         }
     }
 
-    /// RuleNames the rules of a domain; rules with a name in the file come first.
+    /// Names the rules of a domain; rules with a name in the file come first.
     fn name(&mut self, first: usize) {
         let mut names = RuleNames::default();
         let rules = self.rules.get_mut(first..).unwrap_or_default();

@@ -16,7 +16,7 @@ use tollgate_core::{Cost, CostError};
 use crate::decision::Decision;
 use crate::receipt::Receipt;
 use crate::scope::Scope;
-pub use acquiring::Acquiring;
+pub use acquiring::AcquireFuture;
 pub use gate::Gate;
 
 /// A request that waits until it is admitted; await it.
@@ -28,10 +28,9 @@ pub use gate::Gate;
 /// started with, ahead of later waiters under the new limit. No waiter is refused because of the change, and
 /// none is overtaken.
 ///
-/// Dropping the future at any point leaves the queue, and refunds what was charged and not yet delivered: in
-/// memory at once, on Redis when the server has answered. A place in a shaping limit that has other places
-/// behind it stays spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay
-/// spent on Redis.
+/// Dropping the future at any point leaves the queue, and refunds a charge that was made and not yet delivered: in
+/// memory at once, on Redis when the server has answered. A place in a shaping limit with other places behind it stays
+/// spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay spent on Redis.
 ///
 /// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, waiters
 /// are admitted by this process, under the whole limit: an outage adds at most one burst, and the rate stays
@@ -41,7 +40,7 @@ pub use gate::Gate;
 /// charge that was made without the store cannot be refunded.
 ///
 /// Waiting uses tokio's timers, which have a resolution of 1 ms: a request may be admitted up to 1 ms late,
-/// never early. A request that need not wait takes one check and no timer.
+/// never early. A request that does not have to wait takes one check and no timer.
 ///
 /// # Panics
 ///
@@ -49,7 +48,7 @@ pub use gate::Gate;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Acquired, Clock, Limiter};
+/// use tollgate::{AcquireOutcome, Clock, Limiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,8 +56,8 @@ pub use gate::Gate;
 /// let mail = limiter.scope("mail", "token-bucket capacity=2 refill=1/s")?;
 /// mail.acquire("smtp").cost(2).await?;
 /// match mail.acquire("smtp").max_wait(Duration::from_secs(5)).await? {
-///     Acquired::Admitted { waited, .. } => assert_eq!(waited, Duration::from_secs(1)),
-///     Acquired::Refused { would_wait, .. } => println!("not within 5 s, but {would_wait:?}"),
+///     AcquireOutcome::Admitted { waited, .. } => assert_eq!(waited, Duration::from_secs(1)),
+///     AcquireOutcome::Refused { would_wait, .. } => println!("not within 5 s, but {would_wait:?}"),
 /// }
 /// # Ok(())
 /// # }
@@ -112,18 +111,18 @@ impl<'a> Acquire<'a> {
 }
 
 impl<'a> IntoFuture for Acquire<'a> {
-    type Output = <Acquiring<'a> as Future>::Output;
-    type IntoFuture = Acquiring<'a>;
+    type Output = <AcquireFuture<'a> as Future>::Output;
+    type IntoFuture = AcquireFuture<'a>;
 
-    fn into_future(self) -> Acquiring<'a> {
-        Acquiring::new(self)
+    fn into_future(self) -> AcquireFuture<'a> {
+        AcquireFuture::new(self)
     }
 }
 
 /// The outcome of an [`Acquire`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a refused request must not go"]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// The request may proceed now. It is charged.
     Admitted {
         /// The decision that charged it; its delay has already passed.
@@ -133,8 +132,8 @@ pub enum Acquired {
     },
     /// The request is refused, and charged nothing.
     Refused {
-        /// The decision for its key at that time. It may say that the request is allowed: the waiters ahead
-        /// come first.
+        /// The decision for its key at that time. It may be "allowed", because it does not count the waiters
+        /// ahead.
         decision: Decision,
         /// How long it would have waited in total, at least; `None` if waiting cannot help, because it costs
         /// more than the limit.
@@ -142,24 +141,25 @@ pub enum Acquired {
     },
 }
 
-impl Acquired {
+impl AcquireOutcome {
     /// Whether the request was admitted.
     pub fn is_admitted(&self) -> bool {
-        matches!(self, Acquired::Admitted { .. })
+        matches!(self, AcquireOutcome::Admitted { .. })
     }
 
     /// Returns the decision that charged the request, or the state of its key when it was refused.
     pub fn decision(&self) -> &Decision {
         match self {
-            Acquired::Admitted { decision, .. } | Acquired::Refused { decision, .. } => decision,
+            AcquireOutcome::Admitted { decision, .. }
+            | AcquireOutcome::Refused { decision, .. } => decision,
         }
     }
 
     /// Takes the receipt, with which the charge can be refunded; `None` if the request was refused.
     pub fn into_receipt(self) -> Option<Receipt> {
         match self {
-            Acquired::Admitted { decision, .. } => decision.into_receipt(),
-            Acquired::Refused { .. } => None,
+            AcquireOutcome::Admitted { decision, .. } => decision.into_receipt(),
+            AcquireOutcome::Refused { .. } => None,
         }
     }
 }

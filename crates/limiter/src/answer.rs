@@ -13,7 +13,7 @@ use crate::error::Error;
 /// Redis it is sent. Dropping this does not undo it. A dropped check keeps its charge, unless it is
 /// [`refunded_if_dropped`](crate::Check::refunded_if_dropped).
 ///
-/// Polled again after it was ready, it returns [`Error::AnswerTaken`].
+/// If it is polled again after it was ready, it returns [`Error::AnswerTaken`].
 #[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
     inner: AnswerState<T>,
@@ -22,11 +22,11 @@ pub struct Answer<T> {
 enum AnswerState<T> {
     Ready(Result<T, Error>),
     Unread(UnreadAnswer<T>),
-    Pending(Pending<T>),
+    Pending(PendingAnswer<T>),
     Taken,
 }
 
-type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
+type PendingAnswer<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
 
 impl<T> Answer<T> {
     /// Returns an answer that is ready.
@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Answer<T> {
     }
 }
 
-// OK because nothing in it is ever pinned.
+// OK because no field is ever pinned.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {
@@ -101,11 +101,11 @@ impl<T: fmt::Debug> fmt::Debug for Answer<T> {
 
 /// An answer that is mapped when it is ready. Smaller than an async block, which would hold the answer twice.
 struct MappedAnswer<T, F> {
-    pending: Pending<T>,
+    pending: PendingAnswer<T>,
     change: Option<F>,
 }
 
-// OK because nothing in it is ever pinned.
+// OK because no field is ever pinned.
 impl<T, F> Unpin for MappedAnswer<T, F> {}
 
 impl<T, U, F> Future for MappedAnswer<T, F>
@@ -123,8 +123,8 @@ where
 
 /// An answer that is passed to `undo` if it is dropped before it is read.
 ///
-/// A store sends it to the [`Answer`] of a caller, for example through a channel. Wherever the caller gives
-/// up, even while the answer is in the channel, the answer is undone.
+/// A store sends it to the [`Answer`] of a caller, for example through a channel. If the caller gives up at any point,
+/// even while the answer is in the channel, the answer is undone.
 pub struct UnreadAnswer<T> {
     /// `None` once it has been read.
     answer: Option<T>,

@@ -3,17 +3,17 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
+use tollgate_core::{Cost, CostError, Intent, Limit, Role, UnitRequest};
 
 use crate::answer::Answer;
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, DecisionSource};
 use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::Local;
-use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopePlace, bounded};
+use crate::limiter::MemoryBackend;
+use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopeBackend, bounded};
 use crate::store::memory::{self, SlotAlgorithm};
-use crate::store::{Call, CheckRequest, IfUnread};
+use crate::store::{Call, CheckRequest, UnreadPolicy};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
 ///
@@ -26,7 +26,7 @@ pub struct Check<'a> {
     pub(crate) key: Key<'a>,
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
-    if_dropped: IfDropped,
+    if_dropped: DropPolicy,
     within: Option<Duration>,
     pub(crate) intent: Intent,
     cost: Result<Cost, CostError>,
@@ -35,12 +35,12 @@ pub struct Check<'a> {
 
 /// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfDropped {
+pub(crate) enum DropPolicy {
     Kept,
     Refunded,
-    /// Refunded, for the first waiter of an [`acquire`](Scope::acquire). It reads an answer in memory at
-    /// once; it does not use a remembered refusal, because units may have come back since; and it is decided
-    /// in this process when the store fails, unless a policy was set.
+    /// Refunded; the check is that of the first waiter of an [`acquire`](Scope::acquire). In memory, the waiter reads
+    /// the answer at once. On a remote store, the check is not answered with a remembered refusal, because units may
+    /// have come back since; and if the store fails, it is decided in this process, unless a policy was set.
     RefundedToWaiters,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Check<'a> {
             key,
             role: Role::Enforced,
             at_us: None,
-            if_dropped: IfDropped::Kept,
+            if_dropped: DropPolicy::Kept,
             within: None,
             intent,
             cost: Ok(Cost::ONE),
@@ -79,11 +79,11 @@ impl<'a> Check<'a> {
         Check { role: Role::Shadow, ..self }
     }
 
-    /// Sets the deadline of the caller itself. The store across the network has until 3 ms before that, which
-    /// are left for returning the answer, unless its own deadline is earlier. In a check of several limits,
-    /// the shortest time applies.
+    /// Sets the caller's own deadline. A store across the network must answer 3 ms earlier, so that there is time to
+    /// return the answer, or by its own deadline if that is earlier still. In a check of several limits, the shortest
+    /// time applies.
     ///
-    /// With 3 ms or less the store is not asked, and [`OnFailure`](crate::OnFailure) decides. Where clients
+    /// With 3 ms or less the request is not sent to the store, and [`OnFailure`](crate::OnFailure) decides. If clients
     /// choose this time, make sure that they cannot choose one that short.
     pub fn within(self, time: Duration) -> Check<'a> {
         Check { within: Some(time), ..self }
@@ -102,8 +102,8 @@ impl<'a> Check<'a> {
     /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit comes
     /// back only if it is the last one.
     ///
-    /// On Redis a charge stays spent, until time gives it back, in the following cases. None of them admits
-    /// more than the limit.
+    /// On Redis a charge stays spent until it expires, in the following cases. None of them admits more than the
+    /// limit.
     ///
     /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
     ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
@@ -131,15 +131,15 @@ impl<'a> Check<'a> {
     /// # }
     /// ```
     pub fn refunded_if_dropped(self) -> Check<'a> {
-        Check { if_dropped: IfDropped::Refunded, ..self }
+        Check { if_dropped: DropPolicy::Refunded, ..self }
     }
 
-    /// Makes this the check, or the peek, of the first waiter of an acquire.
+    /// Makes this the check or the peek of the first waiter of an acquire.
     pub(crate) fn for_acquire(self) -> Check<'a> {
-        Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
+        Check { if_dropped: DropPolicy::RefundedToWaiters, ..self }
     }
 
-    /// Decides now, and returns an answer that refunds its charge if it is dropped unread.
+    /// Decides now, and returns an answer that refunds its charge if it is dropped before it is read.
     fn now_or_refunded(&self) -> Answer<Decision> {
         let decision = match self.now() {
             Ok(decision) if decision.receipt().is_some() => decision,
@@ -155,12 +155,12 @@ impl<'a> Check<'a> {
     }
 
     /// Decides without waiting.
-    // Always inlined: the caller's compiler can usually see that this is a plain check.
+    // Always inlined: in the caller, the compiler can usually see that this is a plain check.
     #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
         let scope = self.scope.local()?;
-        if let Intent::Look = self.intent {
-            return self.look(scope);
+        if let Intent::Peek = self.intent {
+            return self.peek_now(scope);
         }
         match &scope.1.limit {
             Limit::FixedWindow(limit) => self.charge(scope, limit),
@@ -187,23 +187,24 @@ impl<'a> Check<'a> {
             (Ok(Cost::ONE), None, None) if key.len() <= MAX_KEY_BYTES => {
                 charge_plainly(scope, limit, key)
             }
-            _ => charge(scope, limit, key, at_us, self.ask()?),
+            _ => charge(scope, limit, key, at_us, self.unit_request()?),
         }
     }
 
-    fn look(&self, (local, kept): LocalScope<'_>) -> Result<Decision, Error> {
-        let now_us = self.at_us.unwrap_or_else(|| local.clock.now_us());
-        let decision = local.memory.peek(kept, self.key.as_bytes(), now_us, self.ask()?);
-        Ok(Decision::uncharged(decision, Source::Store))
+    fn peek_now(&self, (backend, memory_scope): LocalScope<'_>) -> Result<Decision, Error> {
+        let now_us = self.at_us.unwrap_or_else(|| backend.clock.now_us());
+        let decision =
+            backend.memory.peek(memory_scope, self.key.as_bytes(), now_us, self.unit_request()?);
+        Ok(Decision::uncharged(decision, DecisionSource::Store))
     }
 
-    fn ask_remote(&self, scope: &RemoteScope) -> Answer<Decision> {
-        let ask = match self.ask() {
-            Ok(ask) => ask,
+    fn send(&self, scope: &RemoteScope) -> Answer<Decision> {
+        let request = match self.unit_request() {
+            Ok(request) => request,
             Err(error) => return Answer::ready(Err(error)),
         };
         let key = self.key.as_bytes();
-        let is_acquire = self.if_dropped == IfDropped::RefundedToWaiters;
+        let is_acquire = self.if_dropped == DropPolicy::RefundedToWaiters;
         let terms = if is_acquire { scope.terms.of_acquire() } else { scope.terms };
         let terms = terms.bounded(self.within);
         let call = Call {
@@ -211,11 +212,11 @@ impl<'a> Check<'a> {
             deadline: terms.deadline,
             on_failure: terms.policy(),
         };
-        let demand = Demand { ask, role: Role::Enforced, intent: self.intent };
+        let demand = Demand { request, role: Role::Enforced, intent: self.intent };
         let charge = scope.charge(key, demand);
         let if_unread = match (self.intent, self.if_dropped) {
-            (Intent::Look, _) | (_, IfDropped::Kept) => IfUnread::Keep,
-            _ => IfUnread::Refund(self.scope.wake(key)),
+            (Intent::Peek, _) | (_, DropPolicy::Kept) => UnreadPolicy::Keep,
+            _ => UnreadPolicy::Refund(self.scope.wake(key)),
         };
         let may_be_remembered = self.intent == Intent::Charge && !is_acquire;
         let (remote, again) = (scope.remote.clone(), charge.clone());
@@ -225,7 +226,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the shortest deadline of the callers.
-    pub(crate) fn least_time(checks: &[Check<'_>]) -> Option<Duration> {
+    pub(crate) fn shortest_deadline(checks: &[Check<'_>]) -> Option<Duration> {
         checks.iter().filter_map(|check| check.within).min()
     }
 
@@ -245,9 +246,9 @@ impl<'a> Check<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn ask(&self) -> Result<Ask, Error> {
+    pub(crate) fn unit_request(&self) -> Result<UnitRequest, Error> {
         bounded(self.key.as_bytes())?;
-        Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
+        Ok(UnitRequest { cost: self.cost?, max_wait_us: self.max_wait_us })
     }
 }
 
@@ -266,7 +267,7 @@ impl Scope {
 
     /// Decides one request of `key` and charges nothing.
     pub fn peek<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
-        Check::new(self, key.into(), Intent::Look)
+        Check::new(self, key.into(), Intent::Peek)
     }
 }
 
@@ -276,44 +277,44 @@ impl IntoFuture for Check<'_> {
 
     #[inline]
     fn into_future(self) -> Answer<Decision> {
-        match self.scope.place() {
-            ScopePlace::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
+        match self.scope.backend() {
+            ScopeBackend::Memory { .. } if self.if_dropped == DropPolicy::Refunded => {
                 self.now_or_refunded()
             }
-            ScopePlace::Memory { .. } => Answer::ready(self.now()),
-            ScopePlace::Remote(scope) => self.ask_remote(scope),
+            ScopeBackend::Memory { .. } => Answer::ready(self.now()),
+            ScopeBackend::Remote(scope) => self.send(scope),
         }
     }
 }
 
 /// The memory store, and a scope there.
-type LocalScope<'s> = (&'s Local, &'s memory::Scope);
+type LocalScope<'s> = (&'s MemoryBackend, &'s memory::MemoryScope);
 
 /// Charges a cost of 1 at the clock's time, with any delay.
-// Never inlined: each algorithm's copy then writes its decision once, directly to where the caller wants it.
+// Never inlined: the copy of each algorithm then writes its decision only once, directly into the caller's memory.
 #[inline(never)]
 fn charge_plainly<A: SlotAlgorithm>(
-    (local, kept): LocalScope<'_>,
+    (backend, memory_scope): LocalScope<'_>,
     limit: &A,
     key: &[u8],
 ) -> Result<Decision, Error> {
-    Ok(local.memory.check_one(kept, limit, key, &local.clock))
+    Ok(backend.memory.check_one(memory_scope, limit, key, &backend.clock))
 }
 
 #[inline(never)]
 fn charge<A: SlotAlgorithm>(
-    (local, kept): LocalScope<'_>,
+    (backend, memory_scope): LocalScope<'_>,
     limit: &A,
     key: &[u8],
     at_us: Option<u64>,
-    ask: Ask,
+    request: UnitRequest,
 ) -> Result<Decision, Error> {
-    let memory = &local.memory;
-    let place = memory.place(kept, key);
-    let now_us = at_us.unwrap_or_else(|| local.clock.now_us());
-    let checked = match memory.check_known(kept, limit, place, now_us, ask) {
+    let memory = &backend.memory;
+    let place = memory.place(memory_scope, key);
+    let now_us = at_us.unwrap_or_else(|| backend.clock.now_us());
+    let checked = match memory.check_known(memory_scope, limit, place, now_us, request) {
         Some(checked) => checked,
-        None => memory.check_any(kept, limit, key, now_us, ask),
+        None => memory.check_any(memory_scope, limit, key, now_us, request),
     };
     Ok(Decision::of_key(checked, place.fingerprint()))
 }

@@ -11,8 +11,8 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::failure::StoreTerms;
 use crate::joint::{Demand, JointDecision};
-use crate::limiter::{Limiter, Remote, Store};
-use crate::scope::ScopePlace;
+use crate::limiter::{Backend, Limiter, RemoteBackend};
+use crate::scope::ScopeBackend;
 use crate::store::memory;
 use crate::store::{Call, Charge, JointRequest};
 
@@ -20,7 +20,7 @@ impl Limiter {
     /// Decides one request on several limits: all of them are charged, or none is. A
     /// [peek](crate::Scope::peek) among them can refuse the request, and is never charged.
     ///
-    /// CallerParts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
+    /// Parts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
     /// a shadow is not charged. Among equally enforced parts charges come first: a peek next to a charge adds
     /// nothing to the charge, and gets the same decision. The costs of the parts that remain are added, and
     /// decided under the limit of the first of them.
@@ -49,25 +49,29 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check_all_now(&self, checks: &[Check<'_>]) -> Result<JointDecision, Error> {
-        let Store::Memory(local) = self.store() else { return Err(Error::MustWait) };
-        // Pushed one by one to where they stay: `collect` would move them.
+        let Backend::Memory(backend) = self.backend() else { return Err(Error::MustWait) };
+        // Pushed one by one to their final place in memory: `collect` would move them.
         let mut parts = memory::ShortVec::new();
         for check in checks {
             let demand = demand(self, check)?;
-            let ScopePlace::Memory { kept, .. } = check.scope.place() else {
+            let ScopeBackend::Memory { memory_scope, .. } = check.scope.backend() else {
                 return Err(Error::MustWait);
             };
-            parts.push(memory::JointPart { scope: kept, key: check.key.as_bytes(), demand });
+            parts.push(memory::JointPart {
+                scope: memory_scope,
+                key: check.key.as_bytes(),
+                demand,
+            });
         }
-        let now_us = time(checks).unwrap_or_else(|| local.clock.now_us());
+        let now_us = time(checks).unwrap_or_else(|| backend.clock.now_us());
         let mut each = Vec::with_capacity(checks.len());
-        let decided = local.memory.together(&parts, now_us, &mut each);
+        let decided = backend.memory.check_all(&parts, now_us, &mut each);
         Ok(JointDecision::new(decided, each))
     }
 
     /// [`check_all_now`](Self::check_all_now), for any store.
     pub fn check_all(&self, checks: &[Check<'_>]) -> Answer<JointDecision> {
-        let Store::Remote(remote) = self.store() else {
+        let Backend::Remote(remote) = self.backend() else {
             return Answer::ready(self.check_all_now(checks));
         };
         let JoinedCheck { request, parts } = match joined(self, remote, checks) {
@@ -86,14 +90,14 @@ impl Limiter {
     /// Decides many independent requests, each on one or more limits.
     ///
     /// On Redis they are sent in their order, 64 charges at a time, and each of these batches has the
-    /// limiter's deadline or the scopes' own. If any request has [`Check::within`], all of them together have
-    /// that time.
+    /// limiter's deadline or the scopes' own. If any request has [`Check::within`], that is the deadline of the whole
+    /// call.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<JointDecision, Error>>> {
-        let Store::Remote(remote) = self.store() else {
+        let Backend::Remote(remote) = self.backend() else {
             let decide = |checks: &&[Check<'_>]| self.check_all_now(checks);
             return Answer::ready(Ok(requests.iter().map(decide).collect()));
         };
-        let within = requests.iter().filter_map(|checks| Check::least_time(checks)).min();
+        let within = requests.iter().filter_map(|checks| Check::shortest_deadline(checks)).min();
         let joined: Vec<_> = requests.iter().map(|checks| joined(self, remote, checks)).collect();
         let requests = joined.iter().flatten().flatten().map(|joined| joined.request.clone());
         let answer = Arc::clone(&remote.store).batch(requests.collect(), within);
@@ -132,10 +136,10 @@ struct CallerPart {
 }
 
 /// Merges the checks of one key into one charge, under the limit of the part that takes precedence
-/// ([`Demand::outranks`]). `None` if there are no checks.
+/// ([`Demand::outranks`]). Returns `None` if there are no checks.
 fn joined(
     limiter: &Limiter,
-    remote: &Remote,
+    remote: &RemoteBackend,
     checks: &[Check<'_>],
 ) -> Result<Option<JoinedCheck>, Error> {
     let most = remote.store.max_charges();
@@ -147,7 +151,7 @@ fn joined(
     let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
         let demand = demand(limiter, check)?;
-        let ScopePlace::Remote(scope) = check.scope.place() else {
+        let ScopeBackend::Remote(scope) = check.scope.backend() else {
             return Err(Error::DifferentLimiters);
         };
         terms.push((demand.role, scope.terms));
@@ -160,7 +164,7 @@ fn joined(
         }
     }
     let Some(terms) = StoreTerms::of_all(&terms) else { return Ok(None) };
-    let terms = terms.bounded(Check::least_time(checks));
+    let terms = terms.bounded(Check::shortest_deadline(checks));
     let at_us = remote.time(time(checks));
     let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
     Ok(Some(JoinedCheck { request: JointRequest { charges, call }, parts: CallerParts(parts) }))
@@ -187,7 +191,7 @@ impl CallerParts {
             let rest = answer.without_receipt();
             Some(match part.intent {
                 Intent::Charge => mem::replace(answer, rest),
-                Intent::Look => rest,
+                Intent::Peek => rest,
             })
         };
         let each: Option<Vec<Decision>> = self.0.iter().map(own).collect();
@@ -197,10 +201,10 @@ impl CallerParts {
 }
 
 fn empty_decision() -> JointDecision {
-    JointDecision::new(tollgate_core::Together::of([]), Vec::new())
+    JointDecision::new(tollgate_core::CombinedDecision::of([]), Vec::new())
 }
 
-/// Returns the time at which several checks are decided: the first that one of them sets.
+/// Returns the time at which several checks are decided: that of the first check that sets a time.
 fn time(checks: &[Check<'_>]) -> Option<u64> {
     checks.iter().find_map(|check| check.at_us)
 }
@@ -209,5 +213,5 @@ fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
     if !check.scope.limiter().is_same(limiter) {
         return Err(Error::DifferentLimiters);
     }
-    Ok(Demand { ask: check.ask()?, role: check.role, intent: check.intent })
+    Ok(Demand { request: check.unit_request()?, role: check.role, intent: check.intent })
 }

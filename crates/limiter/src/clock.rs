@@ -1,4 +1,4 @@
-//! The source of time: the machine's clock, or a test's.
+//! The source of time: the machine's clock, or a clock that a test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,16 +33,16 @@ struct TimeCounter {
     wall: Arc<WallOffset>,
 }
 
-/// How long the offset between the wall clock and the counter is used before it is read again.
-const LOOKED_AT_US: u64 = 100_000;
+/// How long the offset between the wall clock and the counter is used before it is measured again.
+const WALL_READ_EVERY_US: u64 = 100_000;
 
-/// How far the machine's wall clock is ahead of a counter's time. It is read again every 100 ms, because the
-/// wall clock may be set; reading it takes four times as long as reading the counter.
+/// How far the machine's wall clock is ahead of a counter's time. It is measured again every 100 ms, because the
+/// wall clock may be set; reading the wall clock takes four times as long as reading the counter.
 #[derive(Debug, Default)]
 struct WallOffset {
     /// Wraps around if the wall clock is behind.
     ahead_us: AtomicU64,
-    /// The counter's time at which the wall clock is read again.
+    /// The counter's time at which the offset is measured again.
     due_us: AtomicU64,
 }
 
@@ -51,18 +51,18 @@ impl WallOffset {
     fn at(&self, now_us: u64) -> u64 {
         // The range also covers a counter that was set back, as when a virtual machine is restored.
         let due_us = self.due_us.load(Ordering::Acquire);
-        if !(1..=LOOKED_AT_US).contains(&due_us.wrapping_sub(now_us)) {
-            return self.look(now_us);
+        if !(1..=WALL_READ_EVERY_US).contains(&due_us.wrapping_sub(now_us)) {
+            return self.read_again(now_us);
         }
         now_us.wrapping_add(self.ahead_us.load(Ordering::Relaxed))
     }
 
     #[cold]
-    fn look(&self, now_us: u64) -> u64 {
+    fn read_again(&self, now_us: u64) -> u64 {
         let wall_us = system_us();
         self.ahead_us.store(wall_us.wrapping_sub(now_us), Ordering::Relaxed);
-        // OK because no clock is anywhere near 500,000 years.
-        self.due_us.store(now_us + LOOKED_AT_US, Ordering::Release);
+        // OK because no clock shows a year near 500,000.
+        self.due_us.store(now_us + WALL_READ_EVERY_US, Ordering::Release);
         wall_us
     }
 }

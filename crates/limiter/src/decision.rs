@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Checked, Limit, Verdict};
+use tollgate_core::{CheckResult, Limit, Verdict};
 
 use crate::receipt::{Fingerprint, Receipt};
 
@@ -10,14 +10,14 @@ use crate::receipt::{Fingerprint, Receipt};
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Decision {
-    decided: tollgate_core::Decision,
+    decided: tollgate_core::LimitDecision,
     receipt: Option<Receipt>,
-    source: Source,
+    source: DecisionSource,
 }
 
 /// Where a decision comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum DecisionSource {
     /// The store.
     Store,
     /// A refusal by the store, up to a second ago.
@@ -29,14 +29,17 @@ pub enum Source {
 impl Decision {
     /// Returns the store's decision about a key, with a receipt for that key if it was charged.
     #[inline(always)]
-    pub fn of_key(Checked { decision, receipt }: Checked, fingerprint: Fingerprint) -> Decision {
+    pub fn of_key(
+        CheckResult { decision, receipt }: CheckResult,
+        fingerprint: Fingerprint,
+    ) -> Decision {
         let receipt = receipt.map(|charge| Receipt::new(charge, fingerprint));
-        Decision { decided: decision, receipt, source: Source::Store }
+        Decision { decided: decision, receipt, source: DecisionSource::Store }
     }
 
     /// Returns a decision that charged nothing.
     #[inline]
-    pub fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
+    pub fn uncharged(decided: tollgate_core::LimitDecision, source: DecisionSource) -> Decision {
         Decision { decided, receipt: None, source }
     }
 
@@ -50,18 +53,18 @@ impl Decision {
         Decision { receipt: None, ..*self }
     }
 
-    /// Whether this is a remembered refusal from up to a second ago, for which the store was not asked again.
+    /// Whether this is a remembered refusal from up to a second ago, for which the store was not queried again.
     ///
     /// The time to wait is then that of the refused cost, which may have been lower than this one, and the
     /// remaining units are the units at that time.
     pub fn is_cached(&self) -> bool {
-        self.source == Source::Cache
+        self.source == DecisionSource::Cache
     }
 
     /// Whether the store failed, and [`OnFailure`](crate::OnFailure) decided instead. Such a decision carries
     /// no receipt.
     pub fn is_degraded(&self) -> bool {
-        self.source == Source::Degraded
+        self.source == DecisionSource::Degraded
     }
 
     /// Whether the request is allowed.
@@ -108,7 +111,7 @@ impl Decision {
     }
 
     /// Returns the decision of the algorithm, in microseconds.
-    pub fn decided(&self) -> &tollgate_core::Decision {
+    pub fn decided(&self) -> &tollgate_core::LimitDecision {
         &self.decided
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, Intent, MAX_UNITS, Part, Role, Verdict};
+use tollgate_core::{Cost, DecisionPart, Intent, MAX_UNITS, Role, UnitRequest, Verdict};
 
 use crate::decision::Decision;
 
@@ -11,22 +11,26 @@ use crate::decision::Decision;
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct JointDecision {
-    decided: tollgate_core::Together,
+    decided: tollgate_core::CombinedDecision,
     each: Vec<Decision>,
 }
 
 impl JointDecision {
     /// Returns the joint decision, with the decision of each limit.
     #[inline]
-    pub fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> JointDecision {
+    pub fn new(decided: tollgate_core::CombinedDecision, each: Vec<Decision>) -> JointDecision {
         JointDecision { decided, each }
     }
 
     /// Returns the decision of a single limit on a request that costs `units`.
     pub fn of_one(decision: Decision, units: u64) -> JointDecision {
         let requests_remaining = decision.remaining() / units.max(1);
-        let part = Part { role: Role::Enforced, decision: *decision.decided(), requests_remaining };
-        JointDecision { decided: tollgate_core::Together::of([part]), each: vec![decision] }
+        let part = DecisionPart {
+            role: Role::Enforced,
+            decision: *decision.decided(),
+            requests_remaining,
+        };
+        JointDecision { decided: tollgate_core::CombinedDecision::of([part]), each: vec![decision] }
     }
 
     /// Whether every enforced limit allows the request.
@@ -97,7 +101,7 @@ impl JointDecision {
     }
 
     /// Returns the decision of all limits together, as the algorithms return it.
-    pub fn decided(&self) -> &tollgate_core::Together {
+    pub fn decided(&self) -> &tollgate_core::CombinedDecision {
         &self.decided
     }
 
@@ -111,7 +115,7 @@ impl JointDecision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The cost, and the longest wait.
-    pub ask: Ask,
+    pub request: UnitRequest,
     /// Whether the limit is enforced, so that it can refuse the request.
     pub role: Role,
     /// Whether the limit is charged.
@@ -120,8 +124,8 @@ pub struct Demand {
 
 impl Demand {
     /// Returns the demand of a plain check: enforced, and charged.
-    pub fn of(ask: Ask) -> Demand {
-        Demand { ask, role: Role::Enforced, intent: Intent::Charge }
+    pub fn of(request: UnitRequest) -> Demand {
+        Demand { request, role: Role::Enforced, intent: Intent::Charge }
     }
 
     /// Whether this one takes precedence, of two parts of one check with the same key: enforced before
@@ -144,10 +148,11 @@ impl Demand {
         } else if self.outranks(&other) {
             return self;
         }
-        let units = self.ask.cost.units().saturating_add(other.ask.cost.units());
+        let units = self.request.cost.units().saturating_add(other.request.cost.units());
         // OK because a sum past the largest cost fits no limit either way.
-        let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.ask.cost);
-        let max_wait_us = [self.ask.max_wait_us, other.ask.max_wait_us].into_iter().flatten().min();
-        Demand { ask: Ask { cost, max_wait_us }, ..self }
+        let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.request.cost);
+        let max_wait_us =
+            [self.request.max_wait_us, other.request.max_wait_us].into_iter().flatten().min();
+        Demand { request: UnitRequest { cost, max_wait_us }, ..self }
     }
 }

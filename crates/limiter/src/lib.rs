@@ -35,7 +35,7 @@ mod scope;
 mod serialize;
 pub mod store;
 
-pub use acquire::{Acquire, Acquired, Acquiring, Gate};
+pub use acquire::{Acquire, AcquireFuture, AcquireOutcome, Gate};
 pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use answer::Answer;
 pub use check::Check;

@@ -10,9 +10,9 @@ use crate::error::Error;
 use crate::failure::{OnFailure, StoreTerms};
 use crate::health::Health;
 use crate::joint::JointDecision;
-use crate::names::Names;
+use crate::names::NameRegistry;
 use crate::queues::WaitQueues;
-use crate::store::memory::{CeilingCounts, Memory, Usage};
+use crate::store::memory::{CeilingCounts, MemoryStore, Usage};
 use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 
 /// Decides requests against limits, and keeps what every key has spent. Cheap to clone; clones
@@ -34,8 +34,8 @@ pub struct Limiter {
 }
 
 struct LimiterState {
-    store: Store,
-    names: Names,
+    backend: Backend,
+    names: NameRegistry,
     /// The clock of everything except decisions on a remote store, which has its own clock.
     clock: Clock,
     queues: WaitQueues,
@@ -43,21 +43,21 @@ struct LimiterState {
 
 /// The store of a limiter.
 #[derive(Debug)]
-pub(crate) enum Store {
-    Memory(Arc<Local>),
-    Remote(Arc<Remote>),
+pub(crate) enum Backend {
+    Memory(Arc<MemoryBackend>),
+    Remote(Arc<RemoteBackend>),
 }
 
 /// The memory store, with the clock that it decides at.
 #[derive(Debug)]
-pub(crate) struct Local {
-    pub(crate) memory: Memory,
+pub(crate) struct MemoryBackend {
+    pub(crate) memory: MemoryStore,
     pub(crate) clock: Clock,
 }
 
 /// A store across the network, with what a limiter adds to it.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteBackend {
     pub(crate) store: Arc<dyn RemoteStore>,
     fallback: Arc<Fallback>,
     /// The terms of scopes that set none.
@@ -66,7 +66,7 @@ pub(crate) struct Remote {
     clock: Option<Clock>,
 }
 
-impl Remote {
+impl RemoteBackend {
     /// Returns the time to decide at; `None` for the store's own time.
     pub(crate) fn time(&self, at_us: Option<u64>) -> Option<u64> {
         at_us.or_else(|| self.clock.as_ref().map(Clock::now_us))
@@ -107,7 +107,7 @@ impl Remote {
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
     clock: Option<Clock>,
-    /// `None` removes the ceiling: every key is kept.
+    /// `None` removes the ceiling: every key is memory_scope.
     max_bytes: Option<usize>,
     room_for: usize,
     max_waiting: usize,
@@ -178,11 +178,11 @@ impl Builder {
 
     /// Builds the limiter.
     pub fn build(self) -> Limiter {
-        let memory = Memory::new(self.max_bytes);
+        let memory = MemoryStore::new(self.max_bytes);
         memory.make_room_for(self.room_for);
         let clock = self.clock.unwrap_or_default();
-        let store = Store::Memory(Arc::new(Local { memory, clock: clock.clone() }));
-        Limiter::new(store, clock, self.max_waiting)
+        let backend = Backend::Memory(Arc::new(MemoryBackend { memory, clock: clock.clone() }));
+        Limiter::new(backend, clock, self.max_waiting)
     }
 }
 
@@ -220,8 +220,8 @@ impl RemoteBuilder {
     pub fn build(self) -> Limiter {
         let RemoteBuilder { builder, store, fallback, terms } = self;
         let Builder { clock, max_waiting, .. } = builder;
-        let remote = Remote { store, fallback, terms, clock: clock.clone() };
-        Limiter::new(Store::Remote(Arc::new(remote)), clock.unwrap_or_default(), max_waiting)
+        let remote = RemoteBackend { store, fallback, terms, clock: clock.clone() };
+        Limiter::new(Backend::Remote(Arc::new(remote)), clock.unwrap_or_default(), max_waiting)
     }
 }
 
@@ -236,16 +236,16 @@ impl Limiter {
         Builder { clock: None, max_bytes: Some(64 << 20), room_for: 0, max_waiting: 65_536 }
     }
 
-    fn new(store: Store, clock: Clock, max_waiting: usize) -> Limiter {
-        let (names, queues) = (Names::default(), WaitQueues::new(max_waiting));
-        Limiter { inner: Arc::new(LimiterState { store, names, clock, queues }) }
+    fn new(backend: Backend, clock: Clock, max_waiting: usize) -> Limiter {
+        let (names, queues) = (NameRegistry::default(), WaitQueues::new(max_waiting));
+        Limiter { inner: Arc::new(LimiterState { backend, names, clock, queues }) }
     }
 
-    pub(crate) fn store(&self) -> &Store {
-        &self.inner.store
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.inner.backend
     }
 
-    pub(crate) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &NameRegistry {
         &self.inner.names
     }
 
@@ -271,31 +271,31 @@ impl Limiter {
 
     /// Whether the state is in this process, so that every answer is ready at once.
     pub fn is_local(&self) -> bool {
-        matches!(self.inner.store, Store::Memory(_))
+        matches!(self.inner.backend, Backend::Memory(_))
     }
 
     /// Returns the state of the servers; `None` for a limiter in memory.
     pub fn health(&self) -> Option<Health> {
-        match &self.inner.store {
-            Store::Memory(_) => None,
-            Store::Remote(remote) => Some(remote.store.health()),
+        match &self.inner.backend {
+            Backend::Memory(_) => None,
+            Backend::Remote(remote) => Some(remote.store.health()),
         }
     }
 
     /// Returns what the memory store holds; zeros for a limiter on Redis.
     pub fn usage(&self) -> Usage {
-        match &self.inner.store {
-            Store::Memory(local) => local.memory.usage(),
-            Store::Remote(_) => Usage::default(),
+        match &self.inner.backend {
+            Backend::Memory(backend) => backend.memory.usage(),
+            Backend::Remote(_) => Usage::default(),
         }
     }
 
     /// Returns how often the memory store had no room, since it was made. Unlike [`usage`](Self::usage) this takes no
     /// lock, so a program can call it often.
     pub fn ceiling_counts(&self) -> CeilingCounts {
-        match &self.inner.store {
-            Store::Memory(local) => local.memory.ceiling_counts(),
-            Store::Remote(_) => CeilingCounts::default(),
+        match &self.inner.backend {
+            Backend::Memory(backend) => backend.memory.ceiling_counts(),
+            Backend::Remote(_) => CeilingCounts::default(),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Name {
 
 /// The names of one limiter. A name that is not in use is forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameRegistry {
     registered: RwLock<RegisteredNames>,
 }
 
@@ -67,7 +67,7 @@ impl Default for RegisteredNames {
     }
 }
 
-impl Names {
+impl NameRegistry {
     /// Returns the name with this text, and registers it if it is not in use. The number of names is not
     /// bounded.
     pub(crate) fn get(&self, text: &str, encode: impl FnOnce() -> Box<[u8]>) -> Arc<Name> {
@@ -125,13 +125,13 @@ impl RegisteredNames {
 mod tests {
     use super::*;
 
-    fn plain(names: &Names, text: &str) -> Arc<Name> {
+    fn plain(names: &NameRegistry, text: &str) -> Arc<Name> {
         names.get(text, Box::default)
     }
 
     #[test]
     fn name_keeps_its_number_while_it_is_in_use() {
-        let names = Names::default();
+        let names = NameRegistry::default();
         let api = plain(&names, "api");
         assert_eq!(plain(&names, "api").number(), api.number());
         assert_ne!(plain(&names, "logins").number(), api.number());
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn dropped_names_are_removed() {
-        let names = Names::default();
+        let names = NameRegistry::default();
         let held = plain(&names, "held");
         for nth in 0..10 * FIRST_SWEEP {
             plain(&names, &nth.to_string());
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn names_in_use_are_bounded() {
-        let names = Names::default();
+        let names = NameRegistry::default();
         let bounded = |text: &str| names.get_bounded(text, Box::default);
         let mut held: Vec<_> =
             (0..MAX_NAMES).map(|nth| bounded(&nth.to_string()).unwrap()).collect();

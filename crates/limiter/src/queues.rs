@@ -23,7 +23,8 @@ use crate::error::Error;
 /// Enough that acquires of different keys seldom contend for a lock.
 const SHARDS: usize = 64;
 
-/// The most waiters behind the first one of a key. A forecast walks over them, up to 30 ns each: 0.12 ms.
+/// The most waiters behind the first waiter of a key. A forecast computes the wait of each of them, in at most 30 ns:
+/// 0.12 ms for all.
 const MAX_BEHIND: usize = 4_096;
 
 /// All queues of a limiter.
@@ -46,7 +47,7 @@ pub(crate) struct QueueId {
 
 impl QueueId {
     fn shard(self) -> usize {
-        // OK because only the low bits are wanted.
+        // OK because the low bits suffice.
         self.key as usize % SHARDS
     }
 }
@@ -58,7 +59,7 @@ struct WaitQueue {
     behind: VecDeque<QueuedWaiter>,
 }
 
-/// The charge that a waiter asks for.
+/// The charge that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterCharge {
     /// Each waiter has its own: a queue belongs to one name, under which there may be several limits.
@@ -141,7 +142,7 @@ impl WaitQueues {
         Ok((QueueEntry { queues: self, id, ticket }, position))
     }
 
-    /// Lets the key's first waiter check again at once, because units came back.
+    /// Makes the key's first waiter check again at once, because units came back.
     pub(crate) fn nudge(&self, name: u64, key: &[u8]) {
         // OK because a first waiter that checked before the units came back was counted before it checked,
         // and the store's lock orders the two.
@@ -171,7 +172,8 @@ impl fmt::Debug for WaitQueues {
     }
 }
 
-/// A waiter's place in a queue. Dropping it leaves the queue; if it was the first, the next waiter is woken.
+/// A waiter's entry in a queue. Dropping the entry removes the waiter from the queue; if it was the first, the next
+/// waiter is woken.
 #[derive(Debug)]
 pub(crate) struct QueueEntry<'a> {
     queues: &'a WaitQueues,
@@ -193,17 +195,17 @@ pub(crate) enum QueuePosition {
     },
 }
 
-/// Whether the first waiter may sleep.
+/// What the first waiter does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrontRest {
-    /// Yes, until its time has come or it is woken.
-    Undisturbed,
-    /// No: units came back since it checked.
-    Nudged,
+pub(crate) enum FrontAction {
+    /// It sleeps until its time has come or it is woken.
+    Sleep,
+    /// It checks again, because units came back since it checked.
+    CheckAgain,
 }
 
 impl QueueEntry<'_> {
-    /// Returns this waiter's position. If that is behind others, `waker` is woken when it changes.
+    /// Returns this waiter's position. If other waiters are ahead, `waker` is woken when the position changes.
     pub(crate) fn poll_position(&self, deadline_us: u64, waker: &Waker) -> QueuePosition {
         let _stale;
         let mut shard = self.queues.shards[self.id.shard()].lock();
@@ -218,7 +220,7 @@ impl QueueEntry<'_> {
         QueuePosition::Behind
     }
 
-    /// Returns the charges that the waiters ahead ask for, the first waiter's first.
+    /// Returns the charges of the waiters ahead, the first waiter's first.
     pub(crate) fn charges_ahead(&self) -> Vec<WaiterCharge> {
         let shard = self.queues.shards[self.id.shard()].lock();
         let Some(queue) = shard.get(&self.id) else { return Vec::new() };
@@ -238,14 +240,14 @@ impl QueueEntry<'_> {
 
     /// Records that the first waiter checks again at `due_us`. Waiters whose deadline is earlier are woken,
     /// to learn that they are too late.
-    pub(crate) fn sleep(&self, due_us: u64, waker: &Waker) -> FrontRest {
+    pub(crate) fn sleep(&self, due_us: u64, waker: &Waker) -> FrontAction {
         let mut late = Vec::new();
         let _stale;
         {
             let mut shard = self.queues.shards[self.id.shard()].lock();
-            let Some(queue) = shard.get_mut(&self.id) else { return FrontRest::Nudged };
+            let Some(queue) = shard.get_mut(&self.id) else { return FrontAction::CheckAgain };
             if std::mem::take(&mut queue.front.is_nudged) {
-                return FrontRest::Nudged;
+                return FrontAction::CheckAgain;
             }
             _stale = remember(&mut queue.front.waker, waker);
             if queue.front.due_us != due_us {
@@ -257,7 +259,7 @@ impl QueueEntry<'_> {
             }
         }
         late.into_iter().for_each(Waker::wake);
-        FrontRest::Undisturbed
+        FrontAction::Sleep
     }
 }
 
@@ -268,7 +270,7 @@ impl Drop for QueueEntry<'_> {
     }
 }
 
-/// The wakers of a waiter that left, to be woken and dropped without the lock.
+/// The wakers to wake and to drop after a waiter has left, without the lock.
 #[derive(Debug, Default)]
 struct LeftWakers {
     next: Option<Waker>,

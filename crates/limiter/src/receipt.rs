@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Cost, Place};
+use tollgate_core::{ChargePlace, Cost};
 
 /// The receipt of a charge to one key: needed to refund the charge, and good for one refund.
 ///
@@ -14,7 +14,7 @@ use tollgate_core::{Cost, Place};
 /// length.
 #[derive(PartialEq, Eq)]
 pub struct Receipt {
-    charge: tollgate_core::Receipt,
+    charge: tollgate_core::ChargeReceipt,
     fingerprint: Fingerprint,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for Receipt {
 impl Receipt {
     /// Returns the receipt of a charge to the key with this fingerprint.
     #[inline(always)]
-    pub fn new(charge: tollgate_core::Receipt, fingerprint: Fingerprint) -> Receipt {
+    pub fn new(charge: tollgate_core::ChargeReceipt, fingerprint: Fingerprint) -> Receipt {
         Receipt { charge, fingerprint }
     }
 
@@ -47,18 +47,21 @@ impl Receipt {
     }
 
     /// Returns where in the key's state the units were charged.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ChargePlace {
         self.charge.place()
     }
 
     /// Returns a copy, for a caller that ensures in another way that only one of the two is refunded.
     pub fn copy(&self) -> Receipt {
-        let charge = tollgate_core::Receipt::of(self.charge.cost(), self.charge.place());
+        let charge = tollgate_core::ChargeReceipt::of(self.charge.cost(), self.charge.place());
         Receipt { charge, fingerprint: self.fingerprint }
     }
 
     /// Returns the charge, if this receipt has the fingerprint.
-    pub(crate) fn charge_of(self, fingerprint: Fingerprint) -> Option<tollgate_core::Receipt> {
+    pub(crate) fn charge_of(
+        self,
+        fingerprint: Fingerprint,
+    ) -> Option<tollgate_core::ChargeReceipt> {
         (self.fingerprint == fingerprint).then_some(self.charge)
     }
 }

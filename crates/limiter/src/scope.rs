@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{self as core, Ask, Cost, Entry, Limit, Place as ChargePlace};
+use tollgate_core::{self as core, ChargePlace, Cost, Entry, Limit, UnitRequest};
 
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::failure::{OnFailure, StoreTerms};
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::{Limiter, Local, Remote, Store};
+use crate::limiter::{Backend, Limiter, MemoryBackend, RemoteBackend};
 use crate::names::Name;
 use crate::receipt::{Fingerprint, Receipt};
 use crate::store::memory;
@@ -50,20 +50,20 @@ pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
 #[derive(Clone, Debug)]
 pub struct Scope {
     limiter: Limiter,
-    place: ScopePlace,
+    backend: ScopeBackend,
 }
 
-/// Where the state of a scope's keys is kept.
+/// Where the state of a scope's keys is memory_scope.
 #[derive(Clone, Debug)]
-pub(crate) enum ScopePlace {
-    Memory { local: Arc<Local>, kept: Arc<memory::Scope> },
+pub(crate) enum ScopeBackend {
+    Memory { backend: Arc<MemoryBackend>, memory_scope: Arc<memory::MemoryScope> },
     Remote(Arc<RemoteScope>),
 }
 
 /// A scope on a store across the network.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteScope {
-    pub(crate) remote: Arc<Remote>,
+    pub(crate) remote: Arc<RemoteBackend>,
     name: Arc<Name>,
     limit: Limit,
     pub(crate) terms: StoreTerms,
@@ -76,8 +76,8 @@ impl RemoteScope {
     }
 
     /// Returns a charge of one unit, to identify the key in a request that charges nothing.
-    fn look(&self, key: &[u8]) -> Charge {
-        self.charge(key, Demand::of(Ask::new(Cost::ONE)))
+    fn unit_charge(&self, key: &[u8]) -> Charge {
+        self.charge(key, Demand::of(UnitRequest::new(Cost::ONE)))
     }
 
     /// Returns the time, the deadline and the policy of a request other than a check.
@@ -148,41 +148,42 @@ impl Limiter {
             return Err(Error::NameTooLong { bytes: name.len(), most: MAX_NAME_BYTES });
         }
         let limit = limit.try_into()?;
-        let place = match self.store() {
-            Store::Memory(local) => {
+        let backend = match self.backend() {
+            Backend::Memory(backend) => {
                 let name = self.names().get(name, Box::default);
-                let kept = local.memory.scope_as_of(&name, limit, || local.clock.now_us())?;
-                ScopePlace::Memory { local: Arc::clone(local), kept }
+                let memory_scope =
+                    backend.memory.scope_as_of(&name, limit, || backend.clock.now_us())?;
+                ScopeBackend::Memory { backend: Arc::clone(backend), memory_scope }
             }
-            Store::Remote(remote) => {
+            Backend::Remote(remote) => {
                 let encode = || remote.store.encode_name(name);
                 let name = self.names().get_bounded(name, encode)?;
                 let (remote, terms) = (Arc::clone(remote), remote.terms);
-                ScopePlace::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
+                ScopeBackend::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
             }
         };
-        Ok(Scope { limiter: self.clone(), place })
+        Ok(Scope { limiter: self.clone(), backend })
     }
 }
 
 impl Scope {
     #[inline(always)]
-    pub(crate) fn place(&self) -> &ScopePlace {
-        &self.place
+    pub(crate) fn backend(&self) -> &ScopeBackend {
+        &self.backend
     }
 
     /// Whether the state is in this process, so that every answer is ready at once.
     #[inline(always)]
     pub fn is_local(&self) -> bool {
-        matches!(self.place, ScopePlace::Memory { .. })
+        matches!(self.backend, ScopeBackend::Memory { .. })
     }
 
     /// Returns the memory store and the scope there; an error if the state is on a store across the network.
     #[inline(always)]
-    pub(crate) fn local(&self) -> Result<(&Local, &memory::Scope), Error> {
-        match &self.place {
-            ScopePlace::Memory { local, kept } => Ok((local, kept)),
-            ScopePlace::Remote(_) => Err(Error::MustWait),
+    pub(crate) fn local(&self) -> Result<(&MemoryBackend, &memory::MemoryScope), Error> {
+        match &self.backend {
+            ScopeBackend::Memory { backend, memory_scope } => Ok((backend, memory_scope)),
+            ScopeBackend::Remote(_) => Err(Error::MustWait),
         }
     }
 
@@ -198,23 +199,23 @@ impl Scope {
 
     /// Returns the name.
     pub fn name(&self) -> &str {
-        self.registered().text()
+        self.registered_name().text()
     }
 
     /// Returns the name as it is registered.
-    pub(crate) fn registered(&self) -> &Name {
-        match &self.place {
-            ScopePlace::Memory { kept, .. } => kept.name(),
-            ScopePlace::Remote(scope) => &scope.name,
+    pub(crate) fn registered_name(&self) -> &Name {
+        match &self.backend {
+            ScopeBackend::Memory { memory_scope, .. } => memory_scope.name(),
+            ScopeBackend::Remote(scope) => &scope.name,
         }
     }
 
     /// Returns the limit.
     #[inline]
     pub fn limit(&self) -> &Limit {
-        match &self.place {
-            ScopePlace::Memory { kept, .. } => &kept.limit,
-            ScopePlace::Remote(scope) => &scope.limit,
+        match &self.backend {
+            ScopeBackend::Memory { memory_scope, .. } => &memory_scope.limit,
+            ScopeBackend::Remote(scope) => &scope.limit,
         }
     }
 
@@ -238,7 +239,7 @@ impl Scope {
     }
 
     fn with_terms(mut self, set: impl FnOnce(&mut StoreTerms)) -> Scope {
-        if let ScopePlace::Remote(scope) = &mut self.place {
+        if let ScopeBackend::Remote(scope) = &mut self.backend {
             set(&mut Arc::make_mut(scope).terms);
         }
         self
@@ -274,10 +275,10 @@ impl Scope {
         now_us: u64,
         receipt: Receipt,
     ) -> Result<u64, Error> {
-        let (local, kept) = self.local()?;
+        let (backend, memory_scope) = self.local()?;
         let key = key.into();
         let key = bounded(key.as_bytes())?;
-        let back = local.memory.refund(kept, key, now_us, receipt)?;
+        let back = backend.memory.refund(memory_scope, key, now_us, receipt)?;
         self.wake_waiters(key);
         Ok(back)
     }
@@ -285,7 +286,7 @@ impl Scope {
     /// [`refund_now`](Self::refund_now), for any store.
     pub fn refund<'k>(&self, key: impl Into<Key<'k>>, receipt: Receipt) -> Answer<u64> {
         let key = key.into();
-        let ScopePlace::Remote(scope) = &self.place else {
+        let ScopeBackend::Remote(scope) = &self.backend else {
             return Answer::ready(self.refund_now(key, receipt));
         };
         let key = match bounded(key.as_bytes()) {
@@ -295,7 +296,7 @@ impl Scope {
         let Some(receipt) = receipt.charge_of(self.fingerprint(key)) else {
             return Answer::ready(Err(Error::receipt_mismatch(self.name())));
         };
-        let charge = scope.charge(key, Demand::of(Ask::new(receipt.cost())));
+        let charge = scope.charge(key, Demand::of(UnitRequest::new(receipt.cost())));
         scope.remote.store.refund(charge, receipt, scope.call(), self.wake(key))
     }
 
@@ -312,13 +313,15 @@ impl Scope {
     ) -> Result<Receipt, Error> {
         let key = key.into();
         let key = bounded(key.as_bytes())?;
-        Ok(Receipt::new(core::Receipt::of(cost, place), self.fingerprint(key)))
+        Ok(Receipt::new(core::ChargeReceipt::of(cost, place), self.fingerprint(key)))
     }
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {
-        match &self.place {
-            ScopePlace::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
-            ScopePlace::Remote(scope) => crate::store::fingerprint(&scope.name, key),
+        match &self.backend {
+            ScopeBackend::Memory { backend, memory_scope } => {
+                backend.memory.place(memory_scope, key).fingerprint()
+            }
+            ScopeBackend::Remote(scope) => crate::store::fingerprint(&scope.name, key),
         }
     }
 
@@ -331,10 +334,10 @@ impl Scope {
     /// A receipt from before the reset refunds nothing of a log, and nothing while nothing is spent. If a
     /// window or a bucket would still count its units, the receipt refunds units that were spent since.
     pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
-        let (local, kept) = self.local()?;
+        let (backend, memory_scope) = self.local()?;
         let key = key.into();
         let key = bounded(key.as_bytes())?;
-        local.memory.reset(kept, key);
+        backend.memory.reset(memory_scope, key);
         self.wake_waiters(key);
         Ok(())
     }
@@ -342,11 +345,13 @@ impl Scope {
     /// [`reset_now`](Self::reset_now), for any store.
     pub fn reset<'k>(&self, key: impl Into<Key<'k>>) -> Answer<()> {
         let key = key.into();
-        let ScopePlace::Remote(scope) = &self.place else {
+        let ScopeBackend::Remote(scope) = &self.backend else {
             return Answer::ready(self.reset_now(key));
         };
         match bounded(key.as_bytes()) {
-            Ok(key) => scope.remote.store.reset(scope.look(key), scope.call(), self.wake(key)),
+            Ok(key) => {
+                scope.remote.store.reset(scope.unit_charge(key), scope.call(), self.wake(key))
+            }
             Err(error) => Answer::ready(Err(error)),
         }
     }
@@ -354,16 +359,16 @@ impl Scope {
     /// Returns the charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
     /// sliding window log.
     pub fn entries_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<Vec<Entry>, Error> {
-        let (local, kept) = self.local()?;
+        let (backend, memory_scope) = self.local()?;
         let key = key.into();
         let key = bounded(key.as_bytes())?;
-        Ok(local.memory.entries(kept, key, local.clock.now_us()))
+        Ok(backend.memory.entries(memory_scope, key, backend.clock.now_us()))
     }
 
     /// [`entries_now`](Self::entries_now), for any store.
     pub fn entries<'k>(&self, key: impl Into<Key<'k>>) -> Answer<Vec<Entry>> {
         let key = key.into();
-        let ScopePlace::Remote(scope) = &self.place else {
+        let ScopeBackend::Remote(scope) = &self.backend else {
             return Answer::ready(self.entries_now(key));
         };
         let is_log = matches!(scope.limit, Limit::SlidingWindowLog(_));
@@ -383,19 +388,21 @@ impl Scope {
             Ok(key) => key,
             Err(error) => return Answer::ready(Err(error)),
         };
-        match &self.place {
-            ScopePlace::Memory { local, kept } => {
-                let now_us = local.clock.now_us();
-                let (limit, state) = local.memory.state(kept, key, now_us);
+        match &self.backend {
+            ScopeBackend::Memory { backend, memory_scope } => {
+                let now_us = backend.clock.now_us();
+                let (limit, state) = backend.memory.state(memory_scope, key, now_us);
                 Answer::ready(Ok(KeyState { limit, state, now_us }))
             }
-            ScopePlace::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
+            ScopeBackend::Remote(scope) => {
+                scope.remote.store.state(scope.unit_charge(key), scope.call())
+            }
         }
     }
 
     /// Wakes the first waiter of a key, which checks again: units came back.
     pub fn wake_waiters(&self, key: &[u8]) {
-        self.limiter.queues().nudge(self.registered().number(), key);
+        self.limiter.queues().nudge(self.registered_name().number(), key);
     }
 
     /// Returns a function that wakes the first waiter of a key, for the store to call once units are back.
@@ -406,9 +413,9 @@ impl Scope {
 
     /// Whether a check is an error when the store fails to decide it.
     pub(crate) fn fails_closed(&self) -> bool {
-        match &self.place {
-            ScopePlace::Memory { .. } => true,
-            ScopePlace::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
+        match &self.backend {
+            ScopeBackend::Memory { .. } => true,
+            ScopeBackend::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
         }
     }
 }

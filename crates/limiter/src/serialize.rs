@@ -2,15 +2,15 @@
 //!
 //! Both are serialised and not deserialised. A receipt belongs to a key and a limiter, so
 //! [`Scope::receipt`](crate::Scope::receipt) makes it again from its cost and place. A serialised decision is
-//! read as a [`tollgate_core::Decision`].
+//! read as a [`tollgate_core::LimitDecision`].
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
-use tollgate_core::Place;
+use tollgate_core::ChargePlace;
 
 use crate::decision::Decision;
 use crate::receipt::Receipt;
 
-/// The fields of [`tollgate_core::Decision`], and whether the decision is a remembered one (`cached`) or was
+/// The fields of [`tollgate_core::LimitDecision`], and whether the decision is a remembered one (`cached`) or was
 /// made without the store (`degraded`).
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -32,7 +32,7 @@ impl Serialize for Decision {
 /// The cost and the place.
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let place: Place = self.place();
+        let place: ChargePlace = self.place();
         let mut fields = serializer.serialize_struct("Receipt", 2)?;
         fields.serialize_field("cost", &self.cost())?;
         fields.serialize_field("place", &place)?;
@@ -44,14 +44,14 @@ impl Serialize for Receipt {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use serde::Deserialize;
-    use tollgate_core::{Cost, Place};
+    use tollgate_core::{ChargePlace, Cost};
 
     use crate::{Limiter, ManualClock};
 
     #[derive(Deserialize)]
-    struct Written {
+    struct ReceiptJson {
         cost: Cost,
-        place: Place,
+        place: ChargePlace,
     }
 
     #[test]
@@ -64,7 +64,7 @@ mod tests {
             "delay_us": 0, "first_back_us": 0, "cached": false, "degraded": false,
         });
         assert_eq!(json, want);
-        let read: tollgate_core::Decision = serde_json::from_value(json).unwrap();
+        let read: tollgate_core::LimitDecision = serde_json::from_value(json).unwrap();
         assert_eq!(read, *api.peek("a").cost(6).now().unwrap().decided());
     }
 
@@ -74,7 +74,7 @@ mod tests {
         let api = limiter.scope("api", "token-bucket capacity=10 refill=1/d").unwrap();
         let receipt = api.check("a").cost(4).now().unwrap().into_receipt().unwrap();
         let json = serde_json::to_string(&receipt).unwrap();
-        let Written { cost, place } = serde_json::from_str(&json).unwrap();
+        let ReceiptJson { cost, place } = serde_json::from_str(&json).unwrap();
         let again = api.receipt("a", cost, place).unwrap();
         assert_eq!(api.refund_now("a", again).unwrap(), 4);
         assert_eq!(api.peek("a").now().unwrap().remaining(), 10);

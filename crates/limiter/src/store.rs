@@ -26,7 +26,7 @@
 //!    compares them.
 //! 4. State expires some time after it no longer matters ([`StoredState::expires_at_us`] says when).
 //! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
-//!    [`IfUnread::Refund`].
+//!    [`UnreadPolicy::Refund`].
 //! 6. The answer comes within the deadline of the [`Call`]; after that it is
 //!    [`StoreError::Timeout`]. A charge whose outcome is unknown is not sent again.
 //! 7. Waits, queues and memory are bounded.
@@ -36,7 +36,7 @@
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
 //!    them. Any other store reads [`StoredState`]s, calls [`Charge::decide`] or [`Charge::decide_all`], and writes them
 //!    back, with a lock or a compare-and-swap around both.
-//! 2. Use the helpers: [`Call::answer`] enforces the deadline, [`IfUnread::guard`] refunds charges whose
+//! 2. Use the helpers: [`Call::answer`] enforces the deadline, [`UnreadPolicy::guard`] refunds charges whose
 //!    answer is never read, and [`StoredState::expires_at_us`] says how long a state is kept.
 //! 3. Hand it to [`Builder::store`](crate::Builder::store).
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
@@ -62,7 +62,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Limit, Receipt, State};
+use tollgate_core::{ChargeReceipt, Limit, State};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
@@ -74,7 +74,7 @@ pub use crate::names::Name;
 use crate::receipt::Fingerprint;
 
 pub use crate::answer::UnreadAnswer;
-pub use crate::decision::Source;
+pub use crate::decision::DecisionSource;
 pub use crate::joint::Demand;
 pub use fallback::Fallback;
 pub use stored::StoredState;
@@ -93,7 +93,7 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         256
     }
 
-    /// Decides one request on one limit. A peek ([`Intent::Look`](tollgate_core::Intent::Look)) is not
+    /// Decides one request on one limit. A peek ([`Intent::Peek`](tollgate_core::Intent::Peek)) is not
     /// charged.
     fn check(&self, request: CheckRequest) -> Answer<Decision>;
 
@@ -125,7 +125,8 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
 
     /// Gives back what of a charge still counts, and returns how many units that frees. Calls `wake` when the
     /// units are back, also if the answer was dropped.
-    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64>;
+    fn refund(&self, charge: Charge, receipt: ChargeReceipt, call: Call, wake: Wake)
+    -> Answer<u64>;
 
     /// Forgets the state of a key. Calls `wake` when that is done, also if the answer was dropped.
     fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()>;
@@ -201,7 +202,7 @@ pub(crate) fn fingerprint(name: &Name, key: &[u8]) -> Fingerprint {
 pub struct Call {
     /// The time to decide at; `None` for the store's own time.
     pub at_us: Option<u64>,
-    /// How long the store has. If this is zero, the store is not asked.
+    /// How long the store has. If this is zero, the request is not sent.
     pub deadline: Duration,
     /// The policy by which the limiter decides if the store fails. A store needs it only if it decides a part
     /// of a request with [`Fallback`] and charges the other parts.
@@ -249,7 +250,7 @@ pub struct CheckRequest {
     /// The time, the deadline and the failure policy.
     pub call: Call,
     /// Whether the charge is refunded if the answer is never read.
-    pub if_unread: IfUnread,
+    pub if_unread: UnreadPolicy,
     /// Whether the store may answer with a refusal that it remembers.
     pub may_be_remembered: bool,
 }
@@ -265,7 +266,7 @@ pub struct JointRequest {
 
 /// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone)]
-pub enum IfUnread {
+pub enum UnreadPolicy {
     /// The charge stays.
     Keep,
     /// The charge is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket
@@ -273,20 +274,20 @@ pub enum IfUnread {
     Refund(Wake),
 }
 
-impl IfUnread {
+impl UnreadPolicy {
     /// Returns the decision for the caller to [read](UnreadAnswer::read). If it is dropped unread, was
     /// charged, and the charge is not to be kept, `refund` gets the receipt and the function to call when the
     /// units are back: both are arguments of [`RemoteStore::refund`].
     pub fn guard(
         self,
         decision: Decision,
-        refund: impl Fn(Receipt, Wake) + Send + Sync + 'static,
+        refund: impl Fn(ChargeReceipt, Wake) + Send + Sync + 'static,
     ) -> UnreadAnswer<Decision> {
         match self {
-            IfUnread::Keep => UnreadAnswer::new(decision, drop),
-            IfUnread::Refund(wake) => UnreadAnswer::new(decision, move |decision| {
+            UnreadPolicy::Keep => UnreadAnswer::new(decision, drop),
+            UnreadPolicy::Refund(wake) => UnreadAnswer::new(decision, move |decision| {
                 if let Some(receipt) = decision.into_receipt() {
-                    refund(Receipt::of(receipt.cost(), receipt.place()), Arc::clone(&wake));
+                    refund(ChargeReceipt::of(receipt.cost(), receipt.place()), Arc::clone(&wake));
                 }
             }),
         }

@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
-use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
+use tollgate_core::{CombinedDecision, DecisionPart, Limit, Mode, Role, TightestLimit, Verdict};
 use tollgate_limiter::store::{self, Call};
 use tollgate_limiter::{Decision, JointDecision, StoreError};
 
@@ -45,7 +45,7 @@ pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> R
 /// Decides a check of several limits that are in different places.
 async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     let groups = match &waiting.request {
-        Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
+        Request::CheckAll { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
         _ => Vec::new(),
     };
     Across::new(servers, &waiting).decide(groups, waiting).await;
@@ -78,7 +78,7 @@ struct Across {
     /// Each charge's answer, once there is one.
     answers: Vec<Option<Decision>>,
     /// The results of the places that were charged.
-    together: Vec<Together>,
+    together: Vec<CombinedDecision>,
 }
 
 impl Across {
@@ -94,7 +94,7 @@ impl Across {
     /// the places that cannot refuse, which are so charged only for checks that all others admit.
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
-            Request::Together { charges, .. } => {
+            Request::CheckAll { charges, .. } => {
                 groups.sort_by_key(|group| {
                     let (last, not_first) = (!can_refuse(charges, group), takes(charges, group));
                     (last, not_first, has_queue(charges, group))
@@ -112,7 +112,7 @@ impl Across {
         &mut self,
         charges: &[Charge],
         groups: &[Vec<usize>],
-    ) -> Result<Together, StoreError> {
+    ) -> Result<CombinedDecision, StoreError> {
         for (index, group) in groups.iter().enumerate() {
             match self.charge(charges, group).await {
                 Ok(together) if together.verdict.is_allowed() => self.together.push(together),
@@ -140,12 +140,12 @@ impl Across {
         &mut self,
         charges: &[Charge],
         group: &[usize],
-    ) -> Result<Together, StoreError> {
+    ) -> Result<CombinedDecision, StoreError> {
         let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
         let originals: Vec<store::Charge> = own.iter().map(|charge| charge.of.clone()).collect();
-        let request = Request::Together { charges: own, at_us: self.call.at_us };
+        let request = Request::CheckAll { charges: own, at_us: self.call.at_us };
         let joint = match self.ask(request).await {
-            Ok(Reply::Together(joint)) => joint,
+            Ok(Reply::JointDecision(joint)) => joint,
             Ok(_) => return Err(StoreError::Gone),
             // The failure policy decides what its server failed to; the other servers are charged all the same.
             Err(error) => {
@@ -184,7 +184,7 @@ impl Across {
             .collect();
         for (at, receiver) in peeks {
             match receiver.await {
-                Ok(Ok(Reply::Checked(decision))) => self.answers[at] = Some(decision),
+                Ok(Ok(Reply::Decision(decision))) => self.answers[at] = Some(decision),
                 _ => {
                     let (fallback, charge) =
                         (&self.servers.shared().fallback, charges[at].of.clone());
@@ -216,18 +216,18 @@ impl Across {
     }
 
     /// Returns the result of all charges when one refuses.
-    fn refusal(&self, charges: &[Charge]) -> Option<Together> {
+    fn refusal(&self, charges: &[Charge]) -> Option<CombinedDecision> {
         let parts = charges
             .iter()
             .zip(&self.answers)
             .map(|(charge, answer)| Some(charge.part(answer.as_ref()?.decided())))
-            .collect::<Option<Vec<Part>>>()?;
-        Some(Together::of(parts))
+            .collect::<Option<Vec<DecisionPart>>>()?;
+        Some(CombinedDecision::of(parts))
     }
 
-    fn reply(&mut self, together: Together) -> Option<Reply> {
+    fn reply(&mut self, together: CombinedDecision) -> Option<Reply> {
         let each = mem::take(&mut self.answers).into_iter().collect::<Option<_>>()?;
-        Some(Reply::Together(JointDecision::new(together, each)))
+        Some(Reply::JointDecision(JointDecision::new(together, each)))
     }
 }
 
@@ -248,9 +248,9 @@ fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
 }
 
 /// Returns the result of places that all admit the check.
-fn all_of(places: &[Together]) -> Together {
+fn all_of(places: &[CombinedDecision]) -> CombinedDecision {
     let delay_us = places.iter().map(|place| place.verdict.delay_us()).max().unwrap_or(0);
-    Together {
+    CombinedDecision {
         verdict: Verdict::Allowed { delay_us },
         refused_by: None,
         tightest: places.iter().filter_map(|place| place.tightest).reduce(tighter),

@@ -158,7 +158,7 @@ impl Cluster {
     /// Decides a request that the server cannot decide while it moves the slot.
     fn charge_apart(&self, waiting: WaitingRequest, from: &Arc<Node>) {
         match &waiting.request {
-            Request::Together { charges, .. } if charges.len() > 1 => (self.split)(waiting),
+            Request::CheckAll { charges, .. } if charges.len() > 1 => (self.split)(waiting),
             // One key is never on two servers. The request goes to the same server again until the hops end.
             _ => from.put(Load::One(waiting)),
         }

@@ -9,7 +9,7 @@ use std::iter;
 use std::sync::Arc;
 
 use redis::{Connection, Value};
-use tollgate_core::{Ask, Cost, Limit, MAX_LOG_UNITS, Place};
+use tollgate_core::{ChargePlace, Cost, Limit, MAX_LOG_UNITS, UnitRequest};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::batcher::MAX_BATCH;
@@ -87,14 +87,14 @@ impl Bench {
     }
 
     /// Charges a key unit by unit, 16 at a time. Returns the place of each charge.
-    fn fill(&mut self, key: &str, limit: Limit, units: usize) -> Vec<Place> {
+    fn fill(&mut self, key: &str, limit: Limit, units: usize) -> Vec<ChargePlace> {
         let mut places = Vec::with_capacity(units);
         while places.len() < units {
             let batch: Vec<Request> =
                 (places.len()..units).take(16).map(|_| check(key, limit)).collect();
             let (replies, _) = self.call(&batch, Carry::Nothing);
             places.extend(replies.into_iter().map(|reply| match reply {
-                Reply::Checked(decision) => decision.receipt().unwrap().place(),
+                Reply::Decision(decision) => decision.receipt().unwrap().place(),
                 other => panic!("{other:?}"),
             }));
             self.now_us += 1;
@@ -119,7 +119,8 @@ enum Carry {
 }
 
 fn charge(key: &str, limit: Limit, cost: u64) -> Charge {
-    let (name, demand) = (Name::new("test", []), Demand::of(Ask::new(Cost::new(cost).unwrap())));
+    let (name, demand) =
+        (Name::new("test", []), Demand::of(UnitRequest::new(Cost::new(cost).unwrap())));
     let of = store::Charge::new(Arc::new(name), key.as_bytes(), limit, demand);
     Charge { key: key.as_bytes().into(), of }
 }
@@ -133,7 +134,7 @@ fn refused(key: &str, limit: Limit) -> Request {
     Request::Check { charge: charge(key, limit, limit.size()), at_us: None }
 }
 
-fn refund(key: &str, limit: Limit, place: Place) -> Request {
+fn refund(key: &str, limit: Limit, place: ChargePlace) -> Request {
     Request::Refund { charge: charge(key, limit, 1), place, at_us: None }
 }
 
@@ -141,7 +142,7 @@ fn refund(key: &str, limit: Limit, place: Place) -> Request {
 fn together(key: &str, limit: Limit, cost: u64) -> Vec<Request> {
     let count = MAX_CHARGES / charge(key, limit, 1).counts_as();
     let charges = (0..count).map(|at| charge(&format!("{key} {at}"), limit, cost)).collect();
-    vec![Request::Together { charges, at_us: None }]
+    vec![Request::CheckAll { charges, at_us: None }]
 }
 
 /// Returns as many requests as fit in one batch, each on a key of its own.
@@ -210,7 +211,7 @@ impl Bench {
     }
 
     /// Makes a key with as many charges as a log can have, and as many holes: it is being compacted.
-    fn long_log(&mut self, key: &str) -> Vec<Place> {
+    fn long_log(&mut self, key: &str) -> Vec<ChargePlace> {
         let limit = longest_log();
         let places = self.fill(key, limit, MAX_LOG_UNITS as usize);
         // One hole near the beginning and 127 near the end: compaction starts at the first one. While it is on its way,

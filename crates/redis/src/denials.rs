@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ahash::RandomState;
 use parking_lot::Mutex;
 use siphasher::sip128::SipHasher13;
-use tollgate_core::{Decision, Limit, Retry, Verdict};
+use tollgate_core::{Limit, LimitDecision, Retry, Verdict};
 
 /// The longest that a refusal is remembered.
 const MAX_LIFE_US: u64 = 1_000_000;
@@ -56,7 +56,7 @@ struct Refusal {
     sent_us: u64,
     /// Never an allowing decision. `None` if units came back at `sent_us`: refusals that were sent before that
     /// are ignored.
-    decision: Option<Decision>,
+    decision: Option<LimitDecision>,
 }
 
 /// A key is in at most one of the two.
@@ -82,7 +82,7 @@ impl Denials {
     /// Remembers the refusal of a request that was sent at `sent_us`; an allowed request is ignored.
     ///
     /// Not for a refusal that `max_wait` caused: a caller with a longer `max_wait` might be allowed.
-    pub(crate) fn remember(&self, asked: DenialQuery<'_>, sent_us: u64, decision: Decision) {
+    pub(crate) fn remember(&self, asked: DenialQuery<'_>, sent_us: u64, decision: LimitDecision) {
         if decision.is_allowed() {
             return;
         }
@@ -97,7 +97,7 @@ impl Denials {
     ///
     /// A refusal under another limit is forgotten: the request will carry the key's state over.
     #[inline]
-    pub(crate) fn recall(&self, asked: DenialQuery<'_>, now_us: u64) -> Option<Decision> {
+    pub(crate) fn recall(&self, asked: DenialQuery<'_>, now_us: u64) -> Option<LimitDecision> {
         if self.is_empty() {
             return None;
         }
@@ -198,7 +198,7 @@ impl Refusal {
         self.sent_us > new.sent_us
     }
 
-    fn answer(&self, cost: u64, now_us: u64) -> Option<Decision> {
+    fn answer(&self, cost: u64, now_us: u64) -> Option<LimitDecision> {
         let (decision, since_us) = (self.decision?, now_us.checked_sub(self.sent_us)?);
         if cost < self.cost || now_us >= self.until_us() {
             return None;
@@ -213,7 +213,7 @@ impl Refusal {
         // At least 1, because 0 means that the limit does not report it.
         let first_back_us =
             decision.first_back_us.saturating_sub(since_us).max(decision.first_back_us.min(1));
-        Some(Decision { verdict, reset_after_us, first_back_us, ..decision })
+        Some(LimitDecision { verdict, reset_after_us, first_back_us, ..decision })
     }
 }
 
@@ -230,8 +230,8 @@ mod tests {
     const KEY: &[u8] = b"user:42";
 
     /// A refusal by a limit of 10.
-    fn denied(retry: Retry) -> Decision {
-        Decision {
+    fn denied(retry: Retry) -> LimitDecision {
+        LimitDecision {
             verdict: Verdict::Denied { retry },
             limit: 10,
             remaining: 3,
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    fn wait(wait_us: u64) -> Decision {
+    fn wait(wait_us: u64) -> LimitDecision {
         denied(Retry::AfterUs(wait_us))
     }
 
@@ -259,11 +259,11 @@ mod tests {
             OneKey(Denials::new())
         }
 
-        fn remember(&self, cost: u64, sent_us: u64, decision: Decision) {
+        fn remember(&self, cost: u64, sent_us: u64, decision: LimitDecision) {
             self.0.remember(asked(KEY, cost), START_US + sent_us, decision);
         }
 
-        fn recall(&self, cost: u64, at_us: u64) -> Option<Decision> {
+        fn recall(&self, cost: u64, at_us: u64) -> Option<LimitDecision> {
             self.0.recall(asked(KEY, cost), START_US + at_us)
         }
 
@@ -288,9 +288,10 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         assert_eq!(cache.recall(5, 0), Some(wait(400_000)));
-        let later = Decision { reset_after_us: 550_000, first_back_us: 50_000, ..wait(250_000) };
+        let later =
+            LimitDecision { reset_after_us: 550_000, first_back_us: 50_000, ..wait(250_000) };
         assert_eq!(cache.recall(5, 150_000), Some(later));
-        let last = Decision { reset_after_us: 300_001, first_back_us: 1, ..wait(1) };
+        let last = LimitDecision { reset_after_us: 300_001, first_back_us: 1, ..wait(1) };
         assert_eq!(cache.recall(5, 399_999), Some(last));
         assert_eq!(cache.recall(5, 400_000), None);
     }
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn first_back_of_zero_stays_zero() {
         let cache = OneKey::new();
-        cache.remember(5, 0, Decision { first_back_us: 0, ..wait(900_000) });
+        cache.remember(5, 0, LimitDecision { first_back_us: 0, ..wait(900_000) });
         assert_eq!(cache.recall(5, 100_000).unwrap().first_back_us, 0);
     }
 
@@ -355,7 +356,7 @@ mod tests {
     #[test]
     fn allowed_decision_is_not_remembered() {
         let cache = OneKey::new();
-        let allowed = Decision { verdict: Verdict::Allowed { delay_us: 5 }, ..wait(1) };
+        let allowed = LimitDecision { verdict: Verdict::Allowed { delay_us: 5 }, ..wait(1) };
         cache.remember(5, 0, allowed);
         assert_eq!(cache.recall(5, 0), None);
         assert!(cache.0.is_empty());
@@ -576,7 +577,7 @@ mod tests {
     }
 
     /// Returns how a refusal answers a request, computed another way: `None` if it does not.
-    fn expected(refused: &(u64, u64, Retry), cost: u64, now_us: u64) -> Option<Decision> {
+    fn expected(refused: &(u64, u64, Retry), cost: u64, now_us: u64) -> Option<LimitDecision> {
         let &(refused_cost, sent_us, retry) = refused;
         let ages_us = sent_us..sent_us + 1_000_000;
         if cost < refused_cost || !ages_us.contains(&now_us) {
@@ -590,7 +591,7 @@ mod tests {
             Retry::AfterUs(wait_us) if cost <= 10 => Retry::AfterUs(wait_us - since_us),
             _ => Retry::Never,
         };
-        Some(Decision { reset_after_us, first_back_us, ..denied(left) })
+        Some(LimitDecision { reset_after_us, first_back_us, ..denied(left) })
     }
 
     proptest! {

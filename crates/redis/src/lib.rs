@@ -66,10 +66,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Intent, Receipt};
+use tollgate_core::{ChargeReceipt, Intent};
 use tollgate_limiter::store::{
-    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
-    RemoteStore, Source, Wake,
+    Call, Charge as StoreCharge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState,
+    RemoteStore, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
@@ -136,7 +136,7 @@ impl RedisStore {
         if weight > MAX_CHARGES {
             return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
         }
-        Ok((Request::Together { charges, at_us: call.at_us }, call))
+        Ok((Request::CheckAll { charges, at_us: call.at_us }, call))
     }
 }
 
@@ -152,7 +152,7 @@ impl RemoteStore for RedisStore {
     fn check(&self, request: CheckRequest) -> Answer<Decision> {
         let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
         let (charge, at_us) = (self.charge(charge), call.at_us);
-        if charge.demand().intent == Intent::Look {
+        if charge.demand().intent == Intent::Peek {
             return self.send(
                 Request::Peek { charge, at_us },
                 &call,
@@ -162,14 +162,14 @@ impl RemoteStore for RedisStore {
         }
         if may_be_remembered
             && at_us.is_none()
-            && charge.demand().ask.max_wait_us.is_none()
+            && charge.demand().request.max_wait_us.is_none()
             && let Some(decision) = self.servers.shared().recall(&charge)
         {
-            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
+            return Answer::ready(Ok(Decision::uncharged(decision, DecisionSource::Cache)));
         }
         let unread = match if_unread {
-            IfUnread::Keep => None,
-            IfUnread::Refund(wake) => {
+            UnreadPolicy::Keep => None,
+            UnreadPolicy::Refund(wake) => {
                 Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };
@@ -200,7 +200,13 @@ impl RemoteStore for RedisStore {
         in_order::decide(&self.servers, requests, within)
     }
 
-    fn refund(&self, charge: StoreCharge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+    fn refund(
+        &self,
+        charge: StoreCharge,
+        receipt: ChargeReceipt,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<u64> {
         let charge = self.charge(charge);
         let request = Request::Refund { charge, place: receipt.place(), at_us: call.at_us };
         self.send(request, &call, AndThen::Wake(wake), |reply| match reply {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Ask, Cost, Limit};
+use tollgate_core::{Cost, Limit, UnitRequest};
 
 use super::wire::{Arguments, Charge, Request};
 use tollgate_limiter::store::Demand;
@@ -17,7 +17,7 @@ pub struct Batch {
 impl Batch {
     /// Returns checks of one unit under one limit, each of another key.
     pub fn of_checks(limit: Limit, keys: usize) -> Batch {
-        let demand = Demand::of(Ask::new(Cost::ONE));
+        let demand = Demand::of(UnitRequest::new(Cost::ONE));
         let name = Arc::new(Name::new("api", []));
         let check = |key: usize| Request::Check {
             charge: Charge {

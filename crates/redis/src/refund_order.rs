@@ -140,7 +140,7 @@ impl<T> Checks<T> {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use tollgate_core::{Ask, Cost, Limit, Place, Receipt, State};
+    use tollgate_core::{ChargePlace, ChargeReceipt, Cost, Limit, State, UnitRequest};
 
     use super::*;
 
@@ -226,10 +226,10 @@ mod tests {
     struct Model {
         limit: Limit,
         state: State,
-        order: RefundOrder<Receipt>,
+        order: RefundOrder<ChargeReceipt>,
         /// Checks that were not charged yet, and their numbers.
         sent: Vec<(u64, u64)>,
-        charged: Vec<(u64, Receipt)>,
+        charged: Vec<(u64, ChargeReceipt)>,
         kept: u64,
     }
 
@@ -239,7 +239,7 @@ mod tests {
                 0 | 1 => self.sent.push((self.order.begin(KEY), cost)),
                 2 | 3 if !self.sent.is_empty() => {
                     let (number, cost) = self.sent.swap_remove(pick % self.sent.len());
-                    let ask = Ask::new(Cost::new(cost).unwrap());
+                    let ask = UnitRequest::new(Cost::new(cost).unwrap());
                     match self.limit.check(&mut self.state, 0, ask).receipt {
                         Some(receipt) => self.charged.push((number, receipt)),
                         None => self.end(number, None),
@@ -258,9 +258,9 @@ mod tests {
             }
         }
 
-        fn end(&mut self, number: u64, receipt: Option<Receipt>) {
+        fn end(&mut self, number: u64, receipt: Option<ChargeReceipt>) {
             let owed = receipt.map(|receipt| match receipt.place() {
-                Place::Bucket { charged, .. } => (charged, receipt),
+                ChargePlace::Bucket { charged, .. } => (charged, receipt),
                 other => unreachable!("{other:?}"),
             });
             let Model { limit, state, .. } = self;
@@ -289,7 +289,7 @@ mod tests {
             while !model.charged.is_empty() {
                 model.step(4, 0, 1);
             }
-            let left = limit.peek(&model.state, 0, Ask::new(Cost::ONE)).remaining;
+            let left = limit.peek(&model.state, 0, UnitRequest::new(Cost::ONE)).remaining;
             prop_assert_eq!(left, 100 - model.kept);
             prop_assert!(is_empty(&model.order));
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{Limit, Mode, Place};
+use tollgate_core::{ChargePlace, Limit, Mode};
 
 use super::refund_order::RefundOrder;
 use super::wire::{Charge, Reply, Request};
@@ -32,7 +32,7 @@ pub(super) struct UnreadCharge {
     at_us: Option<u64>,
     wake: Wake,
     /// The place of the charge, once it is known that the caller will not read the answer.
-    owed: OnceLock<Place>,
+    owed: OnceLock<ChargePlace>,
     /// The number of the check, if the order of refunds matters.
     number: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl UnreadCharge {
 
     /// Notes that the caller will not read this reply, so that its charge must be refunded.
     pub(super) fn refund(&self, unread: Reply) {
-        let Reply::Checked(decision) = unread else { return };
+        let Reply::Decision(decision) = unread else { return };
         if let Some(receipt) = decision.into_receipt() {
             // OK because there is one reply.
             let _ = self.owed.set(receipt.place());
@@ -87,10 +87,10 @@ impl Drop for UnreadCharge {
 
 /// Returns the units that were charged to a bucket up to a place. They are counted modulo 2^53: where the count wraps, the
 /// order is wrong once.
-fn units_before(place: Place) -> u64 {
+fn units_before(place: ChargePlace) -> u64 {
     match place {
-        Place::Bucket { charged, .. } => charged,
+        ChargePlace::Bucket { charged, .. } => charged,
         // A key that is still under a window or a log, whose refunds have no order.
-        Place::Window { .. } | Place::Entry { .. } => 0,
+        ChargePlace::Window { .. } | ChargePlace::Entry { .. } => 0,
     }
 }

@@ -66,7 +66,7 @@ impl<T> fmt::Debug for ReplyFuture<T> {
 /// Reads the reply to a check of one limit.
 pub(super) fn decision(reply: Reply) -> Option<Decision> {
     match reply {
-        Reply::Checked(decision) => Some(decision),
+        Reply::Decision(decision) => Some(decision),
         _ => None,
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn decision(reply: Reply) -> Option<Decision> {
 /// Reads the reply to a check of several limits.
 pub(super) fn joint(reply: Reply) -> Option<JointDecision> {
     match reply {
-        Reply::Together(joint) => Some(joint),
+        Reply::JointDecision(joint) => Some(joint),
         _ => None,
     }
 }

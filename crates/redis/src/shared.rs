@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tollgate_core::Decision;
+use tollgate_core::LimitDecision;
 use tollgate_limiter::store::Fallback;
 use tollgate_limiter::{Clock, StoreError};
 
@@ -67,7 +67,7 @@ impl Shared {
     }
 
     /// Returns the refusal of a check at the server's time, if the deny cache has one.
-    pub(super) fn recall(&self, charge: &Charge) -> Option<Decision> {
+    pub(super) fn recall(&self, charge: &Charge) -> Option<LimitDecision> {
         self.denials.recall(charge.asked(), self.clock.now_us())
     }
 

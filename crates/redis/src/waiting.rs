@@ -206,8 +206,8 @@ impl WaitingRequest {
     fn note(&self, reply: Option<&Reply>) {
         let Shared { denials, clock, .. } = &*self.shared;
         match (&self.request, reply) {
-            (Request::Check { charge, at_us: None }, Some(Reply::Checked(decision)))
-                if !decision.is_allowed() && charge.demand().ask.max_wait_us.is_none() =>
+            (Request::Check { charge, at_us: None }, Some(Reply::Decision(decision)))
+                if !decision.is_allowed() && charge.demand().request.max_wait_us.is_none() =>
             {
                 denials.remember(charge.asked(), self.since_us, *decision.decided());
             }

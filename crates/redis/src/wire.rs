@@ -10,7 +10,7 @@ mod log;
 mod number;
 mod state;
 
-use tollgate_core::{self as core, Intent, Limit, MAX_TIME_US, Part, Place, State};
+use tollgate_core::{self as core, ChargePlace, DecisionPart, Intent, Limit, MAX_TIME_US, State};
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::{Decision, JointDecision, store};
 
@@ -51,7 +51,11 @@ impl Charge {
     }
 
     pub(super) fn asked(&self) -> DenialQuery<'_> {
-        DenialQuery { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
+        DenialQuery {
+            key: &self.key,
+            limit: self.limit(),
+            cost: self.demand().request.cost.units(),
+        }
     }
 
     /// Whether it is charged if nothing refuses it, instead of only looked at.
@@ -80,9 +84,9 @@ impl Charge {
     }
 
     /// Returns its part in the decision on several limits. With a longest wait, fewer requests may fit than this says.
-    pub(super) fn part(&self, decision: &core::Decision) -> Part {
-        let requests_remaining = decision.remaining / self.demand().ask.cost.units();
-        Part { role: self.demand().role, decision: *decision, requests_remaining }
+    pub(super) fn part(&self, decision: &core::LimitDecision) -> DecisionPart {
+        let requests_remaining = decision.remaining / self.demand().request.cost.units();
+        DecisionPart { role: self.demand().role, decision: *decision, requests_remaining }
     }
 }
 
@@ -98,13 +102,13 @@ pub(crate) enum Request {
         at_us: Option<u64>,
     },
     /// Several charges, all or none.
-    Together {
+    CheckAll {
         charges: Vec<Charge>,
         at_us: Option<u64>,
     },
     Refund {
         charge: Charge,
-        place: Place,
+        place: ChargePlace,
         at_us: Option<u64>,
     },
     Reset {
@@ -119,8 +123,8 @@ pub(crate) enum Request {
 /// A server's reply to a [`Request`] of the same name. The reply to a peek is that to a check, without a receipt.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Checked(Decision),
-    Together(JointDecision),
+    Decision(Decision),
+    JointDecision(JointDecision),
     Refunded(u64),
     Reset,
     State {
@@ -166,7 +170,7 @@ impl Request {
 
     pub(super) fn charges(&self) -> &[Charge] {
         match self {
-            Request::Together { charges, .. } => charges,
+            Request::CheckAll { charges, .. } => charges,
             Request::Check { charge, .. }
             | Request::Peek { charge, .. }
             | Request::Refund { charge, .. }
@@ -179,7 +183,7 @@ impl Request {
         match self {
             Request::Check { at_us, .. }
             | Request::Peek { at_us, .. }
-            | Request::Together { at_us, .. }
+            | Request::CheckAll { at_us, .. }
             | Request::Refund { at_us, .. }
             | Request::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             Request::Reset { .. } => None,
@@ -188,6 +192,6 @@ impl Request {
 
     /// Whether it decides something, so that a failure policy can decide it instead.
     pub(super) fn is_decision(&self) -> bool {
-        matches!(self, Request::Check { .. } | Request::Peek { .. } | Request::Together { .. })
+        matches!(self, Request::Check { .. } | Request::Peek { .. } | Request::CheckAll { .. })
     }
 }

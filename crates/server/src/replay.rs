@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use tollgate::{Limit, Limiter, Scope, StoreError};
-use tollgate_core::Decision;
+use tollgate_core::LimitDecision;
 
 use crate::cli::ReplayArgs;
 use progress::Progress;
@@ -179,7 +179,7 @@ impl Replay {
 }
 
 impl Tally {
-    fn count(&mut self, decision: &Decision) {
+    fn count(&mut self, decision: &LimitDecision) {
         if decision.is_allowed() { self.allowed += 1 } else { self.denied += 1 }
     }
 }
@@ -239,7 +239,7 @@ struct Line<'r> {
 }
 
 impl<'r> Line<'r> {
-    fn new(request: &'r Request<'_>, decision: &Decision) -> Line<'r> {
+    fn new(request: &'r Request<'_>, decision: &LimitDecision) -> Line<'r> {
         Line {
             at_us: request.at_us,
             key: &request.key,

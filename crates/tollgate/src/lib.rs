@@ -233,7 +233,7 @@
 //! | `http::Refusal` | the response to a refused request: an outcome, a failed store, or a bad token | `Refusal::new` |
 //! | `tower::LayerDecision` | the effect of the middleware on a request: an outcome or a refusal | the hooks of `RateLimitLayer` |
 //!
-//! [`Answer`] is the future of each store operation, and [`Acquired`] is the result of [`Scope::acquire`]. `check` is
+//! [`Answer`] is the future of each store operation, and [`AcquireOutcome`] is the result of [`Scope::acquire`]. `check` is
 //! one request on one limit, or on the rules of a domain; `check_all` is one request on several limits; `batch` is
 //! several requests.
 //!
@@ -261,11 +261,11 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 pub use tollgate_core::{
-    Bound, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate,
-    Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
+    Bound, ChargePlace, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode,
+    Rate, Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
-    Acquire, Acquired, Acquiring, Answer, BreakerState, Builder, CeilingCounts, Check,
+    Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
     ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Ipv6Prefix, Ipv6PrefixError,
     JointDecision, Key, Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope,
     ServerHealth, StoreError, Usage, store,

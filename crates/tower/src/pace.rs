@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::http::{HeaderMap, StatusCode};
-use tollgate_limiter::{Acquired, Error, Receipt, Scope};
+use tollgate_limiter::{AcquireOutcome, Error, Receipt, Scope};
 
 use self::hold::Holds;
 pub use future::PaceFuture;
@@ -116,14 +116,14 @@ impl Pacer {
             acquire = acquire.max_wait(max_wait.saturating_sub(waited));
         }
         match acquire.await.map_err(PaceError::Limiter)? {
-            Acquired::Admitted { decision, .. } => {
+            AcquireOutcome::Admitted { decision, .. } => {
                 let receipt = decision.into_receipt();
                 Ok(PaceCharge { pacer: Arc::clone(&self), key: Arc::clone(&key), receipt })
             }
-            Acquired::Refused { would_wait: Some(would_wait), .. } => {
+            AcquireOutcome::Refused { would_wait: Some(would_wait), .. } => {
                 Err(PaceError::TooLong { would_wait: waited.saturating_add(would_wait) })
             }
-            Acquired::Refused { decision, would_wait: None } => {
+            AcquireOutcome::Refused { decision, would_wait: None } => {
                 Err(PaceError::TooCostly { cost, limit: decision.limit() })
             }
         }

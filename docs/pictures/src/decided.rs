@@ -1,7 +1,7 @@
 //! The decisions on a trace, and counts of them.
 
 use serde::Deserialize;
-use tollgate_core::{Ask, Cost, Limit};
+use tollgate_core::{Cost, Limit, UnitRequest};
 
 use crate::traffic::TraceRequest;
 
@@ -24,7 +24,7 @@ pub struct ReplayedDecision {
 pub fn decide(limit: &Limit, requests: &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>> {
     let mut state = limit.fresh();
     let decide = |&TraceRequest { at_us, cost }: &TraceRequest| {
-        let ask = Ask::new(Cost::new(cost)?);
+        let ask = UnitRequest::new(Cost::new(cost)?);
         let decision = limit.check(&mut state, at_us, ask).decision;
         Ok(ReplayedDecision {
             at_us,

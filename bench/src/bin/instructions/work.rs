@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use anyhow::Result;
-use tollgate_core::{Algorithm, Ask, Cost, Limit};
+use tollgate_core::{Algorithm, Cost, Limit, UnitRequest};
 
 use crate::peer;
 use crate::rows::Scenario;
@@ -38,7 +38,7 @@ pub(crate) fn run(
 
 /// The loop of [`decide`], with nothing to decide.
 fn loop_alone(scenario: Scenario, count: u64) {
-    let ask = Ask::new(Cost::ONE);
+    let ask = UnitRequest::new(Cost::ONE);
     each_request(START_US, step_us(scenario), count, |_| {
         black_box(&());
         black_box(&mut ());
@@ -56,11 +56,11 @@ fn decide<A: Algorithm>(
 ) -> Result<()> {
     let mut state = A::State::default();
     // The wide limits are large enough to multiply past 64 bits only once much of them is spent.
-    let before = Ask::new(Cost::new((limit.size() / 100_000).max(1))?);
+    let before = UnitRequest::new(Cost::new((limit.size() / 100_000).max(1))?);
     let mut now_us = each_request(START_US, STEP_US, REQUESTS_BEFORE, |now_us| {
         limit.check(&mut state, now_us, before);
     });
-    let ask = Ask::new(Cost::ONE);
+    let ask = UnitRequest::new(Cost::ONE);
     if scenario == Scenario::Denied {
         while limit.check(&mut state, now_us, ask).decision.is_allowed() {
             now_us += 1;

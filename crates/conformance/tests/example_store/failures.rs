@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate_conformance::store::{LIMITS, START_US, scope};
-use tollgate_core::Receipt;
+use tollgate_core::ChargeReceipt;
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, Wake,
 };
@@ -48,7 +48,13 @@ impl RemoteStore for FailingStore {
         self.unless_failing(|store| store.check_all(request))
     }
 
-    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+    fn refund(
+        &self,
+        charge: Charge,
+        receipt: ChargeReceipt,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<u64> {
         self.unless_failing(|store| store.refund(charge, receipt, call, wake))
     }
 

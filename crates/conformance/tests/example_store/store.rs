@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, thread};
 
 use tokio::sync::oneshot;
-use tollgate_core::Receipt;
+use tollgate_core::ChargeReceipt;
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, StoredState, Wake,
 };
@@ -91,7 +91,13 @@ impl RemoteStore for ExampleStore {
         call.answer(SERVER, || self.ask(move |table| table.decide_all(&charges, &call)))
     }
 
-    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+    fn refund(
+        &self,
+        charge: Charge,
+        receipt: ChargeReceipt,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<u64> {
         call.answer(SERVER, || {
             self.ask(move |table| {
                 let back = table.change(&charge, &call, |stored, now_us| {

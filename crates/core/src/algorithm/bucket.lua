@@ -103,13 +103,13 @@ local function verdict(limit, _, standing, cost, max_wait_us)
   local units, fraction = standing.units, standing.fraction
   -- An admitted request waits until everything before it has left.
   local delay_us = limit.is_shaping and drain_time_us(limit, units, fraction) or 0
-  local impatient_us = max_wait_us and max(delay_us - max_wait_us, 0) or 0
+  local excess_delay_us = max_wait_us and max(delay_us - max_wait_us, 0) or 0
   local fitting = limit.size - cost
-  if standing.whole <= fitting and impatient_us == 0 then
+  if standing.whole <= fitting and excess_delay_us == 0 then
     return true, delay_us
   end
   local excess, excess_fraction = saturating_minus(units, fraction, fitting, 0, limit.per_us)
-  local drain_us = max(drain_time_us(limit, excess, excess_fraction), impatient_us)
+  local drain_us = max(drain_time_us(limit, excess, excess_fraction), excess_delay_us)
   return false, 0, caller_waits_us(standing, drain_us)
 end
 
@@ -146,20 +146,21 @@ local function reset_after_us(limit, standing)
 end
 
 -- Returns how long a caller that accepts a delay of at most max_wait_us must wait until a request fits.
--- All the free capacity may become available to it at that moment. 0 if the delay is short enough now.
+-- At that moment `remaining` may rise from 0 to all the free capacity. 0 if the delay is short enough
+-- now.
 local function first_back_us(limit, _, standing, max_wait_us)
   if not (max_wait_us and limit.is_shaping) then
     return 0
   end
   local units, fraction = standing.units, standing.fraction
-  local too_long_us = drain_time_us(limit, units, fraction) - max_wait_us
-  if too_long_us <= 0 then
+  local excess_delay_us = drain_time_us(limit, units, fraction) - max_wait_us
+  if excess_delay_us <= 0 then
     return 0
   end
   local excess, excess_fraction =
     saturating_minus(units, fraction, limit.size - 1, 0, limit.per_us)
   local drain_us = drain_time_us(limit, excess, excess_fraction)
-  return caller_waits_us(standing, max(too_long_us, drain_us))
+  return caller_waits_us(standing, max(excess_delay_us, drain_us))
 end
 
 bucket = {
@@ -181,18 +182,18 @@ end
 
 function bucket.fitting(limit, standing, cost, max_wait_us)
   local left = remaining(limit, standing, max_wait_us)
-  local by_room = (left - left % cost) / cost
-  -- A caller that waits as long as a full bucket takes to drain is limited by the free capacity alone.
+  local by_capacity = (left - left % cost) / cost
+  -- A caller that accepts the time in which a full bucket drains is limited by the free capacity alone.
   -- OK because in a shorter wait less than the capacity drains: no quotient passes 2^53.
-  local is_patient = not max_wait_us or max_wait_us >= limit.time_to_full_us
-  if is_patient or not limit.is_shaping or by_room == 0 then
-    return by_room
+  local accepts_any_delay = not max_wait_us or max_wait_us >= limit.time_to_full_us
+  if accepts_any_delay or not limit.is_shaping or by_capacity == 0 then
+    return by_capacity
   end
   -- Each request but the last must leave a level that drains within max_wait_us.
-  local patience, patience_fraction = muldiv(max_wait_us, limit.rate_units, limit.per_us)
-  local slack = saturating_minus(
-    patience, patience_fraction, standing.units, standing.fraction, limit.per_us)
-  return min(by_room, (slack - slack % cost) / cost + 1)
+  local max_units, max_fraction = muldiv(max_wait_us, limit.rate_units, limit.per_us)
+  local free = saturating_minus(
+    max_units, max_fraction, standing.units, standing.fraction, limit.per_us)
+  return min(by_capacity, (free - free % cost) / cost + 1)
 end
 
 -- The units charged since the count was `charged`.
@@ -204,8 +205,8 @@ end
 -- belongs to this charge, and is given back. A shaping bucket gives a charge back only if all of it is
 -- still in the bucket and no later charge is.
 function bucket.give_back(limit, fill, now_us, cost, charged, over_us)
-  -- By then the charge has drained. The count alone cannot tell: it starts again at 0 when a key's
-  -- state was evicted and made anew.
+  -- By then the charge has drained. The count alone does not show that: it starts again at 0 after a
+  -- key's state was evicted and made anew.
   if now_us >= over_us then
     return
   end

@@ -8,7 +8,9 @@ mod level;
 use core::num::NonZeroU64;
 
 use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_STEP_BACK_US, MAX_TIME_US};
-use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, Rate, limit_units};
 use crate::range::{MAX_FILL_US, MAX_UNITS, MAX_WINDOW_US};
@@ -20,8 +22,8 @@ pub struct Bucket {
     capacity: u64,
     rate: Rate,
     time_to_full_us: u64,
-    /// One more unit fits while the level is below this number. It is in parts of a unit, of which one unit has as
-    /// many as the rate's period has microseconds. 0 if no unit ever fits, and if the capacity is above 2^63 parts.
+    /// One more unit fits while the level, in parts of a unit, is below this number. A unit has one part for each
+    /// microsecond of the rate's period. 0 if no unit ever fits, and if the capacity is above 2^63 parts.
     one_fits_below: u64,
 }
 
@@ -59,7 +61,7 @@ impl Bucket {
         Bucket { capacity, rate, time_to_full_us, one_fits_below }
     }
 
-    /// The most it holds.
+    /// The most units that the bucket holds.
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -79,19 +81,19 @@ impl Bucket {
         muldiv(units, self.period_us().get(), self.rate.units).0
     }
 
-    /// Returns how long a caller that accepts a delay of at most `most_us` must wait until a request fits. All the
-    /// free capacity may become available to it at that moment. 0 if the delay is short enough now.
-    // Not inlined, because few requests have a longest wait: inlined, it cost all others 10 instructions.
+    /// Returns how long a caller that accepts a delay of at most `max_wait_us` must wait until a request fits. At that
+    /// moment `remaining` may rise from 0 to all the free capacity. 0 if the delay is short enough now.
+    // Not inlined, because few requests have a longest wait: inlined, it cost all other requests 10 instructions.
     #[cold]
     #[inline(never)]
-    fn impatient_wait_us(&self, level: Level, most_us: u64, behind_us: u64) -> u64 {
-        let too_long_us = level.drain_time_us(self.rate).saturating_sub(most_us);
-        if too_long_us == 0 {
+    fn wait_until_delay_fits_us(&self, level: Level, max_wait_us: u64, behind_us: u64) -> u64 {
+        let excess_delay_us = level.drain_time_us(self.rate).saturating_sub(max_wait_us);
+        if excess_delay_us == 0 {
             return 0;
         }
         // OK because a capacity is at least 1.
         let excess = level.saturating_minus(Level::of(self.capacity - 1), self.period_us());
-        behind_us.saturating_add(too_long_us.max(excess.drain_time_us(self.rate)))
+        behind_us.saturating_add(excess_delay_us.max(excess.drain_time_us(self.rate)))
     }
 
     fn period_us(&self) -> NonZeroU64 {
@@ -117,7 +119,8 @@ impl Bucket {
     /// Returns what is left of `level` after `elapsed_us`. The level must be at most the capacity.
     #[inline]
     fn drained(&self, level: Level, elapsed_us: u64) -> Level {
-        // The two common cases: no time has passed for a busy key, and a rare key's level has drained.
+        // The two common cases: a busy key, for which no time has passed, and a key that is rarely checked, whose
+        // level has drained.
         if elapsed_us == 0 {
             return level;
         }
@@ -142,7 +145,7 @@ pub struct Fill {
     pub level: Level,
     /// When it was last charged.
     pub as_of_us: u64,
-    /// The units charged so far, modulo 2^53. From it a refund computes what was charged after its own
+    /// The units charged so far, modulo 2^53. From this count a refund computes what was charged after its own
     /// charge, if that is less than 2^53 units.
     pub charged: u64,
 }
@@ -170,7 +173,7 @@ pub struct FillStanding {
     now_us: u64,
 }
 
-/// The differences between the three buckets; everything else is shared, below.
+/// The differences between the three buckets. They share everything else, below.
 pub trait BucketKind: core::fmt::Debug {
     /// The capacity and the rate.
     fn bucket(&self) -> &Bucket;
@@ -178,7 +181,7 @@ pub trait BucketKind: core::fmt::Debug {
     /// Whether admitted requests leave evenly, each after the ones before it.
     fn is_shaping(&self) -> bool;
 
-    /// The same with another bucket.
+    /// The same kind with another bucket.
     fn with_bucket(&self, bucket: Bucket) -> Self;
 
     /// How long a request admitted at this level waits: until everything before it has left.
@@ -209,17 +212,18 @@ impl<K: BucketKind> Decide for K {
     }
 
     #[inline]
-    fn verdict(&self, _: &Fill, standing: &FillStanding, ask: Ask) -> Verdict {
+    fn verdict(&self, _: &Fill, standing: &FillStanding, request: UnitRequest) -> Verdict {
         let bucket = self.bucket();
         let level = standing.fill.level;
         let delay_us = self.delay_us(level);
-        let impatient_us = ask.max_wait_us.map_or(0, |most_us| delay_us.saturating_sub(most_us));
-        let fitting = bucket.capacity.saturating_sub(ask.cost.units());
-        if standing.whole <= fitting && impatient_us == 0 {
+        let excess_delay_us =
+            request.max_wait_us.map_or(0, |max_wait_us| delay_us.saturating_sub(max_wait_us));
+        let fitting = bucket.capacity.saturating_sub(request.cost.units());
+        if standing.whole <= fitting && excess_delay_us == 0 {
             return Verdict::Allowed { delay_us };
         }
         let excess = level.saturating_minus(Level::of(fitting), bucket.period_us());
-        let drain_us = excess.drain_time_us(bucket.rate).max(impatient_us);
+        let drain_us = excess.drain_time_us(bucket.rate).max(excess_delay_us);
         Verdict::Denied { retry: Retry::AfterUs(standing.caller_waits_us(drain_us)) }
     }
 
@@ -230,8 +234,8 @@ impl<K: BucketKind> Decide for K {
     }
 
     #[inline]
-    fn place(&self, standing: &FillStanding, over_us: u64) -> Place {
-        Place::Bucket { charged: standing.fill.charged, over_us }
+    fn place(&self, standing: &FillStanding, over_us: u64) -> ChargePlace {
+        ChargePlace::Bucket { charged: standing.fill.charged, over_us }
     }
 
     #[inline]
@@ -240,28 +244,28 @@ impl<K: BucketKind> Decide for K {
     }
 
     #[inline]
-    fn remaining(&self, standing: &FillStanding, ask: Ask) -> u64 {
+    fn remaining(&self, standing: &FillStanding, request: UnitRequest) -> u64 {
         let level = standing.fill.level;
-        if ask.max_wait_us.is_some_and(|most_us| self.delay_us(level) > most_us) {
+        if request.max_wait_us.is_some_and(|max_wait_us| self.delay_us(level) > max_wait_us) {
             return 0;
         }
         self.bucket().capacity.saturating_sub(standing.whole)
     }
 
-    fn fitting(&self, standing: &FillStanding, ask: Ask) -> u64 {
-        let cost = ask.cost.units();
-        let by_room = self.remaining(standing, ask) / cost;
-        match ask.max_wait_us {
-            Some(most_us) if self.is_shaping() && by_room > 0 => {
+    fn fitting(&self, standing: &FillStanding, request: UnitRequest) -> u64 {
+        let cost = request.cost.units();
+        let by_capacity = self.remaining(standing, request) / cost;
+        match request.max_wait_us {
+            Some(max_wait_us) if self.is_shaping() && by_capacity > 0 => {
                 // Each request but the last must leave a level that drains within `max_wait_us`.
                 let bucket = self.bucket();
                 let (units, fraction) =
-                    muldiv(most_us, bucket.rate.units.get(), bucket.period_us());
-                let patience = Level { units, fraction };
-                let slack = patience.saturating_minus(standing.fill.level, bucket.period_us());
-                by_room.min((slack.units / cost).saturating_add(1))
+                    muldiv(max_wait_us, bucket.rate.units.get(), bucket.period_us());
+                let max_level = Level { units, fraction };
+                let free = max_level.saturating_minus(standing.fill.level, bucket.period_us());
+                by_capacity.min((free.units / cost).saturating_add(1))
             }
-            _ => by_room,
+            _ => by_capacity,
         }
     }
 
@@ -275,11 +279,12 @@ impl<K: BucketKind> Decide for K {
     }
 
     #[inline]
-    fn first_back_us(&self, _: &Fill, standing: &FillStanding, ask: Ask) -> u64 {
-        match ask.max_wait_us {
-            Some(most_us) if self.is_shaping() => {
+    fn first_back_us(&self, _: &Fill, standing: &FillStanding, request: UnitRequest) -> u64 {
+        match request.max_wait_us {
+            Some(max_wait_us) if self.is_shaping() => {
                 let behind_us = standing.caller_waits_us(0);
-                self.bucket().impatient_wait_us(standing.fill.level, most_us, behind_us)
+                let level = standing.fill.level;
+                self.bucket().wait_until_delay_fits_us(level, max_wait_us, behind_us)
             }
             _ => 0,
         }
@@ -288,9 +293,9 @@ impl<K: BucketKind> Decide for K {
     /// Units drain in the order they were charged. So the part of the level that exceeds all later
     /// charges belongs to this charge, and is given back. A shaping bucket gives a charge back only if
     /// all of it is still in the bucket and no later charge is.
-    fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) {
-        let Place::Bucket { charged, over_us } = receipt.place else { return };
-        // By then the charge has drained. The count alone cannot tell: it starts again at 0 when a key's
+    fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: ChargeReceipt) {
+        let ChargePlace::Bucket { charged, over_us } = receipt.place else { return };
+        // By then the charge has drained. The count alone does not show that: it starts again at 0 after a key's
         // state was evicted and made anew.
         if now_us >= over_us {
             return;
@@ -313,12 +318,12 @@ impl<K: BucketKind> Decide for K {
 }
 
 impl<K: BucketKind> FastPath for K {
-    type Usual = Fill;
+    type FastState = Fill;
 
     /// Computes in 64 bits, on a clock that has not stepped back. The level is one number then, in parts of a unit;
     /// `rate.units` of these parts drain in a microsecond.
     #[inline(always)]
-    fn check_one(&self, fill: &mut Fill, now_us: u64) -> Option<Checked> {
+    fn check_one(&self, fill: &mut Fill, now_us: u64) -> Option<CheckResult> {
         let Bucket { capacity, rate, one_fits_below, .. } = *self.bucket();
         let Fill { level: Level { units, fraction }, as_of_us, charged } = *fill;
         if now_us > MAX_TIME_US {
@@ -341,15 +346,15 @@ impl<K: BucketKind> FastPath for K {
         };
         let delay_us = if self.is_shaping() { drain_time_us(held) } else { 0 };
         let reset_after_us = drain_time_us(after);
-        let decision = Decision {
+        let decision = LimitDecision {
             verdict: Verdict::Allowed { delay_us },
             limit: capacity,
             remaining: capacity - level.units - u64::from(level.fraction > 0),
             reset_after_us,
             first_back_us: 0,
         };
-        let place = Place::Bucket { charged, over_us: now_us + reset_after_us };
-        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
+        let place = ChargePlace::Bucket { charged, over_us: now_us + reset_after_us };
+        Some(CheckResult { decision, receipt: Some(ChargeReceipt { cost: Cost::ONE, place }) })
     }
 }
 

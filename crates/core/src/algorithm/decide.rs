@@ -6,7 +6,9 @@
 use core::fmt::Debug;
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
-use crate::decision::{Ask, Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargePlace, ChargeReceipt, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
 
 /// Sealed: public because [`Algorithm`] requires it, but other crates cannot name it.
 #[allow(unreachable_pub)]
@@ -17,11 +19,11 @@ pub trait Decide: Debug {
     /// A key's state brought up to one instant.
     type Standing: Copy + Debug;
 
-    /// The time this key's clock may not run behind (P6): its last charge, or the start of the
+    /// The earliest time that this key's clock may show (P6): the time of its last charge, or the start of the
     /// window last charged.
     fn floor_us(&self, state: &Self::State) -> u64;
 
-    /// Whether `now_us` is so far behind that it must be from another clock.
+    /// Whether `now_us` is so far behind the floor that it must be from another clock.
     #[inline]
     fn is_new_clock(&self, state: &Self::State, now_us: u64) -> bool {
         self.floor_us(state) > now_us.saturating_add(MAX_STEP_BACK_US)
@@ -30,11 +32,16 @@ pub trait Decide: Debug {
     /// Moves the state to a new clock that now shows `now_us`: what was spent stays spent.
     fn restart(&self, state: &mut Self::State, now_us: u64);
 
-    /// The key's standing at `now_us`, or at its floor if that is later.
+    /// The key's standing at `now_us`, or at its floor if the floor is later.
     fn standing(&self, state: &Self::State, now_us: u64) -> Self::Standing;
 
     /// Whether a request that costs at most [`Algorithm::size`] fits.
-    fn verdict(&self, state: &Self::State, standing: &Self::Standing, ask: Ask) -> Verdict;
+    fn verdict(
+        &self,
+        state: &Self::State,
+        standing: &Self::Standing,
+        request: UnitRequest,
+    ) -> Verdict;
 
     /// Charges a request that fits. Returns the key's standing after it.
     fn charge(
@@ -44,36 +51,36 @@ pub trait Decide: Debug {
         cost: Cost,
     ) -> Self::Standing;
 
-    /// Where in the state the charge is that led to this standing. At `over_us` nothing is spent any more.
-    fn place(&self, standing: &Self::Standing, over_us: u64) -> Place;
+    /// The place in the state of the charge that led to this standing. At `over_us` nothing is spent any more.
+    fn place(&self, standing: &Self::Standing, over_us: u64) -> ChargePlace;
 
     /// Removes the part of a charge that still counts at `now_us`.
-    fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: Receipt);
+    fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: ChargeReceipt);
 
     /// The whole units that are spent: possibly more than the size, if that was lowered.
     fn spent(&self, standing: &Self::Standing) -> u64;
 
     /// The largest cost that fits (P1).
-    fn remaining(&self, standing: &Self::Standing, ask: Ask) -> u64;
+    fn remaining(&self, standing: &Self::Standing, request: UnitRequest) -> u64;
 
-    /// How many requests like this one fit, one after the other, at this instant.
-    fn fitting(&self, standing: &Self::Standing, ask: Ask) -> u64 {
-        self.remaining(standing, ask) / ask.cost.units()
+    /// The number of requests like this one that fit, one after the other, at this instant.
+    fn fitting(&self, standing: &Self::Standing, request: UnitRequest) -> u64 {
+        self.remaining(standing, request) / request.cost.units()
     }
 
     /// The time until nothing is spent any more (P3).
     fn reset_after_us(&self, standing: &Self::Standing) -> u64;
 
-    /// The time until more remains, if it does not follow from `reset_after_us`; otherwise 0.
+    /// The time until more remains, if it cannot be computed from `reset_after_us`; otherwise 0.
     #[inline]
-    fn first_back_us(&self, _: &Self::State, _: &Self::Standing, _: Ask) -> u64 {
+    fn first_back_us(&self, _: &Self::State, _: &Self::Standing, _: UnitRequest) -> u64 {
         0
     }
 }
 
 /// Reads a key's standing without changing its state. On a new clock it restarts a copy.
 #[inline]
-pub(super) fn look<A: Algorithm + ?Sized, T>(
+pub(super) fn read_standing<A: Algorithm + ?Sized, T>(
     limit: &A,
     state: &A::State,
     now_us: u64,
@@ -97,12 +104,12 @@ pub(super) fn verdict<A: Algorithm + ?Sized>(
     limit: &A,
     state: &A::State,
     standing: &A::Standing,
-    ask: Ask,
+    request: UnitRequest,
 ) -> Verdict {
-    if ask.cost.units() > limit.size() {
+    if request.cost.units() > limit.size() {
         return Verdict::Denied { retry: Retry::Never };
     }
-    limit.verdict(state, standing, ask)
+    limit.verdict(state, standing, request)
 }
 
 #[inline]
@@ -111,13 +118,13 @@ pub(super) fn decision<A: Algorithm + ?Sized>(
     verdict: Verdict,
     state: &A::State,
     standing: &A::Standing,
-    ask: Ask,
-) -> Decision {
-    Decision {
+    request: UnitRequest,
+) -> LimitDecision {
+    LimitDecision {
         verdict,
         limit: limit.size(),
-        remaining: limit.remaining(standing, ask),
+        remaining: limit.remaining(standing, request),
         reset_after_us: limit.reset_after_us(standing),
-        first_back_us: limit.first_back_us(state, standing, ask),
+        first_back_us: limit.first_back_us(state, standing, request),
     }
 }

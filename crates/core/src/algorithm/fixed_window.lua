@@ -5,7 +5,7 @@
 -- window     start_us of the window last charged, and what was spent in it
 -- standing   a window at an instant of its key's time, and the caller's now_us
 -- place      start_us, window_us
--- Example    2 a minute, at 59 s: both go at once, and a third waits 1 s for the next window
+-- Example    2 a minute, at 59 s: two requests are allowed, and a third waits 1 s for the next window
 local fixed_window
 
 local function new(limit, window_us)
@@ -38,7 +38,8 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
--- Counted from the caller's time, so that the wait is right after a step back of the clock too.
+-- The time until the window ends. Counted from the caller's time, so that the wait is also right after
+-- the clock has stepped back.
 local function ends_after_us(limit, standing)
   return max(limit.window_us - (standing.now_us - standing.start_us), 0)
 end
@@ -99,7 +100,7 @@ function fixed_window.after_spending(limit, units, now_us)
   return { start_us = now_us - now_us % limit.window_us, spent = units }
 end
 
--- The latest that a charge in the window starting at start_us can have been made.
+-- The latest time at which a charge in the window starting at start_us can have been made.
 local function latest_in_window_us(start_us, window_us, now_us)
   -- A clock that stepped back may show a time before the start: the key's time is the start then. The
   -- window's end may pass 2^53 and round: OK because no now_us reaches 2^53.

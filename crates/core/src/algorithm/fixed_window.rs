@@ -4,13 +4,15 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_TIME_US};
-use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
 use crate::parameter::{LimitError, limit_units, window_us};
 
 /// At most `limit` units in each window; windows are aligned to the Unix epoch.
 ///
 /// With 100 per minute, 100 at 0:59 and 100 more at 1:00 all pass: twice the limit in two seconds
-/// is the algorithm's known flaw. Its advantage is that everyone can see when the window ends.
+/// is the algorithm's known flaw. Its advantage is that clients know when the window ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     limit: u64,
@@ -23,7 +25,7 @@ impl FixedWindow {
         Ok(FixedWindow { limit: limit_units("limit", limit)?, window_us: window_us(window)? })
     }
 
-    /// The units each window admits.
+    /// The units that each window admits.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
@@ -39,7 +41,7 @@ impl FixedWindow {
 pub struct Window {
     /// When the window last charged began.
     pub start_us: u64,
-    /// The units charged in it.
+    /// The units charged in that window.
     pub spent: u64,
 }
 
@@ -66,7 +68,7 @@ impl Decide for FixedWindow {
     #[inline]
     fn standing(&self, window: &Window, now_us: u64) -> WindowStanding {
         let at_us = now_us.max(window.start_us);
-        // The common case for a busy key: still the same window. Finding another one takes a division.
+        // The common case for a busy key: still the same window. Finding another window takes a division.
         if at_us - window.start_us < self.window_us() {
             return WindowStanding { window: *window, now_us };
         }
@@ -75,8 +77,8 @@ impl Decide for FixedWindow {
     }
 
     #[inline]
-    fn verdict(&self, _: &Window, standing: &WindowStanding, ask: Ask) -> Verdict {
-        if ask.cost.units() <= self.remaining(standing, ask) {
+    fn verdict(&self, _: &Window, standing: &WindowStanding, request: UnitRequest) -> Verdict {
+        if request.cost.units() <= self.remaining(standing, request) {
             return Verdict::Allowed { delay_us: 0 };
         }
         Verdict::Denied { retry: Retry::AfterUs(self.ends_after_us(standing)) }
@@ -95,7 +97,7 @@ impl Decide for FixedWindow {
     }
 
     #[inline]
-    fn place(&self, standing: &WindowStanding, _: u64) -> Place {
+    fn place(&self, standing: &WindowStanding, _: u64) -> ChargePlace {
         self.place_in(&standing.window)
     }
 
@@ -105,7 +107,7 @@ impl Decide for FixedWindow {
     }
 
     #[inline]
-    fn remaining(&self, standing: &WindowStanding, _: Ask) -> u64 {
+    fn remaining(&self, standing: &WindowStanding, _: UnitRequest) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.window.spent)
     }
@@ -115,7 +117,7 @@ impl Decide for FixedWindow {
         if standing.window.spent == 0 { 0 } else { self.ends_after_us(standing) }
     }
 
-    fn give_back(&self, window: &mut Window, now_us: u64, receipt: Receipt) {
+    fn give_back(&self, window: &mut Window, now_us: u64, receipt: ChargeReceipt) {
         let has_ended = now_us >= window.start_us.saturating_add(self.window_us());
         if !has_ended && receipt.place == self.place_in(window) {
             window.spent = window.spent.saturating_sub(receipt.cost.units());
@@ -124,25 +126,25 @@ impl Decide for FixedWindow {
 }
 
 impl FastPath for FixedWindow {
-    type Usual = Window;
+    type FastState = Window;
 
-    /// Applies in the window last charged.
+    /// Decides if `now_us` is in the window last charged.
     #[inline(always)]
-    fn check_one(&self, window: &mut Window, now_us: u64) -> Option<Checked> {
+    fn check_one(&self, window: &mut Window, now_us: u64) -> Option<CheckResult> {
         let left_us = left_in_window_us(window.start_us, self.window_us, now_us)?;
         if window.spent >= self.limit {
             return None;
         }
         window.spent += 1;
-        let decision = Decision {
+        let decision = LimitDecision {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - window.spent,
             reset_after_us: left_us,
             first_back_us: 0,
         };
-        let receipt = Receipt { cost: Cost::ONE, place: self.place_in(window) };
-        Some(Checked { decision, receipt: Some(receipt) })
+        let receipt = ChargeReceipt { cost: Cost::ONE, place: self.place_in(window) };
+        Some(CheckResult { decision, receipt: Some(receipt) })
     }
 }
 
@@ -157,8 +159,8 @@ impl Algorithm for FixedWindow {
         self.window_us()
     }
 
-    /// A burst at the last microsecond of one window, and one in each window that the interval
-    /// reaches after it.
+    /// A full burst at the last microsecond of one window, and another in each following window that the interval
+    /// reaches.
     fn bound_units(&self, interval_us: u64) -> u64 {
         let Some(rest_us) = interval_us.checked_sub(1) else { return 0 };
         self.limit.saturating_mul(rest_us.div_ceil(self.window_us.get()) + 1)
@@ -184,11 +186,12 @@ impl Algorithm for FixedWindow {
 
 impl FixedWindow {
     #[inline]
-    fn place_in(&self, window: &Window) -> Place {
-        Place::Window { start_us: window.start_us, window_us: self.window_us() }
+    fn place_in(&self, window: &Window) -> ChargePlace {
+        ChargePlace::Window { start_us: window.start_us, window_us: self.window_us() }
     }
 
-    /// Counted from the caller's time, so that the wait is right after a step back of the clock too.
+    /// The time until the window ends. Counted from the caller's time, so that the wait is also right after the clock
+    /// has stepped back.
     #[inline]
     fn ends_after_us(&self, standing: &WindowStanding) -> u64 {
         let end_us = standing.window.start_us.saturating_add(self.window_us());

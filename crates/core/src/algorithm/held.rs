@@ -4,7 +4,9 @@
 //! units, so the sum of spent and held units grows only when a request is admitted, or is settled above its hold.
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
-use crate::decision::{Ask, Checked, Cost, Decision, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
 use crate::holds::{
     EndedHold, ExtendAnswer, Extension, Growth, HoldReference, HoldTime, Holds, MAX_HOLDS,
     OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use, units_of,
@@ -33,7 +35,7 @@ pub trait BesideHolds: Algorithm {
     /// is below the size.
     fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
         // A request that needs all the rest of the limit waits exactly so long.
-        let request = Ask::new(Cost::of(self.size() - most));
+        let request = UnitRequest::new(Cost::of(self.size() - most));
         let verdict = self.verdict(state, &self.standing(state, at_us), request);
         at_us.saturating_add(verdict.retry_after_us().unwrap_or(0))
     }
@@ -82,13 +84,13 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     state: &mut A::State,
     at_us: u64,
     units: u64,
-) -> Option<Receipt> {
+) -> Option<ChargeReceipt> {
     let cost = Cost::new(units).ok()?;
     let standing = limit.standing(state, at_us);
     let standing = limit.charge(state, standing, cost);
     // Without the holds: they keep the state from being forgotten, so that the count goes on.
     let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
-    Some(Receipt::of(cost, limit.place(&standing, over_us)))
+    Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
 
 /// The units that are spent and held at `now_us`, and those that are held alone.
@@ -158,13 +160,13 @@ impl<'v, A: BesideHolds> View<'v, A> {
         }
     }
 
-    fn decision(&self, verdict: Verdict) -> Decision {
+    fn decision(&self, verdict: Verdict) -> LimitDecision {
         let size = self.limit.size();
         let first_back_us = match self.taken.min(size).checked_sub(1) {
             Some(fewer) => self.falls_after_us(fewer),
             None => 0,
         };
-        Decision {
+        LimitDecision {
             verdict,
             limit: size,
             remaining: self.remaining(),
@@ -230,7 +232,7 @@ pub(crate) fn peek<A: BesideHolds>(
     holds: &Holds,
     now_us: u64,
     cost: Cost,
-) -> Decision {
+) -> LimitDecision {
     look(limit, state, holds, now_us, |view| view.decision(view.verdict(cost)))
 }
 
@@ -241,7 +243,7 @@ pub(crate) fn peek_reserve<A: BesideHolds>(
     holds: &Holds,
     now_us: u64,
     cost: Cost,
-) -> Decision {
+) -> LimitDecision {
     look(limit, state, holds, now_us, |view| view.decision(view.verdict_on_hold(cost)))
 }
 
@@ -252,15 +254,15 @@ pub(crate) fn check<A: BesideHolds>(
     holds: &mut Holds,
     now_us: u64,
     cost: Cost,
-) -> Checked {
+) -> CheckResult {
     restart_clock(limit, state, holds, now_us);
     let decision = peek(limit, state, holds, now_us, cost);
     if !decision.is_allowed() {
-        return Checked { decision, receipt: None };
+        return CheckResult { decision, receipt: None };
     }
     let at_us = bring_up(limit, state, holds, now_us);
     let receipt = charge_anyway(limit, state, at_us, cost.units());
-    Checked { decision: stands(limit, state, holds, now_us), receipt }
+    CheckResult { decision: stands(limit, state, holds, now_us), receipt }
 }
 
 /// Decides a reservation, and sets the units aside if it is admitted.
@@ -360,7 +362,7 @@ pub(crate) fn refund<A: BesideHolds>(
     state: &mut A::State,
     holds: &mut Holds,
     now_us: u64,
-    receipt: Receipt,
+    receipt: ChargeReceipt,
 ) -> u64 {
     restart_clock(limit, state, holds, now_us);
     let at_us = bring_up(limit, state, holds, now_us);
@@ -392,11 +394,16 @@ fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
 }
 
 /// The key as it stands after an operation that was admitted.
-fn stands<A: BesideHolds>(limit: &A, state: &A::State, holds: &Holds, now_us: u64) -> Decision {
+fn stands<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> LimitDecision {
     look(limit, state, holds, now_us, |view| view.decision(Verdict::Allowed { delay_us: 0 }))
 }
 
 /// The key as it stands after an operation on a hold that has ended.
-fn never<A: BesideHolds>(limit: &A, state: &A::State, holds: &Holds, now_us: u64) -> Decision {
+fn never<A: BesideHolds>(limit: &A, state: &A::State, holds: &Holds, now_us: u64) -> LimitDecision {
     look(limit, state, holds, now_us, |view| view.decision(Verdict::Denied { retry: Retry::Never }))
 }

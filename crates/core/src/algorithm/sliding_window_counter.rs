@@ -5,13 +5,15 @@ use core::time::Duration;
 
 use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
 use super::{Algorithm, BesideHolds, Decide, FastPath};
-use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, limit_units, window_us};
 use crate::range::MAX_UNITS;
 
 /// At most `limit` units in an estimate of the last window's units: the units of the current window, and
-/// a share of the previous window's units, in proportion to how much of it is still in view.
+/// a share of the previous window's units, in proportion to the part of that window that is still in view.
 ///
 /// With 100 per minute, 80 in the previous minute and 50 in this one, 30 s into it the estimate is
 /// 50 + 80 / 2 = 90.
@@ -30,7 +32,7 @@ impl SlidingWindowCounter {
         })
     }
 
-    /// The units the estimate may reach.
+    /// The most units that the estimate may reach.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
@@ -46,9 +48,9 @@ impl SlidingWindowCounter {
 pub struct WindowPair {
     /// When the window last charged began.
     pub start_us: u64,
-    /// The units charged in it.
+    /// The units charged in that window.
     pub current: u64,
-    /// The units charged in the one before.
+    /// The units charged in the window before it.
     pub previous: u64,
 }
 
@@ -101,12 +103,17 @@ impl Decide for SlidingWindowCounter {
     }
 
     #[inline]
-    fn verdict(&self, _: &WindowPair, standing: &WindowPairStanding, ask: Ask) -> Verdict {
-        if ask.cost.units() <= self.remaining(standing, ask) {
+    fn verdict(
+        &self,
+        _: &WindowPair,
+        standing: &WindowPairStanding,
+        request: UnitRequest,
+    ) -> Verdict {
+        if request.cost.units() <= self.remaining(standing, request) {
             return Verdict::Allowed { delay_us: 0 };
         }
         // OK because no request above the limit gets here.
-        let most = self.limit - ask.cost.units();
+        let most = self.limit - request.cost.units();
         Verdict::Denied { retry: Retry::AfterUs(self.falls_to_after_us(standing, most)) }
     }
 
@@ -123,8 +130,8 @@ impl Decide for SlidingWindowCounter {
     }
 
     #[inline]
-    fn place(&self, standing: &WindowPairStanding, _: u64) -> Place {
-        Place::Window { start_us: standing.windows.start_us, window_us: self.window_us() }
+    fn place(&self, standing: &WindowPairStanding, _: u64) -> ChargePlace {
+        ChargePlace::Window { start_us: standing.windows.start_us, window_us: self.window_us() }
     }
 
     #[inline]
@@ -133,7 +140,7 @@ impl Decide for SlidingWindowCounter {
     }
 
     #[inline]
-    fn remaining(&self, standing: &WindowPairStanding, _: Ask) -> u64 {
+    fn remaining(&self, standing: &WindowPairStanding, _: UnitRequest) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.estimate())
     }
@@ -144,7 +151,7 @@ impl Decide for SlidingWindowCounter {
     }
 
     #[inline]
-    fn first_back_us(&self, _: &WindowPair, standing: &WindowPairStanding, _: Ask) -> u64 {
+    fn first_back_us(&self, _: &WindowPair, standing: &WindowPairStanding, _: UnitRequest) -> u64 {
         let WindowPair { start_us, current, previous } = standing.windows;
         if standing.estimate() > self.limit {
             return self.falls_to_limit_after_us(*standing);
@@ -163,8 +170,8 @@ impl Decide for SlidingWindowCounter {
         then_us - standing.now_us + 1
     }
 
-    fn give_back(&self, windows: &mut WindowPair, now_us: u64, receipt: Receipt) {
-        let Place::Window { start_us, window_us } = receipt.place else { return };
+    fn give_back(&self, windows: &mut WindowPair, now_us: u64, receipt: ChargeReceipt) {
+        let ChargePlace::Window { start_us, window_us } = receipt.place else { return };
         let end_us = start_us.saturating_add(window_us);
         let is_out_of_view = now_us >= end_us.saturating_add(window_us);
         if is_out_of_view || window_us != self.window_us() {
@@ -182,11 +189,11 @@ impl Decide for SlidingWindowCounter {
 }
 
 impl FastPath for SlidingWindowCounter {
-    type Usual = WindowPair;
+    type FastState = WindowPair;
 
-    /// Computes in 64 bits, and applies in the window last charged.
+    /// Decides if `now_us` is in the window last charged and all products fit 64 bits.
     #[inline(always)]
-    fn check_one(&self, windows: &mut WindowPair, now_us: u64) -> Option<Checked> {
+    fn check_one(&self, windows: &mut WindowPair, now_us: u64) -> Option<CheckResult> {
         let WindowPair { start_us, current, previous } = *windows;
         let in_view_us = left_in_window_us(start_us, self.window_us, now_us)?;
         let (in_view, in_view_part) = match previous.checked_mul(in_view_us)? {
@@ -203,7 +210,7 @@ impl FastPath for SlidingWindowCounter {
             Some(previous) if in_view > 0 => in_view_part / previous,
             _ => in_view_us,
         };
-        let decision = Decision {
+        let decision = LimitDecision {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - estimate - 1,
@@ -211,8 +218,8 @@ impl FastPath for SlidingWindowCounter {
             reset_after_us: in_view_us + self.window_us() - (self.window_us() - 1) / after,
             first_back_us: first_back_us + 1,
         };
-        let place = Place::Window { start_us, window_us: self.window_us() };
-        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
+        let place = ChargePlace::Window { start_us, window_us: self.window_us() };
+        Some(CheckResult { decision, receipt: Some(ChargeReceipt { cost: Cost::ONE, place }) })
     }
 }
 
@@ -302,7 +309,7 @@ impl SlidingWindowCounter {
     }
 
     /// The wait until something remains of a limit that was lowered below what is spent.
-    // By value: with a reference the standing is kept in memory for every check, at 10 instructions more.
+    // By value: with a reference, every check would keep the standing in memory, which takes 10 instructions more.
     #[cold]
     #[inline(never)]
     fn falls_to_limit_after_us(&self, standing: WindowPairStanding) -> u64 {

@@ -85,7 +85,8 @@ local function forget(log, count)
   end
 end
 
--- Counted from the caller's time, so that the wait is right after a step back of the clock too.
+-- The time until a charge leaves the window. Counted from the caller's time, so that the wait is also
+-- right after the clock has stepped back.
 local function leaves_after_us(limit, charged_us, standing)
   return max(limit.window_us - (standing.now_us - charged_us), 0)
 end
@@ -139,7 +140,8 @@ local function charge(log, standing, cost)
   forget(log, standing.counting)
   local at_us = standing.at_us
   local _, through = newest(log)
-  -- While charges overlap the sum only grows. Rust has 64 bits for it; here it is lowered in time.
+  -- The running sum grows as long as any charge counts. Rust has 64 bits for it; here it is lowered
+  -- before it reaches 2^53.
   if through > 2 ^ 52 then
     log:lower(log.base)
     log.base, through = 0, through - log.base
@@ -209,14 +211,14 @@ end
 -- The most charges of one microsecond that a refund reads. A batch makes at most 64. More exist only if
 -- callers give their own times, or after the clock has stepped back: then a refund may give nothing
 -- back.
-local MOST_ALIKE = 512
+local MAX_EQUAL_TIMES = 512
 
 -- Charges of the same time and cost are interchangeable: removes any of them.
 function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
   local counting = first_counting(log, max(now_us, log.charged_us), limit.window_us)
   local first = max(first_without(log, is_before, at_us), counting)
   local before_entry = before(log, first)
-  for index = first, min(log.count, first + MOST_ALIKE) - 1 do
+  for index = first, min(log.count, first + MAX_EQUAL_TIMES) - 1 do
     local entry_at_us, through = log:read(index)
     if entry_at_us ~= at_us then
       return

@@ -7,16 +7,16 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::{Algorithm, BesideHolds, Decide, MAX_TIME_US};
-use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::decision::{ChargePlace, ChargeReceipt, Cost, Retry, UnitRequest, Verdict};
 use crate::holds::{OpenHold, units_of};
 use crate::parameter::{LimitError, log_units, window_us};
 pub use fast_path::LogFastPath;
-use log::Run;
-pub use log::{BriefLog, Entry, FewLog, Log, LogStamp, LogStorage};
+use log::ChargeRun;
+pub use log::{Entry, Log, LogStamp, LogStorage, OneChargeLog, ThreeUnitLog};
 
 /// At most `limit` units in any window, wherever it begins.
 ///
-/// A charge at t counts until exactly t + window. Exact, at 16 bytes a charge at most; for more than
+/// A charge at t counts until exactly t + window. Exact, at no more than 16 bytes a charge; for more than
 /// 65,536 units use [`SlidingWindowCounter`](super::SlidingWindowCounter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowLog {
@@ -30,7 +30,7 @@ impl SlidingWindowLog {
         Ok(SlidingWindowLog { limit: log_units(limit)?, window_us: window_us(window)? })
     }
 
-    /// The units any window admits.
+    /// The units that any window admits.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
@@ -75,7 +75,7 @@ impl Decide for SlidingWindowLog {
 
     #[inline]
     fn standing(&self, log: &Log, now_us: u64) -> LogStanding {
-        let newest_us = log.newest().map_or(0, Run::at_us);
+        let newest_us = log.newest().map_or(0, ChargeRun::at_us);
         let at_us = now_us.max(log.head.charged_us);
         let counting = log.first_counting(at_us, self.window_us);
         let spent = log.through() - log.before(counting);
@@ -83,9 +83,9 @@ impl Decide for SlidingWindowLog {
     }
 
     #[inline]
-    fn verdict(&self, log: &Log, standing: &LogStanding, ask: Ask) -> Verdict {
-        let cost = ask.cost.units();
-        if cost <= self.remaining(standing, ask) {
+    fn verdict(&self, log: &Log, standing: &LogStanding, request: UnitRequest) -> Verdict {
+        let cost = request.cost.units();
+        if cost <= self.remaining(standing, request) {
             return Verdict::Allowed { delay_us: 0 };
         }
         // OK because no cost above the limit gets here, and this one does not fit.
@@ -105,8 +105,8 @@ impl Decide for SlidingWindowLog {
     }
 
     #[inline]
-    fn place(&self, standing: &LogStanding, _: u64) -> Place {
-        Place::Entry { at_us: standing.newest_us }
+    fn place(&self, standing: &LogStanding, _: u64) -> ChargePlace {
+        ChargePlace::Entry { at_us: standing.newest_us }
     }
 
     #[inline]
@@ -115,7 +115,7 @@ impl Decide for SlidingWindowLog {
     }
 
     #[inline]
-    fn remaining(&self, standing: &LogStanding, _: Ask) -> u64 {
+    fn remaining(&self, standing: &LogStanding, _: UnitRequest) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.spent)
     }
@@ -127,20 +127,20 @@ impl Decide for SlidingWindowLog {
 
     /// When the oldest charge leaves; if the limit was lowered below what is spent, when enough have left.
     #[inline]
-    fn first_back_us(&self, log: &Log, standing: &LogStanding, _: Ask) -> u64 {
+    fn first_back_us(&self, log: &Log, standing: &LogStanding, _: UnitRequest) -> u64 {
         match standing.spent {
             0 => 0,
             spent if spent > self.limit => self.falls_to_after_us(log, *standing, self.limit - 1),
             _ => {
-                let oldest_us = log.run(standing.counting).map_or(0, Run::at_us);
+                let oldest_us = log.run(standing.counting).map_or(0, ChargeRun::at_us);
                 self.leaves_after_us(oldest_us, standing)
             }
         }
     }
 
     /// Charges of the same time and cost are interchangeable: removes any of them.
-    fn give_back(&self, log: &mut Log, now_us: u64, receipt: Receipt) {
-        let Place::Entry { at_us } = receipt.place else { return };
+    fn give_back(&self, log: &mut Log, now_us: u64, receipt: ChargeReceipt) {
+        let ChargePlace::Entry { at_us } = receipt.place else { return };
         let counting = log.first_counting(now_us.max(log.head.charged_us), self.window_us);
         let first = log.first_without(|run| run.at_us() < at_us).max(counting);
         let charge = Entry { at_us, cost: receipt.cost };
@@ -179,7 +179,7 @@ impl Algorithm for SlidingWindowLog {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Log {
-        BriefLog { charged_us: now_us, at_us: now_us, units }.into()
+        OneChargeLog { charged_us: now_us, at_us: now_us, units }.into()
     }
 
     /// Charges keep their times. The new window decides which of them count.
@@ -194,11 +194,12 @@ impl SlidingWindowLog {
         let must_leave = standing.spent - most;
         let left = log.before(standing.counting) + must_leave;
         let last_to_leave = log.first_without(|run| run.through < left);
-        let at_us = log.run(last_to_leave).map_or(standing.newest_us, Run::at_us);
+        let at_us = log.run(last_to_leave).map_or(standing.newest_us, ChargeRun::at_us);
         self.leaves_after_us(at_us, &standing)
     }
 
-    /// Counted from the caller's time, so that the wait is right after a step back of the clock too.
+    /// The time until a charge leaves the window. Counted from the caller's time, so that the wait is also right
+    /// after the clock has stepped back.
     #[inline]
     fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {
         charged_us.saturating_add(self.window_us()).saturating_sub(standing.now_us)

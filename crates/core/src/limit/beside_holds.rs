@@ -3,13 +3,13 @@
 use super::state::{State, change, read};
 use super::{CarryOver, Limit};
 use crate::algorithm::{BesideHolds, held};
-use crate::decision::{Checked, Cost, Decision, Receipt};
+use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision};
 use crate::holds::{
     ExtendAnswer, Growth, HoldError, HoldReference, Holds, Reservation, ReserveAnswer,
     SettleAnswer, Use,
 };
 use crate::range::MAX_UNITS;
-use crate::{__each as each, Ask};
+use crate::{__each as each, UnitRequest};
 
 /// Holds: units that are set aside until they are settled or expire.
 ///
@@ -47,23 +47,29 @@ impl Limit {
         state: &mut State,
         holds: &mut Holds,
         now_us: u64,
-        ask: Ask,
-    ) -> Checked {
+        request: UnitRequest,
+    ) -> CheckResult {
         if holds.is_empty() {
-            return self.check(state, now_us, ask);
+            return self.check(state, now_us, request);
         }
         each!(self, limit => change(limit, state, now_us, |own| {
-            held::check(limit, own, holds, now_us, ask.cost)
+            held::check(limit, own, holds, now_us, request.cost)
         }))
     }
 
     /// Decides one request beside the holds of its key, and charges nothing.
-    pub fn peek_beside(&self, state: &State, holds: &Holds, now_us: u64, ask: Ask) -> Decision {
+    pub fn peek_beside(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
         if holds.is_empty() {
-            return self.peek(state, now_us, ask);
+            return self.peek(state, now_us, request);
         }
         each!(self, limit => read(limit, state, now_us, |own| {
-            held::peek(limit, own, holds, now_us, ask.cost)
+            held::peek(limit, own, holds, now_us, request.cost)
         }))
     }
 
@@ -74,7 +80,7 @@ impl Limit {
         holds: &Holds,
         now_us: u64,
         cost: Cost,
-    ) -> Result<Decision, HoldError> {
+    ) -> Result<LimitDecision, HoldError> {
         self.can_hold()?;
         Ok(each!(self, limit => read(limit, state, now_us, |own| {
             held::peek_reserve(limit, own, holds, now_us, cost)
@@ -136,7 +142,7 @@ impl Limit {
         state: &mut State,
         holds: &mut Holds,
         now_us: u64,
-        receipt: Receipt,
+        receipt: ChargeReceipt,
     ) -> u64 {
         if holds.is_empty() {
             return self.refund(state, now_us, receipt);

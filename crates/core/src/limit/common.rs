@@ -22,15 +22,15 @@ impl Limit {
     /// Returns a limit of `units` a second, which can all be spent at once.
     ///
     /// ```
-    /// use tollgate_core::{Ask, Cost, Limit};
+    /// use tollgate_core::{Cost, Limit, UnitRequest};
     ///
     /// let limit: Limit = Limit::per_second(10).into();
     /// assert_eq!(limit.to_string(), "token-bucket capacity=10 refill=10/s");
     ///
     /// let mut state = limit.fresh();
-    /// let spent = limit.check(&mut state, 0, Ask::new(Cost::new(10)?));
+    /// let spent = limit.check(&mut state, 0, UnitRequest::new(Cost::new(10)?));
     /// assert!(spent.decision.is_allowed());
-    /// let refused = limit.check(&mut state, 0, Ask::new(Cost::ONE));
+    /// let refused = limit.check(&mut state, 0, UnitRequest::new(Cost::ONE));
     /// assert_eq!(refused.decision.retry_after_us(), Some(100_000)); // one is back after 100 ms
     /// # Ok::<(), tollgate_core::CostError>(())
     /// ```

@@ -1,21 +1,21 @@
 //! The time until more remains.
 
 use super::Limit;
-use crate::decision::Decision;
+use crate::decision::LimitDecision;
 
-impl Decision {
+impl LimitDecision {
     /// Returns how long until more remains than now, if nothing else arrives; `None` if nothing is spent.
     ///
-    /// Never too early. Exact, except that a bucket's time may be one microsecond late. `limit` is the limit
-    /// that decided, or the limit that the request named; see [`Limit::in_place_of`].
+    /// The time is never too short. It is exact, except that a bucket's time may be one microsecond late. `limit` is
+    /// the limit that decided, or the limit that the request named; see [`Limit::in_place_of`].
     ///
     /// ```
-    /// use tollgate_core::{Ask, Cost, Limit};
+    /// use tollgate_core::{Cost, Limit, UnitRequest};
     ///
     /// let limit: Limit = "sliding-window-log limit=5 window=1m".parse()?;
     /// let mut log = limit.fresh();
-    /// limit.check(&mut log, 0, Ask::new(Cost::ONE));
-    /// let decision = limit.check(&mut log, 20_000_000, Ask::new(Cost::ONE)).decision;
+    /// limit.check(&mut log, 0, UnitRequest::new(Cost::ONE));
+    /// let decision = limit.check(&mut log, 20_000_000, UnitRequest::new(Cost::ONE)).decision;
     /// assert_eq!(decision.more_after_us(&limit), Some(40_000_000)); // the first leaves at 60 s
     /// assert_eq!(decision.reset_after_us, 60_000_000); // and the second at 80 s
     /// # Ok::<(), tollgate_core::LimitError>(())
@@ -26,21 +26,22 @@ impl Decision {
             return Some(self.first_back_us);
         }
         let first_us = self.reset_after_us.saturating_sub(limit.come_back_at_last_us(others));
-        // At least 1: a remembered refusal may be older than this wait. More remains by now, and the next check sees it.
+        // At least 1: if the refusal was remembered for longer than this wait, more remains by now, and the next check
+        // finds it.
         Some(first_us.max(1))
     }
 }
 
 impl Limit {
-    /// Completes a decision that this limit made instead of the limit `asked`, which the request named: while a
+    /// Completes a decision that this limit made instead of the limit `requested`, which the request named: while a
     /// key [stays](crate::CarryOver::Stays) under its old limit.
     ///
-    /// The client knows only `asked`. If computing from `asked` would give another time until more remains, the
+    /// The client knows only `requested`. If computing from `requested` would give another time until more remains, the
     /// returned decision has the correct time in `first_back_us`.
-    pub fn in_place_of(&self, asked: &Limit, decision: Decision) -> Decision {
+    pub fn in_place_of(&self, requested: &Limit, decision: LimitDecision) -> LimitDecision {
         match decision.more_after_us(self) {
-            Some(first_back_us) if decision.more_after_us(asked) != Some(first_back_us) => {
-                Decision { first_back_us, ..decision }
+            Some(first_back_us) if decision.more_after_us(requested) != Some(first_back_us) => {
+                LimitDecision { first_back_us, ..decision }
             }
             _ => decision,
         }

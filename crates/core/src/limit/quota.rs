@@ -16,8 +16,8 @@ impl Limit {
     /// # use core::time::Duration;
     /// # use tollgate_core::Limit;
     /// let free: Limit = "token-bucket capacity=60 refill=10/s".parse()?;
-    /// let asked = free.limited_to(120, Duration::from_secs(60))?;
-    /// assert_eq!(asked, "token-bucket capacity=120 refill=2/s".parse()?);
+    /// let quota = free.limited_to(120, Duration::from_secs(60))?;
+    /// assert_eq!(quota, "token-bucket capacity=120 refill=2/s".parse()?);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn limited_to(&self, units: u64, per: Duration) -> Result<Limit, LimitError> {

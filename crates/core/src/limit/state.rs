@@ -35,19 +35,19 @@ where
     answer
 }
 
-/// Does what [`change`] does, without changing the state.
+/// Runs `read_own` on the state as the algorithm's own type, as [`change`] does, without changing the state.
 pub(super) fn read<A: Algorithm, T>(
     limit: &A,
     state: &State,
     now_us: u64,
-    look: impl FnOnce(&A::State) -> T,
+    read_own: impl FnOnce(&A::State) -> T,
 ) -> T
 where
     A::State: StateKind,
 {
     match A::State::own(state) {
-        Some(own) => look(own),
-        None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
+        Some(own) => read_own(own),
+        None => read_own(&limit.after_spending(state.units().min(limit.size()), now_us)),
     }
 }
 

@@ -10,11 +10,11 @@ use crate::algorithm::{
     FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::parameter::{
-    AlgorithmName, Excerpt, Given, LimitError, MAX_TEXT_BYTES, duration, given_rate, units,
+    AlgorithmName, Excerpt, LimitError, MAX_TEXT_BYTES, ParameterText, duration, parse_rate, units,
     write_duration,
 };
 
-/// The same as parsing: a function that takes an `impl TryInto<Limit>` also accepts a limit's text.
+/// Parses a limit's text, so that a function that takes an `impl TryInto<Limit>` also accepts text.
 impl TryFrom<&str> for Limit {
     type Error = LimitError;
 
@@ -96,13 +96,13 @@ fn read<'t>(
         }
         AlgorithmName::TokenBucket => {
             let [capacity, refill] = values(name, ["capacity", "refill"], pairs)?;
-            let (capacity, refill) = (capacity.given(name)?, refill.given(name)?);
-            TokenBucket::new(units(capacity)?, given_rate(refill)?)?.into()
+            let (capacity, refill) = (capacity.required(name)?, refill.required(name)?);
+            TokenBucket::new(units(capacity)?, parse_rate(refill)?)?.into()
         }
         AlgorithmName::LeakyBucket => {
             let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], pairs)?;
-            let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
-            LeakyBucket::new(units(capacity)?, given_rate(leak)?, self::mode(mode)?)?.into()
+            let (capacity, leak) = (capacity.required(name)?, leak.required(name)?);
+            LeakyBucket::new(units(capacity)?, parse_rate(leak)?, self::mode(mode)?)?.into()
         }
     })
 }
@@ -136,15 +136,16 @@ struct Parameter<'t> {
 }
 
 impl<'t> Parameter<'t> {
-    fn given(self, algorithm: AlgorithmName) -> Result<Given<'t>, LimitError> {
+    /// Returns the name and the value, or an error if the value is missing.
+    fn required(self, algorithm: AlgorithmName) -> Result<ParameterText<'t>, LimitError> {
         match self.value {
-            Some(value) => Ok(Given { name: self.name, value }),
+            Some(value) => Ok(ParameterText { name: self.name, value }),
             None => Err(LimitError::Missing { algorithm, parameter: self.name }),
         }
     }
 }
 
-/// Sorts names and values into the parameters an algorithm has.
+/// Assigns the values to the parameters that the algorithm has.
 fn values<'t, const N: usize>(
     algorithm: AlgorithmName,
     names: [&'static str; N],
@@ -172,7 +173,7 @@ fn limit_and_window<'t>(
     pairs: impl Iterator<Item = Result<(&'t str, &'t str), LimitError>>,
 ) -> Result<(u64, Duration), LimitError> {
     let [limit, window] = values(algorithm, ["limit", "window"], pairs)?;
-    let (limit, window) = (limit.given(algorithm)?, window.given(algorithm)?);
+    let (limit, window) = (limit.required(algorithm)?, window.required(algorithm)?);
     Ok((units(limit)?, duration(window)?))
 }
 

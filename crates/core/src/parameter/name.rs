@@ -62,15 +62,15 @@ impl AlgorithmName {
 
     /// Guesses the name meant by a misspelling such as `TokenBucket`, `token_bucket` or `leaky`.
     pub(super) fn meant_by(text: &str) -> Option<AlgorithmName> {
-        let letters = |text: &str| {
+        let lower_letters = |text: &str| {
             let letters = text.chars().filter(char::is_ascii_alphanumeric);
             letters.map(|letter| letter.to_ascii_lowercase()).collect::<String>()
         };
-        let meant = letters(text);
+        let meant = lower_letters(text);
         if meant.len() < 4 {
             return None;
         }
-        AlgorithmName::ALL.into_iter().find(|name| letters(name.as_str()).starts_with(&meant))
+        AlgorithmName::ALL.into_iter().find(|name| lower_letters(name.as_str()).starts_with(&meant))
     }
 }
 

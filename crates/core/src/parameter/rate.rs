@@ -29,7 +29,7 @@ impl Rate {
     /// `units` for every `per_us`.
     pub(crate) fn in_lowest_terms(units: NonZeroU64, per_us: NonZeroU64) -> Rate {
         let divisor = greatest_common_divisor(units.get().into(), per_us.get().into());
-        // OK because a divisor of both leaves at least 1 of each.
+        // OK because dividing both by a common divisor leaves at least 1 of each.
         let part = |number: NonZeroU64| {
             let part = u64::try_from(u128::from(number.get()) / divisor.max(1));
             part.ok().and_then(NonZeroU64::new).unwrap_or(number)

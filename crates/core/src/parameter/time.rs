@@ -78,13 +78,13 @@ impl fmt::Display for TimeUnit {
 
 /// Returns a duration as a limit's text writes it, in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
 pub fn duration_text(us: u64) -> String {
-    struct Text(u64);
-    impl fmt::Display for Text {
+    struct DurationText(u64);
+    impl fmt::Display for DurationText {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write_duration(f, self.0)
         }
     }
-    Text(us).to_string()
+    DurationText(us).to_string()
 }
 
 /// Writes a duration in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.

@@ -14,7 +14,7 @@ pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 
 /// A parameter's name and the text of its value.
 #[derive(Clone, Copy)]
-pub(crate) struct Given<'t> {
+pub(crate) struct ParameterText<'t> {
     pub(crate) name: &'static str,
     pub(crate) value: &'t str,
 }
@@ -33,7 +33,7 @@ impl FromStr for Rate {
 
     /// Reads `10/s`, `0.1/s` or `3/7ms`.
     fn from_str(text: &str) -> Result<Rate, LimitError> {
-        given_rate(Given { name: "rate", value: text })
+        parse_rate(ParameterText { name: "rate", value: text })
     }
 }
 
@@ -49,15 +49,15 @@ pub fn parse_duration(parameter: &'static str, text: &str) -> Result<Duration, L
     if text.len() > MAX_TEXT_BYTES {
         return Err(LimitError::NotADuration { parameter, found: Excerpt::of(text) });
     }
-    duration(Given { name: parameter, value: text })
+    duration(ParameterText { name: parameter, value: text })
 }
 
-pub(crate) fn duration(given: Given<'_>) -> Result<Duration, LimitError> {
+pub(crate) fn duration(text: ParameterText<'_>) -> Result<Duration, LimitError> {
     let wrong =
-        || LimitError::NotADuration { parameter: given.name, found: Excerpt::of(given.value) };
-    let (count, unit) = split_unit(given.value);
+        || LimitError::NotADuration { parameter: text.name, found: Excerpt::of(text.value) };
+    let (count, unit) = split_unit(text.value);
     let count = digits(count).ok_or_else(wrong)?;
-    let unit = time_unit(unit, given)?.ok_or_else(wrong)?;
+    let unit = time_unit(unit, text)?.ok_or_else(wrong)?;
     Ok(Duration::from_micros(count.saturating_mul(unit.us())))
 }
 
@@ -67,24 +67,24 @@ fn split_unit(text: &str) -> (&str, &str) {
 }
 
 /// Parses the unit at the end of a value; `None` if it is empty or has characters other than letters.
-fn time_unit(unit: &str, given: Given<'_>) -> Result<Option<TimeUnit>, LimitError> {
+fn time_unit(unit: &str, text: ParameterText<'_>) -> Result<Option<TimeUnit>, LimitError> {
     if let Some(known) = TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit) {
         return Ok(Some(known));
     }
     if unit.is_empty() || !unit.chars().all(char::is_alphabetic) {
         return Ok(None);
     }
-    let before = &given.value[..given.value.len() - unit.len()];
+    let before = &text.value[..text.value.len() - unit.len()];
     let suggestion = TimeUnit::meant_by(unit).map(|meant| format!("{before}{meant}"));
     Err(LimitError::UnknownUnit {
-        parameter: given.name,
-        found: Excerpt::of(given.value),
+        parameter: text.name,
+        found: Excerpt::of(text.value),
         unit: Excerpt::of(unit),
         suggestion,
     })
 }
 
-pub(crate) fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
+pub(crate) fn units(ParameterText { name, value }: ParameterText<'_>) -> Result<u64, LimitError> {
     digits(value)
         .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
 }
@@ -97,9 +97,9 @@ fn digits(text: &str) -> Option<u64> {
 }
 
 /// Parses `10/s`, `0.1/s` or `3/7ms`. The decimals and the time both become part of one fraction.
-pub(crate) fn given_rate(given: Given<'_>) -> Result<Rate, LimitError> {
-    let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
-    let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;
+pub(crate) fn parse_rate(text: ParameterText<'_>) -> Result<Rate, LimitError> {
+    let wrong = || LimitError::NotARate { parameter: text.name, found: Excerpt::of(text.value) };
+    let (units, time) = text.value.split_once('/').ok_or_else(wrong)?;
     let (whole, decimals) = match units.split_once('.') {
         Some((_, "")) => return Err(wrong()),
         Some(parts) => parts,
@@ -110,13 +110,13 @@ pub(crate) fn given_rate(given: Given<'_>) -> Result<Rate, LimitError> {
     let (count, unit) = split_unit(time);
     let count = if count.is_empty() { Some(1) } else { digits(count) };
     let count = count.filter(|&count| count > 0).ok_or_else(wrong)?;
-    let unit = time_unit(unit, given)?.ok_or_else(wrong)?;
+    let unit = time_unit(unit, text)?.ok_or_else(wrong)?;
     // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
     if decimals.len() > 15 {
-        return Err(LimitError::RateOutOfRange { parameter: given.name });
+        return Err(LimitError::RateOutOfRange { parameter: text.name });
     }
     let scale = 10_u128.pow(decimals.len() as u32);
     let units = u128::from(whole) * scale + u128::from(part);
     let per_us = u128::from(count.saturating_mul(unit.us())) * scale;
-    Rate::reduced(given.name, units, per_us)
+    Rate::reduced(text.name, units, per_us)
 }

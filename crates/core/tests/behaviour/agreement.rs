@@ -1,7 +1,7 @@
 //! Limits against models that keep the whole history, and against each other.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, TokenBucket};
+use tollgate_core::{Cost, LeakyBucket, Limit, Rate, TokenBucket, UnitRequest};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
@@ -164,7 +164,8 @@ fn the_large_limits_people_set_are_exact() {
     ] {
         let limit: Limit = limit.parse().unwrap();
         let mut state = limit.fresh();
-        let decision = limit.check(&mut state, now_us, Ask::new(Cost::new(cost).unwrap())).decision;
+        let decision =
+            limit.check(&mut state, now_us, UnitRequest::new(Cost::new(cost).unwrap())).decision;
         assert!(decision.is_allowed(), "{limit}");
         assert_eq!(decision.remaining, limit.size() - cost, "{limit}");
         assert_eq!(decision.reset_after_us, reset_after_us, "{limit}");

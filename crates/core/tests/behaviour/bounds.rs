@@ -1,7 +1,7 @@
 //! P11: no trace admits more than the stated bound in any interval, and some trace nearly does.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, Limit};
+use tollgate_core::{Cost, Limit, UnitRequest};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
@@ -52,7 +52,7 @@ fn greedy(limit: &Limit, start_us: u64, pauses_us: &[u64]) -> Vec<(u64, u64)> {
         now_us += pause_us;
         let remaining = limit.peek(&state, now_us, Cost::ONE.into()).remaining;
         if let Ok(all) = Cost::new(remaining) {
-            assert!(limit.check(&mut state, now_us, Ask::new(all)).decision.is_allowed());
+            assert!(limit.check(&mut state, now_us, UnitRequest::new(all)).decision.is_allowed());
             admitted.push((now_us, remaining));
         }
     }
@@ -131,7 +131,7 @@ fn most(limit: &Limit, state: &tollgate_core::State, now_us: u64, end_us: u64) -
     let spending = |units| {
         let mut state = state.clone();
         if let Ok(cost) = Cost::new(units) {
-            limit.check(&mut state, now_us, Ask::new(cost));
+            limit.check(&mut state, now_us, UnitRequest::new(cost));
         }
         units + most(limit, &state, now_us + 1, end_us)
     };

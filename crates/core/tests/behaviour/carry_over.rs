@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Ask, CarryOver, Cost, Fill, Level, Limit, Rate, TokenBucket};
+use tollgate_core::{
+    Algorithm, CarryOver, Cost, Fill, Level, Limit, Rate, TokenBucket, UnitRequest,
+};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
@@ -22,12 +24,12 @@ proptest! {
         }
         let (limit, mut state) = new.carry_over(&old, walk.state.clone(), walk.now_us, Cost::ONE).decides(&new);
         prop_assert_eq!(limit.size(), new.size());
-        let peek = limit.check(&mut state, walk.now_us, Ask::new(Cost::ONE)).decision;
+        let peek = limit.check(&mut state, walk.now_us, UnitRequest::new(Cost::ONE)).decision;
         prop_assert!(peek.remaining <= new.size());
         let longest_us = old.bound().interval_us.max(new.bound().interval_us);
         prop_assert!(peek.reset_after_us <= 2 * longest_us + 10_000_000);
         let later_us = walk.now_us + peek.reset_after_us;
-        prop_assert_eq!(limit.peek(&state, later_us, Ask::new(Cost::ONE)).remaining, new.size());
+        prop_assert_eq!(limit.peek(&state, later_us, UnitRequest::new(Cost::ONE)).remaining, new.size());
     }
 
     /// A key that is under another limit for a moment has spent no less afterwards. Excepted are windows of
@@ -48,7 +50,7 @@ proptest! {
             return Ok(());
         }
         let now_us = walk.now_us;
-        let remaining = |limit: &Limit, state| limit.peek(state, now_us, Ask::new(Cost::ONE)).remaining;
+        let remaining = |limit: &Limit, state| limit.peek(state, now_us, UnitRequest::new(Cost::ONE)).remaining;
         let before = remaining(&own, &walk.state);
         let state = match other.carry_over(&own, walk.state.clone(), now_us, Cost::ONE) {
             CarryOver::Done(state) => own.carry_over(&other, state, now_us, Cost::ONE).decides(&own).1,
@@ -65,17 +67,17 @@ proptest! {
             let Some(cost) = walk.aim(step) else { break };
             walk.check(cost);
         }
-        let (now_us, ask) = (walk.now_us, Ask::new(Cost::ONE));
+        let (now_us, request) = (walk.now_us, UnitRequest::new(Cost::ONE));
         let carried = new.carry_over(&old, walk.state.clone(), now_us, Cost::ONE);
         let (limit, state) = carried.clone().decides(&new);
-        let decided = limit.peek(&state, now_us, ask);
+        let decided = limit.peek(&state, now_us, request);
         // A key that stays under its old limit is carried over later.
         let at = |at_us: u64| match &carried {
-            CarryOver::Done(state) => new.peek(state, at_us, ask),
+            CarryOver::Done(state) => new.peek(state, at_us, request),
             CarryOver::Stays { state, .. } => {
                 let carried = new.carry_over(&old, state.clone(), at_us, Cost::ONE);
                 let (limit, state) = carried.decides(&new);
-                limit.peek(&state, at_us, ask)
+                limit.peek(&state, at_us, request)
             }
         };
         let Some(wait_us) = decided.retry_after_us() else { return Ok(()) };
@@ -91,10 +93,10 @@ proptest! {
             let carried = limit.carry_over(&limit, walk.state.clone(), walk.now_us, Cost::ONE);
             let (same, carried) = carried.decides(&limit);
             prop_assert_eq!(same, limit);
-            let ask = Ask::new(cost);
+            let request = UnitRequest::new(cost);
             prop_assert_eq!(
-                limit.peek(&carried, walk.now_us, ask),
-                limit.peek(&walk.state, walk.now_us, ask)
+                limit.peek(&carried, walk.now_us, request),
+                limit.peek(&walk.state, walk.now_us, request)
             );
             walk.check(cost);
         }
@@ -114,7 +116,7 @@ proptest! {
         if std::mem::discriminant(&old.fresh()) == std::mem::discriminant(&new.fresh()) {
             return Ok(());
         }
-        let remaining = |limit: &Limit| limit.peek(&walk.state, walk.now_us, Ask::new(Cost::ONE)).remaining;
+        let remaining = |limit: &Limit| limit.peek(&walk.state, walk.now_us, UnitRequest::new(Cost::ONE)).remaining;
         let spent = old.size() - remaining(&old);
         prop_assert!(remaining(&new) <= new.size().saturating_sub(spent));
     }
@@ -125,11 +127,11 @@ fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
     let (old, new): (Limit, Limit) = (old.parse().unwrap(), new.parse().unwrap());
     let mut state = old.fresh();
     for &(at_us, cost) in spend {
-        let ask = Ask::new(Cost::new(cost).unwrap());
-        assert!(old.check(&mut state, at_us, ask).decision.is_allowed());
+        let request = UnitRequest::new(Cost::new(cost).unwrap());
+        assert!(old.check(&mut state, at_us, request).decision.is_allowed());
     }
     let (limit, carried) = new.carry_over(&old, state, now_us, Cost::ONE).decides(&new);
-    limit.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining
+    limit.peek(&carried, now_us, UnitRequest::new(Cost::ONE)).remaining
 }
 
 #[test]
@@ -285,13 +287,13 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     let bucket: Limit = "token-bucket capacity=10 refill=1/m".parse().unwrap();
     let mut state = counter.fresh();
     for (at_us, cost) in [(0, 4), (60_000_000, 3)] {
-        counter.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
+        counter.check(&mut state, at_us, UnitRequest::new(Cost::new(cost).unwrap()));
     }
     let now_us = 60_000_000;
-    assert_eq!(bucket.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 3);
+    assert_eq!(bucket.peek(&state, now_us, UnitRequest::new(Cost::ONE)).remaining, 3);
     let (limit, carried) = bucket.carry_over(&counter, state, now_us, Cost::ONE).decides(&bucket);
     assert_eq!(limit, bucket);
-    assert_eq!(bucket.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining, 3);
+    assert_eq!(bucket.peek(&carried, now_us, UnitRequest::new(Cost::ONE)).remaining, 3);
 }
 
 /// A client that alternates between two tiers: it spends all of the large limit, waits until the small limit has
@@ -309,7 +311,7 @@ fn alternating_limits_admit_no_more_than_both_together() {
         ]
         .map(|text| text.parse::<Limit>().unwrap())
     };
-    let ask = Ask::new(Cost::ONE);
+    let request = UnitRequest::new(Cost::ONE);
     for large in kinds(1_000, "1h") {
         for small in kinds(60, "1m") {
             for (rest_s, asks) in [(61, 1), (61, 60), (125, 1), (600, 61)] {
@@ -325,7 +327,7 @@ fn alternating_limits_admit_no_more_than_both_together() {
                         }
                         (decides, state) = carried.decides(&limit);
                     }
-                    decides.check(&mut state, now_us, ask).decision.is_allowed()
+                    decides.check(&mut state, now_us, request).decision.is_allowed()
                 };
                 for _ in 0..20 {
                     while check(large, now_us) {
@@ -357,7 +359,7 @@ fn alternating_refusals_come_to_an_end() {
         "sliding-window-log limit=10 window=7s",
     ]
     .map(|text| text.parse::<Limit>().unwrap());
-    let ask = Ask::new(Cost::ONE);
+    let request = UnitRequest::new(Cost::ONE);
     for one in limits {
         for other in limits {
             for every_us in [S / 10, 9 * S / 10, S, 13 * S / 10] {
@@ -373,7 +375,7 @@ fn alternating_refusals_come_to_an_end() {
                         }
                         (decides, state) = carried.decides(&limit);
                     }
-                    let decision = decides.check(&mut state, now_us, ask).decision;
+                    let decision = decides.check(&mut state, now_us, request).decision;
                     admitted += u64::from(decision.is_allowed());
                 }
                 // A share of what either limit would admit: no caller is refused for ever.
@@ -413,8 +415,8 @@ fn alternating_buckets_admit_no_more_than_the_largest_at_the_fastest_rate() {
                                 }
                                 (decides, state) = carried.decides(&limit);
                             }
-                            let ask = Ask::new(Cost::ONE);
-                            if !decides.check(&mut state, now_us, ask).decision.is_allowed() {
+                            let request = UnitRequest::new(Cost::ONE);
+                            if !decides.check(&mut state, now_us, request).decision.is_allowed() {
                                 break;
                             }
                             admitted += 1;

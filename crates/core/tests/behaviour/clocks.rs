@@ -1,7 +1,7 @@
 //! P6: a key's time never runs backwards past its last charge, and a new clock locks no key out.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
+use tollgate_core::{Cost, Limit, MAX_STEP_BACK_US, State, UnitRequest};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, START_US, Walk};
@@ -32,9 +32,9 @@ proptest! {
         cost in any::units(),
     ) {
         let (walk, floor_us) = spent(limit, &steps);
-        let ask = Ask::new(Cost::new(cost).unwrap());
-        let at_floor = limit.peek(&walk.state, floor_us, ask);
-        let behind = limit.peek(&walk.state, floor_us - back_us, ask);
+        let request = UnitRequest::new(Cost::new(cost).unwrap());
+        let at_floor = limit.peek(&walk.state, floor_us, request);
+        let behind = limit.peek(&walk.state, floor_us - back_us, request);
         prop_assert_eq!(behind.remaining, at_floor.remaining);
         prop_assert_eq!(behind.delay_us(), at_floor.delay_us());
         prop_assert_eq!(behind.is_allowed(), at_floor.is_allowed());
@@ -52,8 +52,8 @@ proptest! {
     ) {
         let (walk, floor_us) = spent(limit, &steps);
         let (mut behind, mut at_floor) = (walk.state.clone(), walk.state);
-        limit.check(&mut behind, floor_us - back_us, Ask::new(Cost::ONE));
-        limit.check(&mut at_floor, floor_us, Ask::new(Cost::ONE));
+        limit.check(&mut behind, floor_us - back_us, UnitRequest::new(Cost::ONE));
+        limit.check(&mut at_floor, floor_us, UnitRequest::new(Cost::ONE));
         prop_assert_eq!(behind, at_floor);
     }
 
@@ -66,9 +66,9 @@ proptest! {
         let (walk, floor_us) = spent(limit, &steps);
         let mut state = walk.state;
         let now_us = floor_us - back_us;
-        let before = limit.peek(&state, floor_us, Ask::new(Cost::ONE));
+        let before = limit.peek(&state, floor_us, UnitRequest::new(Cost::ONE));
         // Denied, so that nothing but the clock changes the state.
-        let too_much = Ask::new(Cost::new(limit.size() + 1).unwrap_or(Cost::ONE));
+        let too_much = UnitRequest::new(Cost::new(limit.size() + 1).unwrap_or(Cost::ONE));
         let after = limit.check(&mut state, now_us, too_much).decision;
         match limit {
             // How much of the previous window is in view depends on the position in the window.
@@ -78,7 +78,7 @@ proptest! {
         }
         let interval_us = limit.bound().interval_us;
         prop_assert!(after.reset_after_us <= 2 * interval_us);
-        let whole = limit.peek(&state, now_us + after.reset_after_us, Ask::new(Cost::ONE));
+        let whole = limit.peek(&state, now_us + after.reset_after_us, UnitRequest::new(Cost::ONE));
         prop_assert_eq!(whole.remaining, limit.size());
     }
 }
@@ -88,7 +88,8 @@ fn a_refused_client_on_a_new_clock_gets_in_after_its_wait() {
     let limit: Limit = "token-bucket capacity=1 refill=1/m".parse().unwrap();
     let mut state = limit.fresh();
     let hour_us = 3_600_000_000;
-    let check = |state: &mut _, now_us| limit.check(state, now_us, Ask::new(Cost::ONE)).decision;
+    let check =
+        |state: &mut _, now_us| limit.check(state, now_us, UnitRequest::new(Cost::ONE)).decision;
     assert!(check(&mut state, 2 * hour_us).is_allowed());
     assert_eq!(check(&mut state, hour_us).retry_after_us(), Some(60_000_000));
     assert_eq!(check(&mut state, hour_us + 59_999_999).retry_after_us(), Some(1));
@@ -100,9 +101,9 @@ fn a_log_on_a_new_clock_keeps_the_distance_between_its_entries() {
     let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     for at_us in [100_000_000, 130_000_000] {
-        limit.check(&mut state, at_us, Ask::new(Cost::ONE));
+        limit.check(&mut state, at_us, UnitRequest::new(Cost::ONE));
     }
-    let refused = limit.check(&mut state, 50_000_000, Ask::new(Cost::ONE)).decision;
+    let refused = limit.check(&mut state, 50_000_000, UnitRequest::new(Cost::ONE)).decision;
     assert_eq!(refused.retry_after_us(), Some(30_000_000));
     let times: Vec<_> =
         limit.entries(&state, 50_000_000).unwrap().map(|entry| entry.at_us).collect();
@@ -120,9 +121,10 @@ fn ten_seconds_behind_is_the_same_clock_and_a_microsecond_more_a_new_one() {
     ] {
         let limit: Limit = text.parse().unwrap();
         let mut state = limit.fresh();
-        limit.check(&mut state, 100 * S, Ask::new(Cost::ONE));
-        let wait =
-            |state: &State, now_us| limit.peek(state, now_us, Ask::new(Cost::ONE)).retry_after_us();
+        limit.check(&mut state, 100 * S, UnitRequest::new(Cost::ONE));
+        let wait = |state: &State, now_us| {
+            limit.peek(state, now_us, UnitRequest::new(Cost::ONE)).retry_after_us()
+        };
         assert_eq!(wait(&state, 90 * S), Some(11 * S), "{text}");
         let restarted = if text.starts_with("fixed") { 1 } else { S };
         assert_eq!(wait(&state, 90 * S - 1), Some(restarted), "{text}");
@@ -135,11 +137,11 @@ fn both_counts_of_a_counter_move_to_a_new_clock() {
     let limit: Limit = "sliding-window-counter limit=10 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     for (at_us, cost) in [(1_000 * MINUTE, 6), (1_001 * MINUTE + MINUTE / 2, 2)] {
-        limit.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
+        limit.check(&mut state, at_us, UnitRequest::new(Cost::new(cost).unwrap()));
     }
     // Half a minute into the window, half of the six units are in view.
     let now_us = 500 * MINUTE + MINUTE / 2;
-    assert_eq!(limit.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 5);
+    assert_eq!(limit.peek(&state, now_us, UnitRequest::new(Cost::ONE)).remaining, 5);
 }
 
 /// The state cannot hold times before the epoch, so entries of a log that is restarted there leave late.
@@ -148,9 +150,9 @@ fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() 
     let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     for at_us in [100_000_000, 130_000_000] {
-        limit.check(&mut state, at_us, Ask::new(Cost::ONE));
+        limit.check(&mut state, at_us, UnitRequest::new(Cost::ONE));
     }
-    let refused = limit.check(&mut state, 5_000_000, Ask::new(Cost::ONE)).decision;
+    let refused = limit.check(&mut state, 5_000_000, UnitRequest::new(Cost::ONE)).decision;
     assert_eq!(refused.retry_after_us(), Some(55_000_000));
 }
 
@@ -159,7 +161,7 @@ fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() 
 fn a_refusal_on_a_new_clock_restarts_the_keys_time() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
-    let cost = |units| Ask::new(Cost::new(units).unwrap());
+    let cost = |units| UnitRequest::new(Cost::new(units).unwrap());
     limit.check(&mut state, 7_200_000_000, cost(10));
     assert!(!limit.check(&mut state, 3_600_000_000, cost(11)).decision.is_allowed());
     assert!(limit.check(&mut state, 3_610_000_000, cost(10)).decision.is_allowed());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
-use tollgate_core::{Algorithm, Ask, Cost, Log, SlidingWindowLog};
+use tollgate_core::store::{LogFastPath, LogStorage, OneChargeLog, ThreeUnitLog};
+use tollgate_core::{Algorithm, Cost, Log, SlidingWindowLog, UnitRequest};
 
 /// Milliseconds since the previous step, possibly negative; the cost; whether it is refunded at once.
 fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {
@@ -23,16 +23,16 @@ proptest! {
         let mut now_us = 1_000_000_000_u64;
         for (step_ms, cost, is_refunded) in steps {
             now_us = now_us.saturating_add_signed(step_ms * 1_000);
-            let ask = Ask::new(Cost::new(cost).unwrap());
+            let request = UnitRequest::new(Cost::new(cost).unwrap());
             let before = log.heap_bytes();
-            let growth = limit.growth_bytes(&log, now_us, ask.cost);
-            for same in log.brief().map(Log::from).into_iter().chain(log.few().map(Log::from)) {
+            let growth = limit.growth_bytes(&log, now_us, request.cost);
+            for same in log.as_one_charge().map(Log::from).into_iter().chain(log.as_three_units().map(Log::from)) {
                 prop_assert_eq!(&same, &log);
-                prop_assert_eq!(limit.peek(&same, now_us, ask), limit.peek(&log, now_us, ask));
+                prop_assert_eq!(limit.peek(&same, now_us, request), limit.peek(&log, now_us, request));
                 prop_assert!(limit.entries(&same, now_us).eq(limit.entries(&log, now_us)));
                 prop_assert_eq!(same.heap_bytes(), 0);
             }
-            let checked = limit.check(&mut log, now_us, ask);
+            let checked = limit.check(&mut log, now_us, request);
             let grown = log.heap_bytes() - before;
             prop_assert_eq!(grown, if checked.decision.is_allowed() { growth } else { 0 });
             if let (Some(receipt), true) = (checked.receipt, is_refunded) {
@@ -50,12 +50,12 @@ proptest! {
         let mut now_us = 1_000_000_000_u64;
         for (step_ms, cost, _) in steps {
             now_us = now_us.saturating_add_signed(step_ms.max(0) * 1_000);
-            limit.check(&mut log, now_us, Ask::new(Cost::new(cost).unwrap()));
+            limit.check(&mut log, now_us, UnitRequest::new(Cost::new(cost).unwrap()));
         }
         let coarse = Log::from(log.coarsened());
-        let ask = Ask::new(Cost::ONE);
+        let request = UnitRequest::new(Cost::ONE);
         let (exact, coarse) =
-            (limit.peek(&log, now_us + later_us, ask), limit.peek(&coarse, now_us + later_us, ask));
+            (limit.peek(&log, now_us + later_us, request), limit.peek(&coarse, now_us + later_us, request));
         prop_assert!(coarse.remaining <= exact.remaining);
         prop_assert_eq!(coarse.reset_after_us, exact.reset_after_us);
     }
@@ -69,7 +69,7 @@ fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
         |log: &Log| -> Vec<u64> { limit.entries(log, 5).map(|entry| entry.cost.units()).collect() };
     let mut log = Log::default();
     let charge = |log: &mut Log, units| {
-        limit.check(log, 5, Ask::new(Cost::new(units).unwrap())).receipt.unwrap()
+        limit.check(log, 5, UnitRequest::new(Cost::new(units).unwrap())).receipt.unwrap()
     };
     let mut receipts: Vec<_> = [1, 1, 1, 2, 1, 1, 2, 2].map(|units| charge(&mut log, units)).into();
     assert_eq!(costs(&log), [1, 1, 1, 2, 1, 1, 2, 2]);
@@ -92,24 +92,24 @@ fn single_units_of_one_time_take_no_memory() {
     let mut log = Log::default();
     for _ in 0..10_000 {
         assert_eq!(limit.growth_bytes(&log, 5, Cost::ONE), 0);
-        assert!(limit.check(&mut log, 5, Ask::new(Cost::ONE)).decision.is_allowed());
+        assert!(limit.check(&mut log, 5, UnitRequest::new(Cost::ONE)).decision.is_allowed());
     }
     assert_eq!((log.heap_bytes(), limit.entries(&log, 5).count()), (0, 10_000));
 }
 
 #[test]
 fn a_log_that_was_refunded_or_never_charged_is_brief() {
-    assert_eq!(Log::default().brief(), Some(BriefLog::default()));
+    assert_eq!(Log::default().as_one_charge(), Some(OneChargeLog::default()));
     let limit = SlidingWindowLog::new(3, Duration::from_secs(1)).unwrap();
     let mut log = Log::default();
-    let receipt = limit.check(&mut log, 5, Ask::new(Cost::ONE)).receipt.unwrap();
-    assert_eq!(log.brief(), Some(BriefLog { charged_us: 5, at_us: 5, units: 1 }));
+    let receipt = limit.check(&mut log, 5, UnitRequest::new(Cost::ONE)).receipt.unwrap();
+    assert_eq!(log.as_one_charge(), Some(OneChargeLog { charged_us: 5, at_us: 5, units: 1 }));
     limit.refund(&mut log, 5, receipt);
-    assert_eq!(log.brief(), Some(BriefLog { charged_us: 5, at_us: 0, units: 0 }));
-    assert_eq!(log.few(), None);
+    assert_eq!(log.as_one_charge(), Some(OneChargeLog { charged_us: 5, at_us: 0, units: 0 }));
+    assert_eq!(log.as_three_units(), None);
     for (at_us, expected) in [(6, [6, 0, 0]), (6, [6, 6, 0]), (7, [7, 6, 6])] {
-        limit.check(&mut log, at_us, Ask::new(Cost::ONE));
-        assert_eq!(log.few(), Some(FewLog { at_us: expected }));
+        limit.check(&mut log, at_us, UnitRequest::new(Cost::ONE));
+        assert_eq!(log.as_three_units(), Some(ThreeUnitLog { at_us: expected }));
     }
-    assert_eq!(log.brief(), None);
+    assert_eq!(log.as_one_charge(), None);
 }

@@ -1,7 +1,9 @@
 //! The time until more remains: exact, or for buckets at most a microsecond late.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, CarryOver, Charge, Cost, Decision, LeakyBucket, Limit, State, check_all};
+use tollgate_core::{
+    CarryOver, Cost, LeakyBucket, Limit, LimitCheck, LimitDecision, State, UnitRequest, check_all,
+};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
@@ -11,18 +13,18 @@ struct DecidedKey<'a> {
     limit: &'a Limit,
     state: &'a State,
     now_us: u64,
-    ask: Ask,
-    decision: Decision,
+    request: UnitRequest,
+    decision: LimitDecision,
 }
 
 impl DecidedKey<'_> {
     fn remaining_after(&self, wait_us: u64) -> u64 {
-        self.limit.peek(self.state, self.now_us + wait_us, self.ask).remaining
+        self.limit.peek(self.state, self.now_us + wait_us, self.request).remaining
     }
 
     /// More remains after the wait and not before it; for a bucket, not two microseconds before it.
     fn is_exact(&self) -> Result<(), TestCaseError> {
-        let Decision { limit: size, remaining, .. } = self.decision;
+        let LimitDecision { limit: size, remaining, .. } = self.decision;
         let Some(wait_us) = self.decision.more_after_us(self.limit) else {
             prop_assert_eq!(remaining, size);
             return Ok(());
@@ -55,9 +57,9 @@ proptest! {
             let checked = walk.check(cost);
             receipts.extend(checked.receipt);
             let Walk { state, now_us, .. } = &walk;
-            let (decision, ask) = (checked.decision, Ask::new(cost));
-            DecidedKey { limit: &limit, state, now_us: *now_us, ask, decision }.is_exact()?;
-            let peeked = limit.peek(state, *now_us, Ask::new(Cost::ONE));
+            let (decision, request) = (checked.decision, UnitRequest::new(cost));
+            DecidedKey { limit: &limit, state, now_us: *now_us, request, decision }.is_exact()?;
+            let peeked = limit.peek(state, *now_us, UnitRequest::new(Cost::ONE));
             prop_assert_eq!(peeked.more_after_us(&limit), decision.more_after_us(&limit));
         }
     }
@@ -72,9 +74,9 @@ proptest! {
         let mut walk = Walk::new(limit);
         for (step, max_wait_us) in steps.iter().zip(waits_us) {
             let Some(cost) = walk.aim(step) else { break };
-            let (now_us, ask) = (walk.now_us, Ask::new(cost).within_us(max_wait_us));
-            let decision = limit.check(&mut walk.state, now_us, ask).decision;
-            DecidedKey { limit: &limit, state: &walk.state, now_us, ask, decision }.is_exact()?;
+            let (now_us, request) = (walk.now_us, UnitRequest::new(cost).within_us(max_wait_us));
+            let decision = limit.check(&mut walk.state, now_us, request).decision;
+            DecidedKey { limit: &limit, state: &walk.state, now_us, request, decision }.is_exact()?;
         }
     }
 
@@ -92,19 +94,19 @@ proptest! {
             walk.check(cost);
         }
         let (now_us, cost) = (walk.now_us, Cost::new(cost).unwrap());
-        let ask = Ask::new(cost);
+        let request = UnitRequest::new(cost);
         let carried = new.carry_over(&old, walk.state.clone(), now_us, cost);
         let stays = matches!(carried, CarryOver::Stays { .. });
         let (limit, state) = carried.decides(&new);
-        let decision = limit.peek(&state, now_us, ask);
-        DecidedKey { limit: &limit, state: &state, now_us, ask, decision }.is_exact()?;
+        let decision = limit.peek(&state, now_us, request);
+        DecidedKey { limit: &limit, state: &state, now_us, request, decision }.is_exact()?;
         let told = limit.in_place_of(&new, decision);
         prop_assert_eq!(told.more_after_us(&new), decision.more_after_us(&limit));
-        prop_assert_eq!(Decision { first_back_us: decision.first_back_us, ..told }, decision);
+        prop_assert_eq!(LimitDecision { first_back_us: decision.first_back_us, ..told }, decision);
         if let (true, Some(wait_us)) = (stays, told.more_after_us(&new)) {
             let then_us = now_us + wait_us;
             let (limit, state) = new.carry_over(&old, state, then_us, cost).decides(&new);
-            prop_assert!(limit.peek(&state, then_us, ask).remaining > told.remaining);
+            prop_assert!(limit.peek(&state, then_us, request).remaining > told.remaining);
         }
     }
 }
@@ -118,7 +120,7 @@ fn more_after(text: &str, charges: &[(u64, u64)]) -> Option<u64> {
     let limit = limit(text);
     let mut state = limit.fresh();
     let check = |&(at_ms, cost): &(u64, u64)| {
-        limit.check(&mut state, at_ms * 1_000, Ask::new(Cost::new(cost).unwrap())).decision
+        limit.check(&mut state, at_ms * 1_000, UnitRequest::new(Cost::new(cost).unwrap())).decision
     };
     charges.iter().map(check).last()?.more_after_us(&limit)
 }
@@ -165,9 +167,9 @@ fn bucket_that_decides_for_another_reports_by_its_own_rate() {
         limit("token-bucket capacity=60 refill=1/s"),
     );
     let mut state = large.fresh();
-    large.check(&mut state, 0, Ask::new(Cost::new(600).unwrap()));
+    large.check(&mut state, 0, UnitRequest::new(Cost::new(600).unwrap()));
     let (decides, state) = small.carry_over(&large, state, 0, Cost::ONE).decides(&small);
-    let decision = decides.peek(&state, 0, Ask::new(Cost::ONE));
+    let decision = decides.peek(&state, 0, UnitRequest::new(Cost::ONE));
     // At the small bucket's rate the last 59 units take 59 s of the 60 s.
     assert_eq!(decision.more_after_us(&small), Some(1_000_000));
     assert_eq!(decides.in_place_of(&small, decision).more_after_us(&small), Some(54_100_000));
@@ -183,8 +185,8 @@ fn each_of_several_limits_reports_its_own_time() {
     let [log, counter] = &mut states;
     let mut more_after_us = |now_us| {
         let mut charges = [
-            Charge::enforced(&limits[0], log, Cost::ONE),
-            Charge::enforced(&limits[1], counter, Cost::ONE),
+            LimitCheck::enforced(&limits[0], log, Cost::ONE),
+            LimitCheck::enforced(&limits[1], counter, Cost::ONE),
         ];
         check_all(&mut charges, now_us);
         let decided = [0, 1].map(|index: usize| *charges[index].decision().unwrap());

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
 use tollgate_core::{
-    Algorithm, Ask, Checked, Cost, Entry, FixedWindow, Limit, Log, SlidingWindowCounter,
-    SlidingWindowLog, State,
+    Algorithm, CheckResult, Cost, Entry, FixedWindow, Limit, Log, SlidingWindowCounter,
+    SlidingWindowLog, State, UnitRequest,
 };
 
 use tollgate_conformance::any;
@@ -74,9 +74,9 @@ fn with_size(limit: &Limit, size: u64) -> Limit {
 }
 
 fn agree(limit: &Limit, state: &State, now_us: u64) -> Result<(), TestCaseError> {
-    let agrees = |short: Checked, after: &State| {
+    let agrees = |short: CheckResult, after: &State| {
         let mut wanted = state.clone();
-        prop_assert_eq!(short, limit.check(&mut wanted, now_us, Ask::new(Cost::ONE)));
+        prop_assert_eq!(short, limit.check(&mut wanted, now_us, UnitRequest::new(Cost::ONE)));
         prop_assert_eq!(after, &wanted);
         Ok(())
     };
@@ -91,14 +91,16 @@ fn agree(limit: &Limit, state: &State, now_us: u64) -> Result<(), TestCaseError>
     Ok(())
 }
 
-fn refuse_one(limit: &Limit, state: &State, now_us: u64) -> Option<Checked> {
+fn refuse_one(limit: &Limit, state: &State, now_us: u64) -> Option<CheckResult> {
     match (limit, state) {
-        (Limit::SlidingWindowLog(limit), State::Log(log)) => limit.refuse_one(log.few()?, now_us),
+        (Limit::SlidingWindowLog(limit), State::Log(log)) => {
+            limit.refuse_one(log.as_three_units()?, now_us)
+        }
         _ => None,
     }
 }
 
-fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
+fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<CheckResult> {
     match (limit, state) {
         (Limit::FixedWindow(limit), State::Window(state)) => limit.check_one(state, now_us),
         (Limit::SlidingWindowCounter(limit), State::WindowPair(state)) => {
@@ -107,17 +109,17 @@ fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
         (Limit::TokenBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
         (Limit::LeakyBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
         (Limit::SlidingWindowLog(limit), State::Log(state)) => {
-            if let Some(mut few) = state.few()
-                && let Some(checked) = limit.check_one(&mut few, now_us)
+            if let Some(mut log) = state.as_three_units()
+                && let Some(checked) = limit.check_one(&mut log, now_us)
             {
-                *state = Log::from(few);
+                *state = Log::from(log);
                 return Some(checked);
             }
             let full = state.clone();
-            limit.check_one_more(state, now_us).or_else(|| {
+            limit.check_one_in_log(state, now_us).or_else(|| {
                 assert_eq!(*state, full, "undecided, but the state changed");
                 state.reserve_one();
-                limit.check_one_more(state, now_us)
+                limit.check_one_in_log(state, now_us)
             })
         }
         _ => None,
@@ -142,7 +144,7 @@ fn fast_path_decides_common_requests() {
     ] {
         let limit: Limit = limit.parse().unwrap();
         let mut state = limit.fresh();
-        limit.check(&mut state, NOW_US, Ask::new(Cost::ONE));
+        limit.check(&mut state, NOW_US, UnitRequest::new(Cost::ONE));
         for now_us in [NOW_US + 1_000, NOW_US + 2_000] {
             let answer = check_one(&limit, &mut state, now_us).map(|checked| checked.decision);
             assert!(answer.is_some_and(|decision| decision.is_allowed()), "{limit} at {now_us}");
@@ -173,10 +175,10 @@ fn fast_path_declines_when_hundreds_of_charges_leave() {
     let log = Log::of(1_050, (1..=100).chain([1_050]).map(entry));
     for (now_us, is_short) in [(1_060, true), (1_064, true), (1_065, false), (1_101, false)] {
         let mut after = log.clone();
-        let short = limit.check_one_more(&mut after, now_us);
+        let short = limit.check_one_in_log(&mut after, now_us);
         assert_eq!(short.is_some(), is_short, "at {now_us}");
         assert_eq!(after != log, is_short, "at {now_us}");
-        let long = limit.check(&mut log.clone(), now_us, Ask::new(Cost::ONE));
+        let long = limit.check(&mut log.clone(), now_us, UnitRequest::new(Cost::ONE));
         assert!(short.is_none_or(|short| short == long), "at {now_us}");
     }
 }
@@ -202,7 +204,7 @@ fn fast_path_declines_uncommon_requests() {
     ] {
         let limit: Limit = limit;
         let mut state = limit.fresh();
-        assert!(limit.check(&mut state, 5_000, Ask::new(Cost::ONE)).decision.is_allowed());
+        assert!(limit.check(&mut state, 5_000, UnitRequest::new(Cost::ONE)).decision.is_allowed());
         let before = state.clone();
         assert_eq!(check_one(&limit, &mut state, now_us), None, "{limit} at {now_us}");
         assert_eq!(state, before, "{limit} at {now_us}");

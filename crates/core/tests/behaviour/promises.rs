@@ -1,7 +1,7 @@
 //! P1 to P4, after every decision of a random trace, also when its clock steps.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
+use tollgate_core::{Cost, LimitDecision, MAX_UNITS, Retry, UnitRequest, Verdict};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
@@ -12,7 +12,7 @@ proptest! {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
-            let peeked = walk.limit.peek(&walk.state, walk.now_us, Ask::new(cost));
+            let peeked = walk.limit.peek(&walk.state, walk.now_us, UnitRequest::new(cost));
             let before = walk.clone();
             let decision = walk.check(cost).decision;
             prop_assert_eq!(peeked.verdict, decision.verdict);
@@ -34,12 +34,12 @@ proptest! {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
-            let ask = Ask::new(cost).within_us(max_wait_us);
-            let decision = limit.check(&mut walk.state, walk.now_us, ask).decision;
+            let request = UnitRequest::new(cost).within_us(max_wait_us);
+            let decision = limit.check(&mut walk.state, walk.now_us, request).decision;
             prop_assert!(decision.delay_us() <= max_wait_us);
             let peek = |wait_us: u64, units: u64| {
-                let ask = Ask::new(Cost::new(units).unwrap()).within_us(max_wait_us);
-                limit.peek(&walk.state, walk.now_us + wait_us, ask)
+                let request = UnitRequest::new(Cost::new(units).unwrap()).within_us(max_wait_us);
+                limit.peek(&walk.state, walk.now_us + wait_us, request)
             };
             if decision.remaining > 0 {
                 prop_assert!(peek(0, decision.remaining).is_allowed());
@@ -49,14 +49,14 @@ proptest! {
                 prop_assert!(peek(wait_us, cost.units()).is_allowed());
                 prop_assert!(!peek(wait_us - 1, cost.units()).is_allowed());
             }
-            let fits = limit.fits(&walk.state, walk.now_us, ask);
+            let fits = limit.fits(&walk.state, walk.now_us, request);
             prop_assert!(fits <= decision.remaining / cost.units());
             let mut state = walk.state.clone();
             for _ in 0..fits.min(20) {
-                prop_assert!(limit.check(&mut state, walk.now_us, ask).decision.is_allowed());
+                prop_assert!(limit.check(&mut state, walk.now_us, request).decision.is_allowed());
             }
             if fits <= 20 {
-                prop_assert!(!limit.check(&mut state, walk.now_us, ask).decision.is_allowed());
+                prop_assert!(!limit.check(&mut state, walk.now_us, request).decision.is_allowed());
             }
         }
     }
@@ -72,13 +72,13 @@ proptest! {
         cost in 1..=MAX_UNITS,
         max_wait_us: Option<u64>,
     ) {
-        let ask = Ask { cost: Cost::new(cost).unwrap(), max_wait_us };
+        let request = UnitRequest { cost: Cost::new(cost).unwrap(), max_wait_us };
         for limit in &limits {
             let mut state = hostile.clone();
-            limit.peek(&state, now_us, ask);
-            limit.fits(&state, now_us, ask);
-            let checked = limit.check(&mut state, now_us, ask);
-            limit.check(&mut state, now_us.wrapping_add(cost), ask);
+            limit.peek(&state, now_us, request);
+            limit.fits(&state, now_us, request);
+            let checked = limit.check(&mut state, now_us, request);
+            limit.check(&mut state, now_us.wrapping_add(cost), request);
             if let Some(receipt) = checked.receipt {
                 limit.refund(&mut state, now_us, receipt);
             }
@@ -90,7 +90,7 @@ proptest! {
 }
 
 /// P1: a request of `remaining` is allowed at the same instant, one more is not.
-fn remaining_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseError> {
+fn remaining_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), TestCaseError> {
     if decision.remaining > 0 {
         prop_assert!(walk.peek_after(0, decision.remaining).is_allowed());
     }
@@ -101,7 +101,11 @@ fn remaining_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseEr
 }
 
 /// P2: waiting exactly that long succeeds, a microsecond less fails. A request that can never fit says so.
-fn retry_after_is_exact(walk: &Walk, decision: &Decision, cost: Cost) -> Result<(), TestCaseError> {
+fn retry_after_is_exact(
+    walk: &Walk,
+    decision: &LimitDecision,
+    cost: Cost,
+) -> Result<(), TestCaseError> {
     let Verdict::Denied { retry } = decision.verdict else { return Ok(()) };
     prop_assert_eq!(retry == Retry::Never, cost.units() > walk.limit.size());
     if let Retry::AfterUs(wait_us) = retry {
@@ -113,7 +117,7 @@ fn retry_after_is_exact(walk: &Walk, decision: &Decision, cost: Cost) -> Result<
 }
 
 /// P3: everything is back after `reset_after`, and not a microsecond before.
-fn reset_after_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseError> {
+fn reset_after_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), TestCaseError> {
     let reset_us = decision.reset_after_us;
     prop_assert_eq!(walk.remaining_after(reset_us), walk.limit.size());
     if reset_us > 0 {
@@ -126,7 +130,7 @@ fn reset_after_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCase
 fn a_denial_costs_nothing(
     mut before: Walk,
     after: &Walk,
-    decision: &Decision,
+    decision: &LimitDecision,
 ) -> Result<(), TestCaseError> {
     if !decision.is_allowed() {
         before.limit.settle(&mut before.state, before.now_us);

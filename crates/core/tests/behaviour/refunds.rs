@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, Receipt, State};
+use tollgate_core::{ChargeReceipt, Cost, LeakyBucket, Limit, Rate, State, UnitRequest};
 
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Move, Walk};
 
 #[derive(Clone, Debug)]
 enum Event {
-    Charge(trace::Step),
+    LimitCheck(trace::Step),
     /// Moves the clock, then refunds one of the receipts held.
     Refund(Move, prop::sample::Index),
 }
@@ -20,7 +20,7 @@ fn events(steps: impl Strategy<Value = Vec<trace::Step>>) -> impl Strategy<Value
     (steps, prop::collection::vec(refund, 40)).prop_map(|(steps, refunds)| {
         let event = |(step, refund): (trace::Step, Option<prop::sample::Index>)| match refund {
             Some(which) => Event::Refund(step.0, which),
-            None => Event::Charge(step),
+            None => Event::LimitCheck(step),
         };
         steps.into_iter().zip(refunds).map(event).collect()
     })
@@ -35,7 +35,7 @@ fn countable_limit() -> impl Strategy<Value = Limit> {
 struct Admitted {
     at_us: u64,
     cost: Cost,
-    receipt: Option<Receipt>,
+    receipt: Option<ChargeReceipt>,
 }
 
 /// Plays the events. Returns the key after them, and the admitted charges.
@@ -44,7 +44,7 @@ fn play(limit: Limit, events: &[Event]) -> (Walk, Vec<Admitted>) {
     let mut admitted: Vec<Admitted> = Vec::new();
     for event in events {
         match event {
-            Event::Charge(step) => {
+            Event::LimitCheck(step) => {
                 let Some(cost) = walk.aim(step) else { break };
                 if let Some(receipt) = walk.check(cost).receipt {
                     admitted.push(Admitted { at_us: walk.now_us, cost, receipt: Some(receipt) });
@@ -69,7 +69,8 @@ fn play(limit: Limit, events: &[Event]) -> (Walk, Vec<Admitted>) {
 fn without_refunded(limit: Limit, admitted: &[Admitted]) -> State {
     let mut state = limit.fresh();
     for charge in admitted.iter().filter(|charge| charge.receipt.is_some()) {
-        let decision = limit.check(&mut state, charge.at_us, Ask::new(charge.cost)).decision;
+        let decision =
+            limit.check(&mut state, charge.at_us, UnitRequest::new(charge.cost)).decision;
         assert!(decision.is_allowed(), "less was spent, so it fits");
     }
     state
@@ -96,7 +97,7 @@ proptest! {
     ) {
         let (walk, admitted) = play(limit, &events);
         let never_made = without_refunded(limit, &admitted);
-        let cost = Ask::new(Cost::ONE);
+        let cost = UnitRequest::new(Cost::ONE);
         let refunded = limit.peek(&walk.state, walk.now_us, cost);
         prop_assert_eq!(refunded.remaining, limit.peek(&never_made, walk.now_us, cost).remaining);
     }
@@ -111,7 +112,7 @@ proptest! {
             prop_assert_eq!(receipt.cost(), cost);
             let mut refunded = walk.state.clone();
             prop_assert_eq!(limit.refund(&mut refunded, walk.now_us, receipt), cost.units());
-            let peek = |state: &State| limit.peek(state, walk.now_us, Ask::new(cost));
+            let peek = |state: &State| limit.peek(state, walk.now_us, UnitRequest::new(cost));
             prop_assert_eq!(peek(&refunded), peek(&before.state));
         }
     }
@@ -150,7 +151,7 @@ fn a_receipt_whose_units_have_left_gives_nothing_back() {
     ] {
         let limit: Limit = text.parse().unwrap();
         let mut state = limit.fresh();
-        let all = Ask::new(Cost::new(5).unwrap());
+        let all = UnitRequest::new(Cost::new(5).unwrap());
         let receipt = limit.check(&mut state, 0, all).receipt.unwrap();
         assert_eq!(limit.refund(&mut state, left_us, receipt), 0, "{text}");
         let mut state = limit.fresh();
@@ -166,7 +167,7 @@ fn a_receipt_whose_units_have_left_gives_nothing_back() {
 fn a_bucket_gives_back_what_is_still_in_it() {
     let limit: Limit = "token-bucket capacity=100 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
-    let cost = |units| Ask::new(Cost::new(units).unwrap());
+    let cost = |units| UnitRequest::new(Cost::new(units).unwrap());
     limit.check(&mut state, 0, cost(50));
     let reserved = limit.check(&mut state, 0, cost(20)).receipt.unwrap();
     limit.check(&mut state, 10_000_000, cost(30));
@@ -180,7 +181,7 @@ fn a_bucket_gives_back_what_is_still_in_it() {
 fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
-    let five = Ask::new(Cost::new(5).unwrap());
+    let five = UnitRequest::new(Cost::new(5).unwrap());
     let first = limit.check(&mut state, 0, five).receipt.unwrap();
     let second = limit.check(&mut state, 0, five).receipt.unwrap();
     assert_eq!(limit.refund(&mut state, 0, first), 5);
@@ -189,8 +190,8 @@ fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
     assert_eq!(limit.peek(&state, 5_000_000, five).remaining, 5);
 }
 
-fn cost(units: u64) -> Ask {
-    Ask::new(Cost::new(units).unwrap())
+fn cost(units: u64) -> UnitRequest {
+    UnitRequest::new(Cost::new(units).unwrap())
 }
 
 /// A refund returns by how much `remaining` grew, also halfway through a unit.
@@ -307,19 +308,21 @@ proptest! {
 fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     const S: u64 = 1_000_000;
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
-    let five = Ask::new(Cost::new(5).unwrap());
+    let five = UnitRequest::new(Cost::new(5).unwrap());
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, 1_000 * S, five).receipt.unwrap();
     // The clock steps an hour back and everything drains; then the new clock reaches the old time.
-    limit.check(&mut state, 100 * S, Ask::new(Cost::new(6).unwrap()));
+    limit.check(&mut state, 100 * S, UnitRequest::new(Cost::new(6).unwrap()));
     limit.check(&mut state, 1_000 * S, five);
     assert_eq!(limit.refund(&mut state, 1_001 * S, receipt), 0);
     assert_eq!(limit.peek(&state, 1_001 * S, five).remaining, 6);
 
     let mut state = limit.fresh();
     limit.check(&mut state, S, five);
-    let receipt =
-        limit.check(&mut state, S + S / 10, Ask::new(Cost::new(2).unwrap())).receipt.unwrap();
+    let receipt = limit
+        .check(&mut state, S + S / 10, UnitRequest::new(Cost::new(2).unwrap()))
+        .receipt
+        .unwrap();
     let faster: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
     let (_, mut state) =
         faster.carry_over(&limit, state, 3 * S + 6 * S / 10, Cost::ONE).decides(&faster);

@@ -4,7 +4,7 @@ use Want::{Allowed, Delayed, Never, RetryAfterMs};
 use std::time::Duration;
 
 use tollgate_core::store::LogStorage;
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Log, Retry, SlidingWindowLog, Verdict};
+use tollgate_core::{Algorithm, Cost, Limit, Log, Retry, SlidingWindowLog, UnitRequest, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Want {
@@ -18,8 +18,8 @@ fn table(limit: &str, rows: &[(u64, u64, Want)]) {
     let limit: Limit = limit.parse().unwrap();
     let mut state = limit.fresh();
     for &(at_ms, cost, want) in rows {
-        let ask = Ask::new(Cost::new(cost).unwrap());
-        let got = match limit.check(&mut state, at_ms * 1_000, ask).decision.verdict {
+        let request = UnitRequest::new(Cost::new(cost).unwrap());
+        let got = match limit.check(&mut state, at_ms * 1_000, request).decision.verdict {
             Verdict::Allowed { delay_us: 0 } => Allowed,
             Verdict::Allowed { delay_us } => Delayed { ms: delay_us.div_ceil(1_000) },
             Verdict::Denied { retry: Retry::AfterUs(us) } => RetryAfterMs(us.div_ceil(1_000)),
@@ -134,7 +134,7 @@ fn a_shaping_leaky_bucket_spreads_a_burst_out() {
 fn a_caller_that_will_not_wait_is_refused_and_charged_nothing() {
     let limit: Limit = "leaky-bucket capacity=3 leak=1/s mode=shaping".parse().unwrap();
     let mut state = limit.fresh();
-    let patient = Ask::new(Cost::ONE);
+    let patient = UnitRequest::new(Cost::ONE);
     let impatient = patient.within_us(500_000);
     assert!(limit.check(&mut state, 0, impatient).decision.is_allowed());
     let refused = limit.check(&mut state, 0, impatient).decision;
@@ -148,7 +148,7 @@ fn a_log_lists_what_counts_and_forgets_what_does_not() {
     let limit: Limit = "sliding-window-log limit=10 window=1s".parse().unwrap();
     let mut state = limit.fresh();
     for (at_us, cost) in [(0, 2), (400_000, 1), (400_000, 3)] {
-        limit.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
+        limit.check(&mut state, at_us, UnitRequest::new(Cost::new(cost).unwrap()));
     }
     let list = |now_us| -> Vec<(u64, u64)> {
         limit
@@ -170,7 +170,7 @@ fn a_coarsened_log_holds_the_same_units_for_longer() {
     let limit = SlidingWindowLog::new(10, Duration::from_secs(1)).unwrap();
     let mut log = Log::default();
     for (at_us, units) in [(0, 2), (100_000, 3), (400_000, 4)] {
-        limit.check(&mut log, at_us, Ask::new(Cost::new(units).unwrap()));
+        limit.check(&mut log, at_us, UnitRequest::new(Cost::new(units).unwrap()));
     }
     log.coarsen();
     let entries: Vec<_> =
@@ -178,14 +178,14 @@ fn a_coarsened_log_holds_the_same_units_for_longer() {
     assert_eq!(entries, [(0, 2), (400_000, 7)]);
     log.coarsen();
     log.coarsen();
-    assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).remaining, 1);
-    assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).reset_after_us, 1_000_000);
+    assert_eq!(limit.peek(&log, 400_000, UnitRequest::new(Cost::ONE)).remaining, 1);
+    assert_eq!(limit.peek(&log, 400_000, UnitRequest::new(Cost::ONE)).reset_after_us, 1_000_000);
 }
 
 #[test]
 fn caller_that_accepts_any_delay_is_limited_by_capacity_alone() {
     let limit: Limit = "leaky-bucket capacity=7 leak=2/us mode=shaping".parse().unwrap();
-    let patient = Ask::new(Cost::new(3).unwrap()).within_us(u64::MAX);
+    let patient = UnitRequest::new(Cost::new(3).unwrap()).within_us(u64::MAX);
     assert_eq!(limit.fits(&limit.fresh(), 0, patient), 2);
 }
 
@@ -193,7 +193,7 @@ fn caller_that_accepts_any_delay_is_limited_by_capacity_alone() {
 fn refund_and_list_use_the_latest_time_when_the_time_is_beyond_it() {
     let limit: Limit = "sliding-window-log limit=3 window=1s".parse().unwrap();
     let mut state = limit.fresh();
-    let receipt = limit.check(&mut state, u64::MAX, Ask::new(Cost::ONE)).receipt.unwrap();
+    let receipt = limit.check(&mut state, u64::MAX, UnitRequest::new(Cost::ONE)).receipt.unwrap();
     assert_eq!(limit.entries(&state, u64::MAX).unwrap().count(), 1);
     assert_eq!(limit.refund(&mut state, u64::MAX, receipt), 1);
 }

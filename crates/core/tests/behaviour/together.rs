@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, TightestLimit, Together, Verdict,
-    check_all,
+    CombinedDecision, Cost, Intent, Limit, LimitCheck, Retry, Role, State, TightestLimit,
+    UnitRequest, Verdict, check_all,
 };
 
 use tollgate_conformance::any;
@@ -15,19 +15,19 @@ fn check(
     costs: &[Cost],
     manners: &[Manner],
     now_us: u64,
-) -> (Together, Vec<tollgate_core::Decision>) {
+) -> (CombinedDecision, Vec<tollgate_core::LimitDecision>) {
     let limits: Vec<Limit> = walks.iter().map(|walk| walk.limit).collect();
     let mut charges: Vec<_> = walks
         .iter_mut()
         .zip(&limits)
         .zip(costs.iter().zip(manners))
         .map(|((walk, limit), (&cost, &(role, intent)))| {
-            Charge::enforced(limit, &mut walk.state, cost).with(role, intent)
+            LimitCheck::enforced(limit, &mut walk.state, cost).with(role, intent)
         })
         .collect();
-    let together = check_all(&mut charges, now_us);
+    let combined = check_all(&mut charges, now_us);
     let decisions = charges.iter().map(|charge| *charge.decision().unwrap()).collect();
-    (together, decisions)
+    (combined, decisions)
 }
 
 /// A limit's role and intent.
@@ -35,7 +35,7 @@ type Manner = (Role, Intent);
 
 fn manner() -> impl Strategy<Value = Manner> {
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Peek)];
     (role, intent)
 }
 
@@ -60,7 +60,7 @@ proptest! {
                     walk.limit.settle(&mut walk.state, now_us);
                 }
             }
-            let (together, decisions) = check(&mut walks, &costs, &manners, now_us);
+            let (combined, decisions) = check(&mut walks, &costs, &manners, now_us);
             let fits: Vec<bool> = alone
                 .iter()
                 .zip(&costs)
@@ -68,20 +68,20 @@ proptest! {
                 .collect();
             let admitted =
                 (0..fits.len()).all(|index| fits[index] || manners[index].0 == Role::Shadow);
-            prop_assert_eq!(together.verdict.is_allowed(), admitted);
+            prop_assert_eq!(combined.verdict.is_allowed(), admitted);
             for (index, walk) in walks.iter().enumerate() {
                 let mut expected = alone[index].state.clone();
-                let ask = Ask::new(costs[index]);
+                let request = UnitRequest::new(costs[index]);
                 let charged = admitted && fits[index] && manners[index].1 == Intent::Charge;
                 let decision = if charged {
-                    walk.limit.check(&mut expected, now_us, ask).decision
+                    walk.limit.check(&mut expected, now_us, request).decision
                 } else {
-                    walk.limit.peek(&expected, now_us, ask)
+                    walk.limit.peek(&expected, now_us, request)
                 };
                 prop_assert_eq!(&walk.state, &expected);
                 prop_assert_eq!(&decisions[index], &decision);
             }
-            combined_is_exact(&walks, &costs, &manners, now_us, &together)?;
+            combined_is_exact(&walks, &costs, &manners, now_us, &combined)?;
         }
     }
 }
@@ -92,22 +92,22 @@ fn combined_is_exact(
     costs: &[Cost],
     manners: &[Manner],
     now_us: u64,
-    together: &Together,
+    combined: &CombinedDecision,
 ) -> Result<(), TestCaseError> {
     let again_after = |wait_us: u64| check(&mut walks.to_vec(), costs, manners, now_us + wait_us).0;
-    match together.verdict {
+    match combined.verdict {
         Verdict::Denied { retry } => {
             prop_assert!(
-                together.refused_by.is_some_and(|index| manners[index].0 == Role::Enforced)
+                combined.refused_by.is_some_and(|index| manners[index].0 == Role::Enforced)
             );
             if let Retry::AfterUs(wait_us) = retry {
                 prop_assert!(again_after(wait_us).verdict.is_allowed());
                 prop_assert!(!again_after(wait_us - 1).verdict.is_allowed());
             }
         }
-        Verdict::Allowed { .. } => prop_assert_eq!(together.refused_by, None),
+        Verdict::Allowed { .. } => prop_assert_eq!(combined.refused_by, None),
     }
-    let Some(remaining) = requests_remaining(together) else {
+    let Some(remaining) = requests_remaining(combined) else {
         prop_assert!(manners.iter().all(|&(role, _)| role == Role::Shadow));
         return Ok(());
     };
@@ -122,8 +122,8 @@ fn combined_is_exact(
     Ok(())
 }
 
-fn requests_remaining(together: &Together) -> Option<u64> {
-    together.tightest.map(|tightest| tightest.requests_remaining)
+fn requests_remaining(combined: &CombinedDecision) -> Option<u64> {
+    combined.tightest.map(|tightest| tightest.requests_remaining)
 }
 
 fn limit(text: &str) -> (Limit, State) {
@@ -137,11 +137,11 @@ fn a_refused_request_spends_no_other_limits_quota() {
     let (large, mut many) = limit("token-bucket capacity=100 refill=1/s");
     let mut check = || {
         let mut charges = [
-            Charge::enforced(&large, &mut many, Cost::ONE),
-            Charge::enforced(&small, &mut one, Cost::ONE),
+            LimitCheck::enforced(&large, &mut many, Cost::ONE),
+            LimitCheck::enforced(&small, &mut one, Cost::ONE),
         ];
-        let together = check_all(&mut charges, 0);
-        (together, charges.map(|mut charge| charge.take_receipt().is_some()))
+        let combined = check_all(&mut charges, 0);
+        (combined, charges.map(|mut charge| charge.take_receipt().is_some()))
     };
     assert_eq!(check().1, [true, true]);
     let (refused, receipts) = check();
@@ -160,9 +160,9 @@ fn refused_by_is_the_limit_with_the_longest_wait() {
         let tiny_cost = Cost::new(tiny_cost).unwrap();
         check_all(
             &mut [
-                Charge::enforced(&second, &mut a, Cost::ONE),
-                Charge::enforced(&minute, &mut b, Cost::ONE),
-                Charge::enforced(&tiny, &mut c, tiny_cost),
+                LimitCheck::enforced(&second, &mut a, Cost::ONE),
+                LimitCheck::enforced(&minute, &mut b, Cost::ONE),
+                LimitCheck::enforced(&tiny, &mut c, tiny_cost),
             ],
             0,
         )
@@ -183,14 +183,14 @@ fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
     let (candidate, mut trial) = limit("fixed-window limit=1 window=1m");
     let mut check = || {
         let mut charges = [
-            Charge::shadow(&candidate, &mut trial, Cost::ONE),
-            Charge::enforced(&enforced, &mut live, Cost::ONE),
+            LimitCheck::shadow(&candidate, &mut trial, Cost::ONE),
+            LimitCheck::enforced(&enforced, &mut live, Cost::ONE),
         ];
-        let together = check_all(&mut charges, 0);
+        let combined = check_all(&mut charges, 0);
         (
-            together.verdict.is_allowed(),
+            combined.verdict.is_allowed(),
             charges[0].decision().unwrap().is_allowed(),
-            requests_remaining(&together),
+            requests_remaining(&combined),
         )
     };
     assert_eq!(check(), (true, true, Some(2)));
@@ -206,17 +206,17 @@ fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
     let two = Cost::new(2).unwrap();
     let mut check = |at_most: Cost| {
         let mut charges = [
-            Charge::enforced(&looked_at, &mut seen, at_most).with(Role::Enforced, Intent::Look),
-            Charge::enforced(&charged, &mut spent, two),
+            LimitCheck::enforced(&looked_at, &mut seen, at_most).with(Role::Enforced, Intent::Peek),
+            LimitCheck::enforced(&charged, &mut spent, two),
         ];
-        let together = check_all(&mut charges, 0);
+        let combined = check_all(&mut charges, 0);
         let told = charges.map(|mut charge| {
             (charge.decision().unwrap().remaining, charge.take_receipt().is_some())
         });
         (
-            together.verdict.retry_after_us(),
-            together.refused_by,
-            requests_remaining(&together),
+            combined.verdict.retry_after_us(),
+            combined.refused_by,
+            requests_remaining(&combined),
             told,
         )
     };
@@ -235,12 +235,12 @@ fn a_shadow_look_reports_its_decision_and_refuses_nothing() {
     let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
     let two = Cost::new(2).unwrap();
     let mut charges = [
-        Charge::enforced(&looked_at, &mut seen, two).with(Role::Shadow, Intent::Look),
-        Charge::enforced(&charged, &mut spent, two),
+        LimitCheck::enforced(&looked_at, &mut seen, two).with(Role::Shadow, Intent::Peek),
+        LimitCheck::enforced(&charged, &mut spent, two),
     ];
-    let together = check_all(&mut charges, 0);
-    assert!(together.verdict.is_allowed());
-    assert_eq!((together.refused_by, requests_remaining(&together)), (None, Some(4)));
+    let combined = check_all(&mut charges, 0);
+    assert!(combined.verdict.is_allowed());
+    assert_eq!((combined.refused_by, requests_remaining(&combined)), (None, Some(4)));
     assert!(!charges[0].decision().unwrap().is_allowed());
 }
 
@@ -259,12 +259,13 @@ fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
         let (three, noon_us) = (Cost::new(3).unwrap(), 43_200_000_000);
         assert!(limit.check(&mut state, noon_us, three.into()).decision.is_allowed());
         let before = state.clone();
-        let ask = Ask::new(Cost::ONE).within_us(u64::MAX);
+        let request = UnitRequest::new(Cost::ONE).within_us(u64::MAX);
         let mut look =
-            [Charge::enforced(&limit, &mut state, ask).with(Role::Enforced, Intent::Look)];
+            [LimitCheck::enforced(&limit, &mut state, request).with(Role::Enforced, Intent::Peek)];
         let looked = check_all(&mut look, noon_us / 2);
         assert_eq!(state, before, "{text}");
-        let checked = check_all(&mut [Charge::enforced(&limit, &mut state, ask)], noon_us / 2);
+        let checked =
+            check_all(&mut [LimitCheck::enforced(&limit, &mut state, request)], noon_us / 2);
         assert_eq!(looked, checked, "{text}");
         assert_ne!(state, before, "{text}");
     }
@@ -272,9 +273,9 @@ fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
 
 #[test]
 fn a_check_of_no_limits_is_allowed() {
-    let together = check_all(&mut [], 0);
-    assert!(together.verdict.is_allowed());
-    assert_eq!(together.tightest, None);
+    let combined = check_all(&mut [], 0);
+    assert!(combined.verdict.is_allowed());
+    assert_eq!(combined.tightest, None);
 }
 
 #[test]
@@ -283,8 +284,8 @@ fn refused_by_is_the_first_limit_when_waits_are_equal() {
     let (other, mut b) = limit("fixed-window limit=1 window=1m");
     let mut check = || {
         let mut charges = [
-            Charge::enforced(&minute, &mut a, Cost::ONE),
-            Charge::enforced(&other, &mut b, Cost::ONE),
+            LimitCheck::enforced(&minute, &mut a, Cost::ONE),
+            LimitCheck::enforced(&other, &mut b, Cost::ONE),
         ];
         check_all(&mut charges, 0).refused_by
     };
@@ -298,12 +299,12 @@ fn the_longest_delay_and_the_last_reset_of_any_limit_are_reported() {
     let (fast, mut b) = limit("leaky-bucket capacity=10 leak=10/s mode=shaping");
     let mut check = |slow_first: bool| {
         let (slow, fast) = (
-            Charge::enforced(&slow, &mut a, Cost::ONE),
-            Charge::enforced(&fast, &mut b, Cost::ONE),
+            LimitCheck::enforced(&slow, &mut a, Cost::ONE),
+            LimitCheck::enforced(&fast, &mut b, Cost::ONE),
         );
         let mut charges = if slow_first { [slow, fast] } else { [fast, slow] };
-        let together = check_all(&mut charges, 0);
-        (together.verdict.delay_us(), together.reset_after_us)
+        let combined = check_all(&mut charges, 0);
+        (combined.verdict.delay_us(), combined.reset_after_us)
     };
     assert_eq!(check(true), (0, 1_000_000));
     assert_eq!(check(true), (1_000_000, 2_000_000));
@@ -314,8 +315,8 @@ fn the_longest_delay_and_the_last_reset_of_any_limit_are_reported() {
 #[test]
 fn requests_remaining_depends_on_the_longest_wait() {
     let (queue, mut state) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
-    let ask = Ask::new(Cost::ONE).within_us(2_500_000);
-    let mut check = || check_all(&mut [Charge::enforced(&queue, &mut state, ask)], 0);
+    let request = UnitRequest::new(Cost::ONE).within_us(2_500_000);
+    let mut check = || check_all(&mut [LimitCheck::enforced(&queue, &mut state, request)], 0);
     assert_eq!(requests_remaining(&check()), Some(2));
     assert_eq!(requests_remaining(&check()), Some(1));
     assert_eq!(requests_remaining(&check()), Some(0));
@@ -328,8 +329,8 @@ fn the_tightest_limit_reports_its_own_units() {
     let (small, mut b) = limit("fixed-window limit=100 window=1h");
     let mut check = |cost_of_large: u64| {
         let mut charges = [
-            Charge::enforced(&large, &mut a, Cost::new(cost_of_large).unwrap()),
-            Charge::enforced(&small, &mut b, Cost::ONE),
+            LimitCheck::enforced(&large, &mut a, Cost::new(cost_of_large).unwrap()),
+            LimitCheck::enforced(&small, &mut b, Cost::ONE),
         ];
         let TightestLimit { limit, remaining, requests_remaining, .. } =
             check_all(&mut charges, 0).tightest.unwrap();
@@ -346,8 +347,8 @@ fn the_tightest_of_equals_is_the_limit_that_resets_last() {
         let mut limits =
             windows.map(|window| limit(&format!("fixed-window limit=5 window={window}")));
         let mut charges =
-            limits.each_mut().map(|(limit, state)| Charge::enforced(limit, state, Cost::ONE));
-        let together = check_all(&mut charges, 0);
-        assert_eq!(together.tightest.unwrap().reset_after_us, 3_600_000_000);
+            limits.each_mut().map(|(limit, state)| LimitCheck::enforced(limit, state, Cost::ONE));
+        let combined = check_all(&mut charges, 0);
+        assert_eq!(combined.tightest.unwrap().reset_after_us, 3_600_000_000);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Ask, Cost, Limit, SlidingWindowCounter, WindowPair};
+use tollgate_core::{Algorithm, Cost, Limit, SlidingWindowCounter, UnitRequest, WindowPair};
 
 #[derive(Deserialize)]
 struct Examples {
@@ -41,11 +41,11 @@ fn every_field_of_every_decision_is_as_worked_out() {
     for Example { name, limit, requests } in examples().examples {
         let limit: Limit = limit.parse().unwrap();
         let mut states = std::collections::HashMap::new();
-        for (line, request) in requests.into_iter().enumerate() {
-            let (at_us, key, cost, ..) = &request;
+        for (line, expected) in requests.into_iter().enumerate() {
+            let (at_us, key, cost, ..) = &expected;
             let state = states.entry(key.clone()).or_insert_with(|| limit.fresh());
-            let ask = Ask::new(Cost::new(*cost).unwrap());
-            let got = limit.check(state, *at_us, ask).decision;
+            let request = UnitRequest::new(Cost::new(*cost).unwrap());
+            let got = limit.check(state, *at_us, request).decision;
             let row: Row = (
                 *at_us,
                 key.clone(),
@@ -56,7 +56,7 @@ fn every_field_of_every_decision_is_as_worked_out() {
                 got.reset_after_us,
                 got.delay_us(),
             );
-            assert_eq!(row, request, "{name}, request {line}");
+            assert_eq!(row, expected, "{name}, request {line}");
         }
     }
 }
@@ -69,7 +69,7 @@ fn the_counter_estimates_as_the_articles_do() {
         let start_us = 60 * limit.window_us();
         let windows = WindowPair { start_us, current: example.current, previous: example.previous };
         let now_us = start_us + example.elapsed_s * 1_000_000;
-        let decision = limit.peek(&windows, now_us, Ask::new(Cost::ONE));
+        let decision = limit.peek(&windows, now_us, UnitRequest::new(Cost::ONE));
         assert_eq!(decision.is_allowed(), example.allowed);
         // The articles' estimates are small multiples of a quarter: exact as floats.
         let whole = example.estimate.floor() as u64;

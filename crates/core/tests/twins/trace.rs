@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
-    Limit, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Receipt, Reservation, Retry, Settlement,
-    State, Use, Verdict,
+    ChargeReceipt, Cost, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
+    Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation, Retry,
+    Settlement, State, UnitRequest, Use, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -218,8 +218,8 @@ struct Walk {
     age: u64,
     state: State,
     now_us: u64,
-    last: Option<Decision>,
-    receipts: Vec<Option<Receipt>>,
+    last: Option<LimitDecision>,
+    receipts: Vec<Option<ChargeReceipt>>,
     holds: Holds,
     /// Every hold that was granted, and its units at first.
     granted: Vec<(HoldReference, u64)>,
@@ -256,26 +256,25 @@ impl Walk {
         self.now_us = self.next_us(&step.time);
         let (now_us, cost) = (self.now_us, self.cost(&step.price));
         let max_wait_us = self.max_wait_us(&step.patience);
-        let ask = Ask { cost, max_wait_us };
+        let request = UnitRequest { cost, max_wait_us };
         let wait = max_wait_us.map_or("any".to_owned(), |us| us.to_string());
-        let request = format!("{now_us} {} {wait}", cost.units());
+        let words = format!("{now_us} {} {wait}", cost.units());
         Some(match &step.act {
             Act::Check => {
                 let checked =
-                    self.limit.check_beside(&mut self.state, &mut self.holds, now_us, ask);
+                    self.limit.check_beside(&mut self.state, &mut self.holds, now_us, request);
                 self.last = Some(checked.decision);
                 self.receipts.extend(checked.receipt.map(Some));
-                (format!("check {request}"), show_decision(checked.decision))
+                (format!("check {words}"), show_decision(checked.decision))
             }
             Act::Peek => {
-                let decision = self.limit.peek_beside(&self.state, &self.holds, now_us, ask);
-                (format!("peek {request}"), show_decision(decision))
+                let decision = self.limit.peek_beside(&self.state, &self.holds, now_us, request);
+                (format!("peek {words}"), show_decision(decision))
             }
             Act::Fits if !self.holds.is_empty() => return None,
             Act::Fits => {
-                let ask = Ask { cost, max_wait_us };
-                let fits = self.limit.fits(&self.state, now_us, ask);
-                (format!("fits {request}"), format!("fits {fits}"))
+                let fits = self.limit.fits(&self.state, now_us, request);
+                (format!("fits {words}"), format!("fits {fits}"))
             }
             Act::Refund(which) => {
                 let held = |&index: &usize| self.receipts[index].is_some();
@@ -474,8 +473,8 @@ fn limit_text(limit: Limit, age: u64) -> String {
     }
 }
 
-fn show_decision(decision: Decision) -> String {
-    let Decision { verdict, limit, remaining, reset_after_us: reset, first_back_us: first } =
+fn show_decision(decision: LimitDecision) -> String {
+    let LimitDecision { verdict, limit, remaining, reset_after_us: reset, first_back_us: first } =
         decision;
     let (answer, retry, delay) = match verdict {
         Verdict::Allowed { delay_us } => ("allowed", "nil".to_owned(), delay_us),

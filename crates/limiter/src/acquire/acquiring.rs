@@ -11,35 +11,35 @@ use tollgate_core::{Cost, Verdict};
 
 use super::forecast::Forecast;
 use super::gate::Gate;
-use super::{Acquire, Acquired};
+use super::{Acquire, AcquireOutcome};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::queues::{FrontRest, QueueEntry, QueuePosition, WaiterCharge};
+use crate::queues::{FrontAction, QueueEntry, QueuePosition, WaiterCharge};
 use crate::scope::{Scope, bounded};
 use crate::store::KeyState;
 
-/// How long past its deadline a waiter still waits for the waiters ahead to leave. They leave within tokio's
-/// millisecond, unless a future is kept without being polled.
+/// How long a waiter waits beyond its deadline for the waiters ahead to leave. They leave within 1 ms, tokio's timer
+/// resolution, unless a future is kept without being polled.
 const GRACE_US: u64 = 10_000;
 
-/// How far ahead a waiter with a gate reserves its place in a shaping limit. Long enough for timers and the
-/// round trip to the store, so that delays do not add up. Short, because a request that has a place when the
-/// gate closes has left the queue already: it proceeds when the gate opens, at the same time as the first
+/// How long before its turn a waiter with a gate reserves its place in a shaping limit. Long enough for timers and the
+/// round trip to the store, so that delays do not add up. Short, because a request that has reserved its place has
+/// left the queue: if the gate then closes, the request proceeds when the gate opens, at the same time as the first
 /// waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
 #[derive(Debug)]
 #[must_use = "nothing is acquired until this is awaited"]
-pub struct Acquiring<'a> {
+pub struct AcquireFuture<'a> {
     request: Acquire<'a>,
-    /// When it first had to wait; `None` if it has not waited.
+    /// When the request first had to wait; `None` if it has not waited.
     arrived_us: Option<u64>,
     step: AcquireStep<'a>,
 }
 
-/// The current step. Dropping a step gives back what it holds.
+/// The current step. Dropping a step leaves the queue, or refunds the charge, that the step holds.
 #[derive(Debug)]
 enum AcquireStep<'a> {
     Arriving,
@@ -52,7 +52,7 @@ enum AcquireStep<'a> {
     /// Behind other waiters, until woken. The timer is for the deadline, in case the waiters ahead are stuck.
     Behind {
         entry: QueueEntry<'a>,
-        deadline: Option<Timer>,
+        deadline: Option<WaitTimer>,
     },
     /// First in the queue, while the store decides.
     Checking {
@@ -68,28 +68,31 @@ enum AcquireStep<'a> {
     Sleeping {
         entry: QueueEntry<'a>,
         due_us: u64,
-        timer: Timer,
+        timer: WaitTimer,
     },
     /// Charged and out of the queue, until its delay has passed.
     Delayed {
         charge: UndeliveredCharge<'a>,
-        timer: Timer,
+        timer: WaitTimer,
     },
     Over,
 }
 
 /// The outcome of a step.
 enum StepOutcome<'a> {
-    Go(AcquireStep<'a>),
-    Stay(AcquireStep<'a>),
-    Done(Acquired),
+    /// The next step, which begins at once.
+    Continue(AcquireStep<'a>),
+    /// The same step: the future is pending.
+    Wait(AcquireStep<'a>),
+    /// The end.
+    Done(AcquireOutcome),
 }
 
-type Timer = Pin<Box<Sleep>>;
+type WaitTimer = Pin<Box<Sleep>>;
 
-impl<'a> Acquiring<'a> {
-    pub(super) fn new(request: Acquire<'a>) -> Acquiring<'a> {
-        Acquiring { request, arrived_us: None, step: AcquireStep::Arriving }
+impl<'a> AcquireFuture<'a> {
+    pub(super) fn new(request: Acquire<'a>) -> AcquireFuture<'a> {
+        AcquireFuture { request, arrived_us: None, step: AcquireStep::Arriving }
     }
 
     fn advance(
@@ -122,7 +125,7 @@ impl<'a> Acquiring<'a> {
             return Ok(self.refuse(None));
         }
         let charge = WaiterCharge { limit: *scope.limit(), cost };
-        let name = scope.registered().number();
+        let name = scope.registered_name().number();
         let (entry, position) = scope.limiter().queues().join(name, key, charge)?;
         match position {
             QueuePosition::Front if self.closed_us() == 0 => return Ok(self.send_check(entry)),
@@ -130,7 +133,7 @@ impl<'a> Acquiring<'a> {
             _ => {}
         }
         self.arrived_us();
-        Ok(StepOutcome::Go(match max_wait_us {
+        Ok(StepOutcome::Continue(match max_wait_us {
             None => AcquireStep::Behind { entry, deadline: None },
             // The state of the key is read first. A request that is admitted in between is then missed
             // instead of being counted twice, so no waiter is refused because of it.
@@ -148,14 +151,17 @@ impl<'a> Acquiring<'a> {
         context: &mut Context<'_>,
     ) -> Result<StepOutcome<'a>, Error> {
         let Poll::Ready(state_read) = Pin::new(&mut state).poll(context) else {
-            return Ok(StepOutcome::Stay(AcquireStep::Forecasting { entry, state, max_wait_us }));
+            return Ok(StepOutcome::Wait(AcquireStep::Forecasting { entry, state, max_wait_us }));
         };
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
         let KeyState { limit, state, now_us } = match state_read {
             // Without the store there is no forecast; the request is decided when it is first in the queue.
             Err(Error::Store(_)) if !scope.fails_closed() => {
-                return Ok(StepOutcome::Go(AcquireStep::Behind { entry, deadline: deadline() }));
+                return Ok(StepOutcome::Continue(AcquireStep::Behind {
+                    entry,
+                    deadline: deadline(),
+                }));
             }
             state_read => state_read?,
         };
@@ -168,13 +174,13 @@ impl<'a> Acquiring<'a> {
         if wait_us > max_wait_us {
             return Ok(self.refuse(Some(wait_us)));
         }
-        Ok(StepOutcome::Go(AcquireStep::Behind { entry, deadline: deadline() }))
+        Ok(StepOutcome::Continue(AcquireStep::Behind { entry, deadline: deadline() }))
     }
 
     fn wait_behind(
         &mut self,
         entry: QueueEntry<'a>,
-        mut deadline: Option<Timer>,
+        mut deadline: Option<WaitTimer>,
         context: &mut Context<'_>,
     ) -> Result<StepOutcome<'a>, Error> {
         let arrived_us = self.arrived_us();
@@ -191,7 +197,7 @@ impl<'a> Acquiring<'a> {
                 if is_stuck {
                     return Ok(self.refuse(Some(self.waited_us())));
                 }
-                Ok(StepOutcome::Stay(AcquireStep::Behind { entry, deadline }))
+                Ok(StepOutcome::Wait(AcquireStep::Behind { entry, deadline }))
             }
         }
     }
@@ -208,7 +214,7 @@ impl<'a> Acquiring<'a> {
         if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaping()) {
             check = check.max_wait(Duration::from_micros(max_delay_us));
         }
-        StepOutcome::Go(AcquireStep::Checking { entry, answer: check.into_future() })
+        StepOutcome::Continue(AcquireStep::Checking { entry, answer: check.into_future() })
     }
 
     /// Returns the longest delay to accept; `None` if any delay is accepted.
@@ -221,7 +227,7 @@ impl<'a> Acquiring<'a> {
     /// Returns how long the gate stays closed; 0 if it is open, or if there is no gate.
     fn closed_us(&self) -> u64 {
         let closed_for = self.request.gate.map_or(Duration::ZERO, Gate::closed_for);
-        // Rounded up: the gate is open by then.
+        // Rounded up, so that the gate is open after this time.
         u64::try_from(closed_for.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
     }
 
@@ -231,7 +237,7 @@ impl<'a> Acquiring<'a> {
             return self.refuse(Some(wait_us));
         }
         let due_us = self.now_us().saturating_add(closed_us);
-        StepOutcome::Go(AcquireStep::Sleeping { entry, due_us, timer: timer(closed_us) })
+        StepOutcome::Continue(AcquireStep::Sleeping { entry, due_us, timer: timer(closed_us) })
     }
 
     /// Returns the total wait, if `more_us` makes it longer than the caller's maximum.
@@ -247,7 +253,7 @@ impl<'a> Acquiring<'a> {
         context: &mut Context<'_>,
     ) -> Result<StepOutcome<'a>, Error> {
         let Poll::Ready(decision) = Pin::new(&mut answer).poll(context) else {
-            return Ok(StepOutcome::Stay(AcquireStep::Checking { entry, answer }));
+            return Ok(StepOutcome::Wait(AcquireStep::Checking { entry, answer }));
         };
         let decision = decision?;
         match decision.verdict() {
@@ -260,7 +266,7 @@ impl<'a> Acquiring<'a> {
             Verdict::Allowed { delay_us } => {
                 self.arrived_us();
                 let charge = UndeliveredCharge::new(&self.request, decision);
-                Ok(StepOutcome::Go(AcquireStep::Delayed { charge, timer: timer(delay_us) }))
+                Ok(StepOutcome::Continue(AcquireStep::Delayed { charge, timer: timer(delay_us) }))
             }
             Verdict::Denied { .. } => self.wait_or_refuse(entry, decision),
         }
@@ -274,23 +280,30 @@ impl<'a> Acquiring<'a> {
         let is_first = self.arrived_us.is_none();
         self.arrived_us();
         let Some(retry_us) = denial.decided().retry_after_us() else {
-            return Ok(StepOutcome::Done(Acquired::Refused { decision: denial, would_wait: None }));
+            return Ok(StepOutcome::Done(AcquireOutcome::Refused {
+                decision: denial,
+                would_wait: None,
+            }));
         };
         if let Some(wait_us) = self.too_long_us(self.until_admitted_us(retry_us, &denial)) {
             let would_wait = Some(Duration::from_micros(wait_us));
-            return Ok(StepOutcome::Done(Acquired::Refused { decision: denial, would_wait }));
+            return Ok(StepOutcome::Done(AcquireOutcome::Refused { decision: denial, would_wait }));
         }
         if is_first {
             entry.has_room()?;
         }
         let due_us = self.now_us().saturating_add(retry_us);
         // At least 1 us, as every denial says: a store that returned 0 would make this loop spin.
-        Ok(StepOutcome::Go(AcquireStep::Sleeping { entry, due_us, timer: timer(retry_us.max(1)) }))
+        Ok(StepOutcome::Continue(AcquireStep::Sleeping {
+            entry,
+            due_us,
+            timer: timer(retry_us.max(1)),
+        }))
     }
 
-    /// Returns how long until a denied request could proceed. A shaping limit admits it when everything
-    /// before it has left, which is when nothing is spent any more; that holds whether its place is reserved
-    /// now or later.
+    /// Returns how long until a denied request could proceed. A shaping limit lets a request proceed when all units
+    /// that were charged before it have drained. That is when nothing is spent any more, whether the request reserves
+    /// its place now or later.
     fn until_admitted_us(&self, retry_us: u64, denial: &Decision) -> u64 {
         if self.is_shaping() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
     }
@@ -303,43 +316,44 @@ impl<'a> Acquiring<'a> {
         &mut self,
         entry: QueueEntry<'a>,
         due_us: u64,
-        mut timer: Timer,
+        mut timer: WaitTimer,
         context: &mut Context<'_>,
     ) -> StepOutcome<'a> {
         let is_due = timer.as_mut().poll(context).is_ready();
-        if is_due || entry.sleep(due_us, context.waker()) == FrontRest::Nudged {
+        if is_due || entry.sleep(due_us, context.waker()) == FrontAction::CheckAgain {
             return self.send_check(entry);
         }
-        StepOutcome::Stay(AcquireStep::Sleeping { entry, due_us, timer })
+        StepOutcome::Wait(AcquireStep::Sleeping { entry, due_us, timer })
     }
 
     fn delay(
         &self,
         charge: UndeliveredCharge<'a>,
-        mut timer: Timer,
+        mut timer: WaitTimer,
         context: &mut Context<'_>,
     ) -> StepOutcome<'a> {
         if timer.as_mut().poll(context).is_pending() {
-            return StepOutcome::Stay(AcquireStep::Delayed { charge, timer });
+            return StepOutcome::Wait(AcquireStep::Delayed { charge, timer });
         }
         let closed_us = self.closed_us();
         if closed_us > 0 {
             return match self.too_long_us(closed_us) {
                 Some(wait_us) => self.refuse(Some(wait_us)),
-                None => {
-                    StepOutcome::Go(AcquireStep::Delayed { charge, timer: self::timer(closed_us) })
-                }
+                None => StepOutcome::Continue(AcquireStep::Delayed {
+                    charge,
+                    timer: self::timer(closed_us),
+                }),
             };
         }
         match charge.deliver() {
             Some(decision) => StepOutcome::Done(self.admitted(decision)),
             // Not reached: a charge is delivered once.
-            None => StepOutcome::Stay(AcquireStep::Over),
+            None => StepOutcome::Wait(AcquireStep::Over),
         }
     }
 
-    fn admitted(&self, decision: Decision) -> Acquired {
-        Acquired::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
+    fn admitted(&self, decision: Decision) -> AcquireOutcome {
+        AcquireOutcome::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
     }
 
     /// Refuses a request that was not sent to the store.
@@ -348,7 +362,7 @@ impl<'a> Acquiring<'a> {
         let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));
         let answer = peek.for_acquire().into_future();
         let would_wait = would_wait_us.map(Duration::from_micros);
-        StepOutcome::Go(AcquireStep::Refusing { answer, would_wait })
+        StepOutcome::Continue(AcquireStep::Refusing { answer, would_wait })
     }
 
     fn finish_refusal(
@@ -359,9 +373,9 @@ impl<'a> Acquiring<'a> {
     ) -> Result<StepOutcome<'a>, Error> {
         match Pin::new(&mut answer).poll(context) {
             Poll::Ready(decision) => {
-                Ok(StepOutcome::Done(Acquired::Refused { decision: decision?, would_wait }))
+                Ok(StepOutcome::Done(AcquireOutcome::Refused { decision: decision?, would_wait }))
             }
-            Poll::Pending => Ok(StepOutcome::Stay(AcquireStep::Refusing { answer, would_wait })),
+            Poll::Pending => Ok(StepOutcome::Wait(AcquireStep::Refusing { answer, would_wait })),
         }
     }
 
@@ -380,16 +394,16 @@ impl<'a> Acquiring<'a> {
     }
 }
 
-impl Future for Acquiring<'_> {
-    type Output = Result<Acquired, Error>;
+impl Future for AcquireFuture<'_> {
+    type Output = Result<AcquireOutcome, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
             let step = mem::replace(&mut this.step, AcquireStep::Over);
             match this.advance(step, context)? {
-                StepOutcome::Go(step) => this.step = step,
-                StepOutcome::Stay(step) => {
+                StepOutcome::Continue(step) => this.step = step,
+                StepOutcome::Wait(step) => {
                     this.step = step;
                     return Poll::Pending;
                 }
@@ -426,6 +440,6 @@ impl Drop for UndeliveredCharge<'_> {
     }
 }
 
-fn timer(wait_us: u64) -> Timer {
+fn timer(wait_us: u64) -> WaitTimer {
     Box::pin(tokio::time::sleep(Duration::from_micros(wait_us)))
 }

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::{Ask, CarryOver, Decision, Limit, State};
+use tollgate_core::{CarryOver, Limit, LimitDecision, State, UnitRequest};
 
 use crate::queues::WaiterCharge;
 
@@ -53,7 +53,7 @@ impl Forecast {
         self.check(charge).delay_us()
     }
 
-    fn check(&mut self, &WaiterCharge { limit, cost }: &WaiterCharge) -> Decision {
+    fn check(&mut self, &WaiterCharge { limit, cost }: &WaiterCharge) -> LimitDecision {
         let at_us = self.now_us.saturating_add(self.wait_us);
         if limit != self.limit {
             let state = mem::replace(&mut self.state, limit.fresh());
@@ -61,10 +61,10 @@ impl Forecast {
                 CarryOver::Done(state) => (self.limit, self.state) = (limit, state),
                 CarryOver::Stays { decides, state } => {
                     self.state = state;
-                    return decides.check(&mut self.state, at_us, Ask::new(cost)).decision;
+                    return decides.check(&mut self.state, at_us, UnitRequest::new(cost)).decision;
                 }
             }
         }
-        self.limit.check(&mut self.state, at_us, Ask::new(cost)).decision
+        self.limit.check(&mut self.state, at_us, UnitRequest::new(cost)).decision
     }
 }

@@ -22,18 +22,18 @@ mod tests {
     use super::*;
     use tollgate_core::Limit;
 
-    use crate::{Acquired, Clock, Limiter};
+    use crate::{AcquireOutcome, Clock, Limiter};
 
     /// A gate that closes when it is read for the third time, until a given time.
     #[derive(Debug)]
-    struct Closing {
-        looks: AtomicUsize,
+    struct ClosingGate {
+        reads: AtomicUsize,
         until: Instant,
     }
 
-    impl Gate for Closing {
+    impl Gate for ClosingGate {
         fn closed_for(&self) -> Duration {
-            match self.looks.fetch_add(1, Ordering::Relaxed) {
+            match self.reads.fetch_add(1, Ordering::Relaxed) {
                 0 | 1 => Duration::ZERO,
                 _ => self.until.saturating_duration_since(Instant::now()),
             }
@@ -46,7 +46,7 @@ mod tests {
             let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
             let scope = limiter.scope("test", limit.parse::<Limit>().unwrap()).unwrap();
             let until = Instant::now() + Duration::from_secs(5);
-            let gate = Closing { looks: AtomicUsize::new(0), until };
+            let gate = ClosingGate { reads: AtomicUsize::new(0), until };
             let looking = async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let size = scope.limit().size();
@@ -54,7 +54,7 @@ mod tests {
                 assert_eq!(limiter.waiting(), 1);
             };
             let (acquired, ()) = tokio::join!(biased; scope.acquire("key").through(&gate), looking);
-            let Acquired::Admitted { waited, decision } = acquired.unwrap() else { panic!() };
+            let AcquireOutcome::Admitted { waited, decision } = acquired.unwrap() else { panic!() };
             assert_eq!(waited, Duration::from_secs(5));
             assert_eq!(decision.remaining(), scope.limit().size() - 1);
         }

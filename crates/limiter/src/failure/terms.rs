@@ -7,7 +7,7 @@ use tollgate_core::Role;
 use super::OnFailure;
 
 /// The part of the caller's own deadline that is left for returning the answer.
-const WAY_BACK: Duration = Duration::from_millis(3);
+const RETURN_TIME: Duration = Duration::from_millis(3);
 
 /// How long a store has for a request, and what happens when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct StoreTerms {
 /// Returns a deadline that ends early enough to return the answer within the caller's own; zero if there is
 /// no time for that.
 pub(crate) fn bounded_deadline(deadline: Duration, callers: Option<Duration>) -> Duration {
-    let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
+    let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(RETURN_TIME));
     deadline.min(callers)
 }
 
@@ -31,16 +31,16 @@ impl StoreTerms {
     }
 
     /// Returns the terms of one check of several limits: the shortest deadline and the strictest policy of
-    /// the enforced limits. If all limits are shadows, then of all of them, and closed becomes open: a shadow
-    /// limit must not fail a check. `None` without limits.
+    /// the enforced limits. If all limits are shadows, the terms are those of all of them, with open instead of
+    /// closed: a shadow limit must not fail a check. Returns `None` without limits.
     ///
-    /// An enforced limit that is open and has 10 ms, next to a shadow limit that is closed and has 5 ms:
-    /// open, 10 ms.
+    /// For an enforced limit with the policy open and 10 ms, next to a shadow limit with the policy closed and 5 ms,
+    /// the terms are open and 10 ms.
     pub(crate) fn of_all(parts: &[(Role, StoreTerms)]) -> Option<StoreTerms> {
         let of = |wanted| parts.iter().filter(move |(role, _)| *role == wanted);
         let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(StoreTerms::stricter);
-        let watching = || of(Role::Shadow).map(|(_, terms)| terms.watching());
-        enforced.or_else(|| watching().reduce(StoreTerms::stricter))
+        let for_shadow = || of(Role::Shadow).map(|(_, terms)| terms.for_shadow());
+        enforced.or_else(|| for_shadow().reduce(StoreTerms::stricter))
     }
 
     /// Returns these terms for a caller with a deadline of its own, of which 3 ms are left for returning the
@@ -61,7 +61,7 @@ impl StoreTerms {
         StoreTerms { on_failure: Some(on_failure), ..self }
     }
 
-    fn watching(self) -> StoreTerms {
+    fn for_shadow(self) -> StoreTerms {
         match self.policy() {
             OnFailure::Closed => StoreTerms { on_failure: Some(OnFailure::Open), ..self },
             _ => self,

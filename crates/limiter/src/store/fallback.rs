@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use tollgate_core::{self as core, Intent, State, check_all};
 
-use super::memory::{self, Memory};
+use super::memory::{self, MemoryStore};
 use super::{Call, Charge};
 use crate::clock::Clock;
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, DecisionSource};
 use crate::failure::{OnFailure, share_of};
 use crate::joint::{Demand, JointDecision};
 
@@ -15,7 +15,7 @@ use crate::joint::{Demand, JointDecision};
 #[derive(Debug)]
 pub struct Fallback {
     /// The charges that this process has admitted on its share of the limits. Allocated when it is first needed.
-    local: OnceLock<Memory>,
+    local: OnceLock<MemoryStore>,
     max_bytes: Option<usize>,
     clock: Clock,
 }
@@ -26,24 +26,24 @@ impl Fallback {
         Fallback { local: OnceLock::new(), max_bytes, clock: Clock::system() }
     }
 
-    fn local(&self) -> &Memory {
-        self.local.get_or_init(|| Memory::new(self.max_bytes))
+    fn local(&self) -> &MemoryStore {
+        self.local.get_or_init(|| MemoryStore::new(self.max_bytes))
     }
 
     fn now_us(&self, call: &Call) -> u64 {
         call.at_us.unwrap_or_else(|| self.clock.now_us())
     }
 
-    /// Decides one charge. `None` if the policy is [`OnFailure::Closed`]: the caller then returns the store's
-    /// error.
+    /// Decides one charge. Returns `None` if the policy is [`OnFailure::Closed`]: the caller then returns the
+    /// store's error.
     pub fn decide(&self, charge: &Charge, call: &Call) -> Option<Decision> {
         let now_us = self.now_us(call);
         let decision = match call.on_failure {
             OnFailure::Closed => return None,
             OnFailure::Open => unspent(charge, now_us),
-            OnFailure::Local { processes } if charge.demand().intent == Intent::Look => {
+            OnFailure::Local { processes } if charge.demand().intent == Intent::Peek => {
                 let scope = scope_of(self.local(), processes, charge)?;
-                self.local().peek(&scope, charge.key(), now_us, charge.demand().ask)
+                self.local().peek(&scope, charge.key(), now_us, charge.demand().request)
             }
             OnFailure::Local { processes } => {
                 let joint =
@@ -54,12 +54,12 @@ impl Fallback {
         Some(degraded(decision))
     }
 
-    /// Decides several charges: all are made, or none is. `None` if the policy is [`OnFailure::Closed`].
+    /// Decides several charges: all are made, or none is. Returns `None` if the policy is [`OnFailure::Closed`].
     pub fn decide_all(&self, charges: &[Charge], call: &Call) -> Option<JointDecision> {
         let now_us = self.now_us(call);
         let (together, each) = match call.on_failure {
             OnFailure::Closed => return None,
-            OnFailure::Open => unspent_together(charges, now_us),
+            OnFailure::Open => all_unspent(charges, now_us),
             OnFailure::Local { processes } => {
                 decide_here(self.local(), processes, charges, now_us)?
             }
@@ -74,40 +74,43 @@ impl Fallback {
     }
 }
 
-fn degraded(decision: core::Decision) -> Decision {
-    Decision::uncharged(decision, Source::Degraded)
+fn degraded(decision: core::LimitDecision) -> Decision {
+    Decision::uncharged(decision, DecisionSource::Degraded)
 }
 
 /// Decides for a key that has spent nothing. A cost above the limit is still refused.
-fn unspent(charge: &Charge, now_us: u64) -> core::Decision {
-    let (limit, Demand { ask, intent, .. }) = (charge.limit(), charge.demand());
+fn unspent(charge: &Charge, now_us: u64) -> core::LimitDecision {
+    let (limit, Demand { request, intent, .. }) = (charge.limit(), charge.demand());
     let mut state = limit.fresh();
     match intent {
-        Intent::Charge => limit.check(&mut state, now_us, *ask).decision,
-        Intent::Look => limit.peek(&state, now_us, *ask),
+        Intent::Charge => limit.check(&mut state, now_us, *request).decision,
+        Intent::Peek => limit.peek(&state, now_us, *request),
     }
 }
 
-fn unspent_together(charges: &[Charge], now_us: u64) -> (core::Together, Vec<core::Decision>) {
+fn all_unspent(
+    charges: &[Charge],
+    now_us: u64,
+) -> (core::CombinedDecision, Vec<core::LimitDecision>) {
     let mut states: Vec<State> = charges.iter().map(|charge| charge.limit().fresh()).collect();
     let both = charges.iter().zip(&mut states);
-    let mut parts: Vec<_> = both
+    let mut checks: Vec<_> = both
         .map(|(charge, state)| {
-            let Demand { ask, role, intent } = *charge.demand();
-            core::Charge::enforced(charge.limit(), state, ask).with(role, intent)
+            let Demand { request, role, intent } = *charge.demand();
+            core::LimitCheck::enforced(charge.limit(), state, request).with(role, intent)
         })
         .collect();
-    let together = check_all(&mut parts, now_us);
-    (together, parts.iter().filter_map(|part| part.decision().copied()).collect())
+    let combined = check_all(&mut checks, now_us);
+    (combined, checks.iter().filter_map(|check| check.decision().copied()).collect())
 }
 
 /// Decides on this process's share of the limits.
 fn decide_here(
-    memory: &Memory,
+    memory: &MemoryStore,
     processes: u32,
     charges: &[Charge],
     now_us: u64,
-) -> Option<(core::Together, Vec<core::Decision>)> {
+) -> Option<(core::CombinedDecision, Vec<core::LimitDecision>)> {
     let scopes = charges
         .iter()
         .map(|charge| scope_of(memory, processes, charge))
@@ -121,11 +124,15 @@ fn decide_here(
         })
         .collect();
     let mut each = Vec::with_capacity(charges.len());
-    let together = memory.together(&parts, now_us, &mut each);
-    Some((together, each.iter().map(|decision| *decision.decided()).collect()))
+    let combined = memory.check_all(&parts, now_us, &mut each);
+    Some((combined, each.iter().map(|decision| *decision.decided()).collect()))
 }
 
 /// Returns the scope of a limit's share; `None` if there are more limits than a memory store holds.
-fn scope_of(memory: &Memory, processes: u32, charge: &Charge) -> Option<Arc<memory::Scope>> {
+fn scope_of(
+    memory: &MemoryStore,
+    processes: u32,
+    charge: &Charge,
+) -> Option<Arc<memory::MemoryScope>> {
     memory.scope(charge.name(), share_of(charge.limit(), processes)).ok()
 }

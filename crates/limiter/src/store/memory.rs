@@ -8,18 +8,19 @@
 //! - `scopes`: the limits, by name and by the index that a slot holds; `reclaim`: frees the indices of
 //!   dropped limits
 //! - `access`: peeks, refunds and resets
-//! - `together`: a check of several limits (`part`); `known`: the fast path of that, for keys that all have
+//! - `check_all`: a check of several limits (`part`); `check_all_known`: its fast path, for keys that all have
 //!   state
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. If the slot was last checked under
 //! another limit of the same name, its state is carried over to the limit of this check. Keys with nothing
-//! spent are removed, a few with each new key. SlotPosition the byte ceiling no state is evicted: new keys share the
+//! spent are removed, a few with each new key. At the byte ceiling no state is evicted: new keys share the
 //! overflow state of their name.
 
 mod access;
 mod budget;
+mod check_all;
+mod check_all_known;
 mod identity;
-mod known;
 mod lock;
 mod logs;
 mod part;
@@ -29,7 +30,6 @@ mod scopes;
 mod shard;
 mod slot;
 mod table;
-mod together;
 mod view;
 mod words;
 
@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
 use tollgate_core::{
-    Algorithm, Ask, Checked, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
-    SlidingWindowLog, TokenBucket,
+    Algorithm, CheckResult, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket, UnitRequest,
 };
 
 use crate::clock::Clock;
@@ -50,22 +50,23 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::names::Name;
 use crate::receipt::Fingerprint;
-use budget::Budget;
-use identity::{Identity, KeyHasher};
+use budget::StoreBudget;
+use identity::{KeyHasher, KeyIdentity};
 use lock::Lock;
 use logs::Logs;
 pub(crate) use part::{JointPart, ShortVec};
-pub(crate) use scopes::Scope;
+pub(crate) use scopes::MemoryScope;
 use scopes::Scopes;
 use shard::{ReachedState, Shard};
 use slot::{InlineState, Slot, SlotState};
-use table::Table;
+use table::SlotTable;
 use view::StoreView;
 
 /// The most bytes that a shard grows to, so that its table grows in microseconds.
 const SHARD_BYTES: usize = 32 << 10;
 
-/// Enough shards that two callers seldom contend for one, and few enough that an empty store is small.
+/// The number of shards: enough that two callers seldom contend for one, and few enough that an empty store is
+/// small.
 const SHARDS: RangeInclusive<usize> = 16..=65_536;
 
 /// The number of shards in a store without a ceiling.
@@ -74,7 +75,7 @@ const SHARDS_WITHOUT_CEILING: usize = 4_096;
 /// Where a key's state is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyLocation {
-    identity: Identity,
+    identity: KeyIdentity,
     /// The bits of the scope's index that are not in the identity.
     scope: u32,
     hash: u64,
@@ -90,25 +91,25 @@ impl KeyLocation {
     }
 }
 
-pub(crate) struct Memory {
+pub(crate) struct MemoryStore {
     shards: Box<[CacheAligned<Lock<Shard>>]>,
-    /// A shard's index is the uppermost bits of a hash; this shift leaves them.
+    /// How far a hash is shifted to leave its uppermost bits, which are the shard's index.
     shard_shift: u32,
     identify: KeyHasher,
     /// Boxed, away from the fields that checks of known keys read, because checks of new keys write to its
     /// lock. Lock order: a shard first, then this.
     scopes: Box<RwLock<Scopes>>,
-    /// JointCharge while a scope is made.
+    /// Held while a scope is made.
     making: Mutex<()>,
-    /// The time, to a second, of the last request that was not simply a check of a known key.
+    /// The time, to a second, of the last request that did not take the path of a check of a known key.
     seen_us: AtomicU64,
-    budget: Budget,
+    budget: StoreBudget,
     overflowed: AtomicU64,
 }
 
-/// Aligned to a cache line of its own, so that one shard's lock does not slow down its neighbour's. A
-/// processor may fetch two neighbouring queues together; these are two shards, which are seldom used at the
-/// same time.
+/// Aligned to a cache line of its own, so that one shard's lock does not slow down its neighbour's. A processor
+/// may fetch two neighbouring cache lines at once. They belong to two shards, which are seldom used at the same
+/// time.
 #[repr(align(64))]
 struct CacheAligned<T>(T);
 
@@ -134,15 +135,15 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CeilingCounts {
-    /// [`Usage::overflowed`].
+    /// The same as [`Usage::overflowed`].
     pub overflowed: u64,
-    /// [`Usage::coarsened`].
+    /// The same as [`Usage::coarsened`].
     pub coarsened: u64,
 }
 
-impl Memory {
+impl MemoryStore {
     /// Returns a store of at most `max_bytes`; `None` keeps every key.
-    pub(crate) fn new(max_bytes: Option<usize>) -> Memory {
+    pub(crate) fn new(max_bytes: Option<usize>) -> MemoryStore {
         let (shards, shard_bytes) = match max_bytes {
             Some(max_bytes) => {
                 let shards = (max_bytes / SHARD_BYTES).clamp(*SHARDS.start(), *SHARDS.end());
@@ -153,7 +154,7 @@ impl Memory {
         };
         let shard = |_| CacheAligned(Lock::new(Shard::default()));
         let fixed_bytes = shards * size_of::<CacheAligned<Lock<Shard>>>();
-        Memory {
+        MemoryStore {
             shards: (0..shards).map(shard).collect(),
             // OK because the number of shards is a power of two.
             shard_shift: u64::BITS - shards.ilog2(),
@@ -161,7 +162,7 @@ impl Memory {
             scopes: Box::default(),
             making: Mutex::default(),
             seen_us: AtomicU64::new(0),
-            budget: Budget::new(max_bytes, shard_bytes, fixed_bytes),
+            budget: StoreBudget::new(max_bytes, shard_bytes, fixed_bytes),
             overflowed: AtomicU64::new(0),
         }
     }
@@ -171,8 +172,8 @@ impl Memory {
     pub(crate) fn make_room_for(&self, keys: usize) {
         let shards = self.shards.len();
         let left = self.budget.left().saturating_sub(shards * Shard::list_bytes(&self.budget));
-        let wanted = Table::chunks_of(keys.min(left / size_of::<Slot>()));
-        let chunks = wanted.min(left / Table::CHUNK_BYTES);
+        let wanted = SlotTable::chunks_of(keys.min(left / size_of::<Slot>()));
+        let chunks = wanted.min(left / SlotTable::CHUNK_BYTES);
         if chunks == 0 {
             return;
         }
@@ -184,7 +185,7 @@ impl Memory {
     }
 
     /// Returns this limit under this name. A key has one state under all limits of a name.
-    pub(crate) fn scope(&self, name: &Arc<Name>, limit: Limit) -> Result<Arc<Scope>, Error> {
+    pub(crate) fn scope(&self, name: &Arc<Name>, limit: Limit) -> Result<Arc<MemoryScope>, Error> {
         self.scope_as_of(name, limit, || self.last_seen_us())
     }
 
@@ -195,7 +196,7 @@ impl Memory {
         name: &Arc<Name>,
         limit: Limit,
         now_us: impl FnOnce() -> u64,
-    ) -> Result<Arc<Scope>, Error> {
+    ) -> Result<Arc<MemoryScope>, Error> {
         if let Some(scope) = self.scopes.read().find(name, &limit) {
             return Ok(scope);
         }
@@ -208,27 +209,27 @@ impl Memory {
         self.find_or_make(name, limit).ok_or(Error::TooManyLimits { count })
     }
 
-    fn find_or_make(&self, name: &Arc<Name>, limit: Limit) -> Option<Arc<Scope>> {
+    fn find_or_make(&self, name: &Arc<Name>, limit: Limit) -> Option<Arc<MemoryScope>> {
         let mut scopes = self.scopes.write();
         scopes.find(name, &limit).or_else(|| scopes.make(name, limit, &self.identify))
     }
 
-    /// Decides one request of a key that has state; `None` if it has none.
+    /// Decides one request of a key that has state; `None` if the key has no state.
     ///
-    /// Separate from [`check_any`](Self::check_any), so that its values stay in registers: arguments and
-    /// results of a call that might be made have to be in memory.
+    /// Separate from [`check_any`](Self::check_any), so that values stay in registers: with a call to `check_any`
+    /// in this function, its arguments and results would have to be in memory.
     #[inline(always)]
     pub(crate) fn check_known<A: SlotAlgorithm>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         limit: &A,
         place: KeyLocation,
         now_us: u64,
-        ask: Ask,
-    ) -> Option<Checked> {
+        request: UnitRequest,
+    ) -> Option<CheckResult> {
         let mut shard = self.shard(place).lock();
         let (slot, logs) = shard.slot_mut(place, |slot| self.hash_within(scope, slot))?;
-        let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
+        let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, request);
         Some(A::State::change(slot, logs, &self.budget, check))
     }
 
@@ -238,7 +239,7 @@ impl Memory {
     #[inline(always)]
     pub(crate) fn check_one<A: SlotAlgorithm>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         limit: &A,
         key: &[u8],
         clock: &Clock,
@@ -248,7 +249,7 @@ impl Memory {
         let mut shard = self.shard(place).lock();
         let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
-            let checked = self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE));
+            let checked = self.check_any(scope, limit, key, now_us, UnitRequest::new(Cost::ONE));
             return Decision::of_key(checked, place.fingerprint());
         };
         if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
@@ -267,25 +268,25 @@ impl Memory {
     #[inline(never)]
     pub(crate) fn check_any<A: SlotAlgorithm>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         limit: &A,
         key: &[u8],
         now_us: u64,
-        ask: Ask,
-    ) -> Checked {
+        request: UnitRequest,
+    ) -> CheckResult {
         let place = self.place(scope, key);
         let view = self.view(now_us);
         let mut shard = self.shard(place).lock();
-        let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
+        let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, request);
         let check_any = |reached: ReachedState<'_, A::State>| match reached {
             ReachedState::Own(state) => check(state),
             ReachedState::Other(limit, state) => {
-                let Checked { decision, receipt } = limit.check(state, now_us, ask);
-                Checked { decision: limit.in_place_of(&scope.limit, decision), receipt }
+                let CheckResult { decision, receipt } = limit.check(state, now_us, request);
+                CheckResult { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
         };
-        if let Some(brought) = shard.bring(place, scope, &view, ask.cost) {
-            return shard.change_brought(brought, &self.budget, check_any);
+        if let Some(carried) = shard.carry_over(place, scope, &view, request.cost) {
+            return shard.change_carried(carried, &self.budget, check_any);
         }
         let mut state = A::State::default();
         let answer = check(&mut state);
@@ -298,7 +299,7 @@ impl Memory {
         }
         drop(shard);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.overflow(scope, now_us, ask.cost, check_any)
+        self.overflow(scope, now_us, request.cost, check_any)
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -315,7 +316,7 @@ impl Memory {
     /// Returns where a key's state is, or would be. Best called before the clock is read: the two then
     /// overlap, which saves 2 ns.
     #[inline]
-    pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> KeyLocation {
+    pub(crate) fn place(&self, scope: &MemoryScope, key: &[u8]) -> KeyLocation {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
         // OK because the shift leaves 16 bits or fewer. The table uses the other bits.
@@ -325,7 +326,7 @@ impl Memory {
 
     /// Returns the hash of a slot's key, if the slot is in this scope. The salts of other scopes would need a
     /// lookup.
-    fn hash_within(&self, scope: &Scope, slot: &Slot) -> Option<u64> {
+    fn hash_within(&self, scope: &MemoryScope, slot: &Slot) -> Option<u64> {
         (slot.scope() == scope.index).then(|| slot.salted_hash(&self.identify, scope.salt))
     }
 
@@ -358,35 +359,41 @@ fn check_slot<A: SlotAlgorithm>(
     limit: &A,
     slot: &mut Slot,
     logs: &mut Logs,
-    budget: &Budget,
+    budget: &StoreBudget,
     now_us: u64,
-) -> Checked {
+) -> CheckResult {
     if let Some(refused) = limit.refuse_one_in(slot, now_us) {
         return refused;
     }
-    let ask = Ask::new(Cost::ONE);
-    let check = |state: &mut A::State| limit.check_within(budget, state, now_us, ask);
+    let request = UnitRequest::new(Cost::ONE);
+    let check = |state: &mut A::State| limit.check_within(budget, state, now_us, request);
     A::State::change(slot, logs, budget, check)
 }
 
 /// An algorithm whose state a slot can hold.
-pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, Usual: InlineState> {
+pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, FastState: InlineState> {
     /// Decides one request, and charges it if it is allowed, without taking more memory than the budget
     /// allows.
     #[inline(always)]
-    fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
-        self.check(state, now_us, ask)
+    fn check_within(
+        &self,
+        _: &StoreBudget,
+        state: &mut Self::State,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> CheckResult {
+        self.check(state, now_us, request)
     }
 
     /// Refuses a request of one unit for the key in a slot; `None` unless the fast path can refuse it.
     #[inline(always)]
-    fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<Checked> {
+    fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<CheckResult> {
         None
     }
 
     /// Decides a request of one unit for the key in a slot; `None` unless the fast path can decide it.
     #[inline(always)]
-    fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<Checked> {
+    fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<CheckResult> {
         slot.try_change(|state| self.check_one(state, now_us))
     }
 }
@@ -398,35 +405,41 @@ impl SlotAlgorithm for LeakyBucket {}
 
 impl SlotAlgorithm for SlidingWindowLog {
     #[inline(always)]
-    fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
+    fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<CheckResult> {
         if let Some(checked) = slot.try_change(|few| self.check_one(few, now_us)) {
             return Some(checked);
         }
-        self.check_one_more(logs.get_mut(slot.state())?, now_us)
+        self.check_one_in_log(logs.get_mut(slot.state())?, now_us)
     }
 
     #[inline(always)]
-    fn refuse_one_in(&self, slot: &Slot, now_us: u64) -> Option<Checked> {
-        self.refuse_one(logs::few(slot.state())?, now_us)
+    fn refuse_one_in(&self, slot: &Slot, now_us: u64) -> Option<CheckResult> {
+        self.refuse_one(logs::three_unit_log(slot.state())?, now_us)
     }
 
-    fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
+    fn check_within(
+        &self,
+        budget: &StoreBudget,
+        log: &mut Log,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> CheckResult {
         if log.is_full() {
             // First, because entries may expire at the new time.
             self.settle(log, now_us);
-            if self.growth_bytes(log, now_us, ask.cost) > 0 {
-                let decision = self.peek(log, now_us, ask);
+            if self.growth_bytes(log, now_us, request.cost) > 0 {
+                let decision = self.peek(log, now_us, request);
                 if !decision.is_allowed() {
-                    return Checked { decision, receipt: None };
+                    return CheckResult { decision, receipt: None };
                 }
-                logs::reserve(log, self, now_us, ask.cost, budget);
+                logs::reserve(log, self, now_us, request.cost, budget);
             }
         }
-        self.check(log, now_us, ask)
+        self.check(log, now_us, request)
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory").field("usage", &self.usage()).finish_non_exhaustive()
     }

@@ -1,10 +1,12 @@
 //! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
-use tollgate_core::{self as core, CarryOver, Cost, Intent, Limit, MAX_STEP_BACK_US, Receipt};
-use tollgate_core::{Ask, Checked, State, check_all};
+use tollgate_core::{
+    self as core, CarryOver, ChargeReceipt, Cost, Intent, Limit, MAX_STEP_BACK_US,
+};
+use tollgate_core::{CheckResult, State, UnitRequest, check_all};
 
 use super::{Charge, KeyState};
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, DecisionSource};
 use crate::joint::{Demand, JointDecision};
 
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
@@ -19,7 +21,7 @@ pub struct StoredState {
 
 impl StoredState {
     /// Gives back what of a charge still counts, and returns how many units that frees.
-    pub fn refund(&mut self, now_us: u64, receipt: Receipt) -> u64 {
+    pub fn refund(&mut self, now_us: u64, receipt: ChargeReceipt) -> u64 {
         self.limit.refund(&mut self.state, now_us, receipt)
     }
 
@@ -28,7 +30,7 @@ impl StoredState {
     ///
     /// A window of a minute that was charged in its first second is kept for the other 59, and 10 s more.
     pub fn expires_at_us(&self, now_us: u64) -> u64 {
-        let decision = self.limit.peek(&self.state, now_us, Ask::new(Cost::ONE));
+        let decision = self.limit.peek(&self.state, now_us, UnitRequest::new(Cost::ONE));
         now_us.saturating_add(decision.reset_after_us).saturating_add(MAX_STEP_BACK_US)
     }
 }
@@ -37,15 +39,16 @@ impl Charge {
     /// Decides this charge on the state of its key; `None` is a key without state. Changes the state to what
     /// must be written back. A peek does not change it.
     pub fn decide(&self, stored: &mut Option<StoredState>, now_us: u64) -> Decision {
-        if self.demand().intent == Intent::Look {
-            return Decision::uncharged(self.look(stored.as_ref(), now_us), Source::Store);
+        if self.demand().intent == Intent::Peek {
+            return Decision::uncharged(self.peek(stored.as_ref(), now_us), DecisionSource::Store);
         }
-        let mut brought = self.bring(stored.take(), now_us);
-        let ask = self.demand().ask;
-        let Checked { decision, receipt } = brought.decides.check(&mut brought.state, now_us, ask);
-        let decision = brought.decides.in_place_of(self.limit(), decision);
-        *stored = brought.stored();
-        Decision::of_key(Checked { decision, receipt }, self.fingerprint())
+        let mut carried = self.carry_over(stored.take(), now_us);
+        let request = self.demand().request;
+        let CheckResult { decision, receipt } =
+            carried.decides.check(&mut carried.state, now_us, request);
+        let decision = carried.decides.in_place_of(self.limit(), decision);
+        *stored = carried.stored();
+        Decision::of_key(CheckResult { decision, receipt }, self.fingerprint())
     }
 
     /// Decides the charges of one request on the states of their keys, in the same order: all are made, or
@@ -53,12 +56,12 @@ impl Charge {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tollgate_core::{Ask, Cost};
+    /// # use tollgate_core::{UnitRequest, Cost};
     /// use tollgate_limiter::store::{Charge, Demand, Name};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let charge = |name: &str, limit: &str, units| -> Result<Charge, Box<dyn std::error::Error>> {
-    ///     let demand = Demand::of(Ask::new(Cost::new(units)?));
+    ///     let demand = Demand::of(UnitRequest::new(Cost::new(units)?));
     ///     Ok(Charge::new(Arc::new(Name::new(name, name.as_bytes())), b"user:42", limit.parse()?, demand))
     /// };
     /// let small = charge("small", "fixed-window limit=3 window=1m", 2)?;
@@ -77,39 +80,39 @@ impl Charge {
         stored: &mut [Option<StoredState>],
         now_us: u64,
     ) -> JointDecision {
-        let mut brought: Vec<BroughtState> = charges
+        let mut carried: Vec<CarriedState> = charges
             .iter()
             .zip(&mut *stored)
             .map(|(charge, stored)| match charge.demand().intent {
-                Intent::Charge => charge.bring(stored.take(), now_us),
-                Intent::Look => charge.bring(stored.clone(), now_us),
+                Intent::Charge => charge.carry_over(stored.take(), now_us),
+                Intent::Peek => charge.carry_over(stored.clone(), now_us),
             })
             .collect();
-        let mut parts: Vec<core::Charge<'_>> = charges
+        let mut parts: Vec<core::LimitCheck<'_>> = charges
             .iter()
-            .zip(&mut brought)
-            .map(|(charge, BroughtState { decides, state, .. })| {
-                let Demand { ask, role, intent } = *charge.demand();
-                core::Charge::enforced(decides, state, ask).with(role, intent)
+            .zip(&mut carried)
+            .map(|(charge, CarriedState { decides, state, .. })| {
+                let Demand { request, role, intent } = *charge.demand();
+                core::LimitCheck::enforced(decides, state, request).with(role, intent)
             })
             .collect();
         let together = check_all(&mut parts, now_us);
-        let checked: Vec<Checked> = parts
+        let checked: Vec<CheckResult> = parts
             .into_iter()
             .filter_map(|mut part| {
                 let receipt = part.take_receipt();
-                part.decision().map(|&decision| Checked { decision, receipt })
+                part.decision().map(|&decision| CheckResult { decision, receipt })
             })
             .collect();
-        let each = charges.iter().zip(&brought).zip(checked);
-        let each = each.map(|((charge, BroughtState { decides, .. }), checked)| {
+        let each = charges.iter().zip(&carried).zip(checked);
+        let each = each.map(|((charge, CarriedState { decides, .. }), checked)| {
             let decision = decides.in_place_of(charge.limit(), checked.decision);
-            Decision::of_key(Checked { decision, ..checked }, charge.fingerprint())
+            Decision::of_key(CheckResult { decision, ..checked }, charge.fingerprint())
         });
         let each = each.collect();
-        for ((charge, stored), brought) in charges.iter().zip(stored).zip(brought) {
+        for ((charge, stored), carried) in charges.iter().zip(stored).zip(carried) {
             if charge.demand().intent == Intent::Charge {
-                *stored = brought.stored();
+                *stored = carried.stored();
             }
         }
         JointDecision::new(together, each)
@@ -118,42 +121,44 @@ impl Charge {
     /// Returns a copy of the state of the key, under the limit that decides on it: the answer to
     /// [`RemoteStore::state`](super::RemoteStore::state).
     pub fn key_state(&self, stored: Option<&StoredState>, now_us: u64) -> KeyState {
-        let BroughtState { decides, state, .. } = self.bring(stored.cloned(), now_us);
+        let CarriedState { decides, state, .. } = self.carry_over(stored.cloned(), now_us);
         KeyState { limit: decides, state, now_us }
     }
 
-    fn look(&self, stored: Option<&StoredState>, now_us: u64) -> core::Decision {
-        let ask = self.demand().ask;
+    fn peek(&self, stored: Option<&StoredState>, now_us: u64) -> core::LimitDecision {
+        let request = self.demand().request;
         match stored {
             Some(StoredState { limit, state }) if limit == self.limit() => {
-                limit.peek(state, now_us, ask)
+                limit.peek(state, now_us, request)
             }
             other => {
-                let BroughtState { decides, state, .. } = self.bring(other.cloned(), now_us);
-                decides.in_place_of(self.limit(), decides.peek(&state, now_us, ask))
+                let CarriedState { decides, state, .. } = self.carry_over(other.cloned(), now_us);
+                decides.in_place_of(self.limit(), decides.peek(&state, now_us, request))
             }
         }
     }
 
     /// Carries the state of the key over to the limit of this charge, if possible.
-    fn bring(&self, stored: Option<StoredState>, now_us: u64) -> BroughtState {
-        let (asked, is_new) = (*self.limit(), stored.is_none());
+    fn carry_over(&self, stored: Option<StoredState>, now_us: u64) -> CarriedState {
+        let (requested, is_new) = (*self.limit(), stored.is_none());
         let (under, decides, state) = match stored {
-            None => (asked, asked, asked.fresh()),
-            Some(StoredState { limit, state }) if limit == asked => (asked, asked, state),
+            None => (requested, requested, requested.fresh()),
+            Some(StoredState { limit, state }) if limit == requested => {
+                (requested, requested, state)
+            }
             Some(StoredState { limit: old, state }) => {
-                match asked.carry_over(&old, state, now_us, self.demand().ask.cost) {
-                    CarryOver::Done(state) => (asked, asked, state),
+                match requested.carry_over(&old, state, now_us, self.demand().request.cost) {
+                    CarryOver::Done(state) => (requested, requested, state),
                     CarryOver::Stays { decides, state } => (old, decides, state),
                 }
             }
         };
-        BroughtState { under, decides, state, is_new }
+        CarriedState { under, decides, state, is_new }
     }
 }
 
 /// A state while it is decided on.
-struct BroughtState {
+struct CarriedState {
     /// The limit that the state is kept under.
     under: Limit,
     /// The limit that decides.
@@ -162,10 +167,10 @@ struct BroughtState {
     is_new: bool,
 }
 
-impl BroughtState {
+impl CarriedState {
     /// Returns what is written back; `None` for a new key that was not charged.
     fn stored(self) -> Option<StoredState> {
-        let BroughtState { under, state, is_new, .. } = self;
+        let CarriedState { under, state, is_new, .. } = self;
         (!is_new || state != under.fresh()).then_some(StoredState { limit: under, state })
     }
 }

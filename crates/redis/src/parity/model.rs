@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use tollgate_core::store::LogStorage;
 use tollgate_core::{
-    Ask, CarryOver, Checked, Cost, Decision, Intent, Limit, MAX_STEP_BACK_US, MAX_TIME_US,
-    MAX_UNITS, Place, Receipt, State,
+    CarryOver, ChargePlace, ChargeReceipt, CheckResult, Cost, Intent, Limit, LimitDecision,
+    MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, State, UnitRequest,
 };
 
 use super::super::wire::{Charge, Request};
@@ -28,8 +28,8 @@ pub(super) struct Played {
 
 #[derive(Debug)]
 pub(super) enum Expected {
-    Checked(Checked),
-    Peeked(Decision),
+    CheckResult(CheckResult),
+    Peeked(LimitDecision),
     Refunded(u64),
     Reset,
 }
@@ -49,8 +49,8 @@ pub(super) struct Key {
     pub(super) written: Option<Spare>,
     /// Whether the batch has met a new clock, or another limit.
     is_restarted: bool,
-    last: Option<(u64, Decision)>,
-    receipts: Vec<(Cost, Place)>,
+    last: Option<(u64, LimitDecision)>,
+    receipts: Vec<(Cost, ChargePlace)>,
 }
 
 /// How much longer than it matters a state is kept, by the server's clock.
@@ -136,8 +136,9 @@ impl World {
 
 impl Key {
     fn next_us(&self, now_us: u64, time: &Time) -> u64 {
-        let after = |wait_us: fn(&Decision) -> u64, off: i64| {
-            let end = |(at_us, decision): &(u64, Decision)| at_us.saturating_add(wait_us(decision));
+        let after = |wait_us: fn(&LimitDecision) -> u64, off: i64| {
+            let end =
+                |(at_us, decision): &(u64, LimitDecision)| at_us.saturating_add(wait_us(decision));
             self.last.as_ref().map_or(0, end).saturating_add_signed(off).max(now_us)
         };
         let next_us = match *time {
@@ -167,17 +168,17 @@ impl Key {
             _ => None,
         };
         let when = When { server_us, callers_us: at_us };
-        let ask = Ask { cost: self.cost(&step.price, when.us()), max_wait_us };
+        let ask = UnitRequest { cost: self.cost(&step.price, when.us()), max_wait_us };
         let charge = self.charge(ask);
         Some(match step.act {
             Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => {
-                (Request::Check { charge, at_us }, Expected::Checked(self.check(ask, when)))
+                (Request::Check { charge, at_us }, Expected::CheckResult(self.check(ask, when)))
             }
             Act::Peek => (Request::Peek { charge, at_us }, self.peek(ask, when)),
             Act::Look(_) => {
-                let intent = Intent::Look;
+                let intent = Intent::Peek;
                 let charge = self.demanding(Demand { intent, ..*charge.demand() });
-                (Request::Together { charges: vec![charge], at_us }, self.peek(ask, when))
+                (Request::CheckAll { charges: vec![charge], at_us }, self.peek(ask, when))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
                 if self.receipts.is_empty() {
@@ -185,7 +186,7 @@ impl Key {
                 }
                 let (cost, place) = self.receipts.remove(which % self.receipts.len());
                 let charge = self.charge(cost.into());
-                let back = self.refund(Receipt::of(cost, place), when);
+                let back = self.refund(ChargeReceipt::of(cost, place), when);
                 (Request::Refund { charge, place, at_us }, Expected::Refunded(back))
             }
             Act::Reset => {
@@ -211,19 +212,19 @@ impl Key {
         Cost::new(units.clamp(1, MAX_UNITS)).unwrap()
     }
 
-    fn peek(&self, ask: Ask, when: When) -> Expected {
+    fn peek(&self, ask: UnitRequest, when: When) -> Expected {
         let (limit, state) = self.decides(when.us(), ask.cost);
         let decision = limit.peek(&state, when.us(), ask);
         Expected::Peeked(limit.in_place_of(&self.limit, decision))
     }
 
-    fn check(&mut self, ask: Ask, when: When) -> Checked {
+    fn check(&mut self, ask: UnitRequest, when: When) -> CheckResult {
         let (limit, mut state) = self.decides(when.us(), ask.cost);
         let is_new_clock = is_new_clock(&state, when);
         let is_carried = self.is_carried(when.us(), ask.cost);
         self.is_restarted |= is_new_clock || is_carried;
-        let Checked { decision, receipt } = limit.check(&mut state, when.us(), ask);
-        let checked = Checked { decision: limit.in_place_of(&self.limit, decision), receipt };
+        let CheckResult { decision, receipt } = limit.check(&mut state, when.us(), ask);
+        let checked = CheckResult { decision: limit.in_place_of(&self.limit, decision), receipt };
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
         // A refusal writes a key only if a new clock has restarted its time since it was read, or what
@@ -238,7 +239,7 @@ impl Key {
         checked
     }
 
-    fn refund(&mut self, receipt: Receipt, when: When) -> u64 {
+    fn refund(&mut self, receipt: ChargeReceipt, when: When) -> u64 {
         // Under the limit that the state has.
         if !self.is_kept {
             return self.limit.refund(&mut self.limit.fresh(), when.us(), receipt);
@@ -258,7 +259,7 @@ impl Key {
         Charge { key: self.name.clone().into(), of }
     }
 
-    pub(super) fn charge(&self, ask: Ask) -> Charge {
+    pub(super) fn charge(&self, ask: UnitRequest) -> Charge {
         self.demanding(Demand::of(ask))
     }
 

@@ -188,13 +188,13 @@ impl Player {
         let asked = played.requests.iter().zip(&played.expected);
         for ((request, expected), reply) in asked.zip(replies) {
             let is_same = match (&reply, expected) {
-                (Ok(Reply::Checked(own)), Expected::Checked(expected)) => {
-                    let charge = |cost, place| tollgate_core::Receipt::of(cost, place);
+                (Ok(Reply::Decision(own)), Expected::CheckResult(expected)) => {
+                    let charge = |cost, place| tollgate_core::ChargeReceipt::of(cost, place);
                     let receipt = own.receipt().map(|own| charge(own.cost(), own.place()));
                     *own.decided() == expected.decision && receipt == expected.receipt
                 }
-                (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decided() == expected,
-                (Ok(Reply::Together(joint)), Expected::Peeked(expected)) => {
+                (Ok(Reply::Decision(own)), Expected::Peeked(expected)) => own.decided() == expected,
+                (Ok(Reply::JointDecision(joint)), Expected::Peeked(expected)) => {
                     let (is_allowed, each) = (joint.is_allowed(), joint.each());
                     let is_own =
                         |own: &Decision| own.decided() == expected && own.receipt().is_none();

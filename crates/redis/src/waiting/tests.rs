@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
-use tollgate_core::{Ask, Cost, Limit};
+use tollgate_core::{Cost, Limit, UnitRequest};
 use tollgate_limiter::Decision;
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::store::{self, Fallback, Name};
@@ -19,7 +19,7 @@ fn shared() -> Arc<Shared> {
 fn charge() -> Charge {
     let name = Arc::new(Name::new("api", []));
     let limit = "token-bucket capacity=1 refill=1/h".parse::<Limit>().unwrap();
-    let of = store::Charge::new(name, b"a", limit, Demand::of(Ask::new(Cost::ONE)));
+    let of = store::Charge::new(name, b"a", limit, Demand::of(UnitRequest::new(Cost::ONE)));
     Charge { key: b"tollgate:{a}:api".as_slice().into(), of }
 }
 
@@ -39,17 +39,17 @@ fn waiting(shared: &Arc<Shared>, request: Request) -> (WaitingRequest, Receiver)
 /// The reply to a check of a fresh key.
 fn allowed() -> Result<Reply, StoreError> {
     let charge = charge();
-    let checked = charge.limit().check(&mut charge.limit().fresh(), 0, Ask::new(Cost::ONE));
-    Ok(Reply::Checked(Decision::of_key(checked, charge.of.fingerprint())))
+    let checked = charge.limit().check(&mut charge.limit().fresh(), 0, UnitRequest::new(Cost::ONE));
+    Ok(Reply::Decision(Decision::of_key(checked, charge.of.fingerprint())))
 }
 
 /// The reply to a check of a key that has spent its only unit.
 fn refused() -> Result<Reply, StoreError> {
-    let (charge, ask) = (charge(), Ask::new(Cost::ONE));
+    let (charge, ask) = (charge(), UnitRequest::new(Cost::ONE));
     let mut state = charge.limit().fresh();
     let _ = charge.limit().check(&mut state, 0, ask);
     let checked = charge.limit().check(&mut state, 0, ask);
-    Ok(Reply::Checked(Decision::of_key(checked, charge.of.fingerprint())))
+    Ok(Reply::Decision(Decision::of_key(checked, charge.of.fingerprint())))
 }
 
 fn timeout() -> StoreError {
@@ -99,7 +99,7 @@ fn replied_request_is_not_failed_when_it_is_dropped() {
     let shared = shared();
     let (waiting, mut receiver) = waiting(&shared, check());
     waiting.reply(allowed());
-    assert!(matches!(receiver.try_recv(), Ok(Ok(Reply::Checked(_)))));
+    assert!(matches!(receiver.try_recv(), Ok(Ok(Reply::Decision(_)))));
     assert_eq!(failed(&shared), 0);
 }
 

@@ -1,7 +1,10 @@
 //! The script's reply as the replies to its requests.
 
 use redis::Value;
-use tollgate_core::{self as core, Checked, Limit, Part, Place, Receipt, Retry, Together, Verdict};
+use tollgate_core::{
+    self as core, ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, DecisionPart, Limit,
+    Retry, Verdict,
+};
 use tollgate_limiter::{Decision, JointDecision};
 
 use super::number::take_number;
@@ -79,7 +82,7 @@ impl Answers {
 
     fn raw_of(&mut self, request: &Request) -> Result<Vec<RawAnswer>, Fault> {
         // All of them, even if one failed, because the answers to the next request follow.
-        let is_among_others = matches!(request, Request::Together { .. });
+        let is_among_others = matches!(request, Request::CheckAll { .. });
         request.charges().iter().map(|_| self.raw(is_among_others)).collect()
     }
 
@@ -91,11 +94,11 @@ impl Answers {
         let checked =
             |charge, raw| checked(charge, raw, now_us).ok_or_else(Fault::unexpected_reply);
         match (request, raw) {
-            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Checked(checked(charge, raw)?)),
+            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Decision(checked(charge, raw)?)),
             (Request::Peek { charge, .. }, [raw]) => {
-                Ok(Reply::Checked(checked(charge, raw)?.without_receipt()))
+                Ok(Reply::Decision(checked(charge, raw)?.without_receipt()))
             }
-            (Request::Together { charges, .. }, raw) => {
+            (Request::CheckAll { charges, .. }, raw) => {
                 together(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
             }
             (_, [raw]) if raw.status != DONE => Err(Fault::unexpected_reply()),
@@ -159,20 +162,22 @@ fn checked(charge: &Charge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
     };
     let first_back_us = raw.first_back_us;
     let limit = charge.limit().size();
-    let decision = core::Decision { verdict, limit, remaining, reset_after_us, first_back_us };
+    let decision = core::LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us };
     let place = match charge.limit() {
-        Limit::FixedWindow(limit) => Place::Window { start_us: last, window_us: limit.window_us() },
-        Limit::SlidingWindowCounter(limit) => {
-            Place::Window { start_us: last, window_us: limit.window_us() }
+        Limit::FixedWindow(limit) => {
+            ChargePlace::Window { start_us: last, window_us: limit.window_us() }
         }
-        Limit::SlidingWindowLog(_) => Place::Entry { at_us: last },
+        Limit::SlidingWindowCounter(limit) => {
+            ChargePlace::Window { start_us: last, window_us: limit.window_us() }
+        }
+        Limit::SlidingWindowLog(_) => ChargePlace::Entry { at_us: last },
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-            Place::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
+            ChargePlace::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
         }
     };
     let is_charged = decision.is_allowed() && charge.is_charged();
-    let receipt = is_charged.then(|| Receipt::of(charge.demand().ask.cost, place));
-    Some(Decision::of_key(Checked { decision, receipt }, charge.of.fingerprint()))
+    let receipt = is_charged.then(|| ChargeReceipt::of(charge.demand().request.cost, place));
+    Some(Decision::of_key(CheckResult { decision, receipt }, charge.of.fingerprint()))
 }
 
 /// Returns the answer to all charges together, and the answer to each charge.
@@ -184,14 +189,14 @@ fn together(charges: &[Charge], raw: &[RawAnswer], now_us: u64) -> Option<Reply>
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&RawAnswer, &Decision))| {
         let part = charge.part(answer.decided());
-        match charge.demand().ask.max_wait_us {
-            Some(_) => Part { requests_remaining: raw.fits, ..part },
+        match charge.demand().request.max_wait_us {
+            Some(_) => DecisionPart { requests_remaining: raw.fits, ..part },
             None => part,
         }
     };
-    let together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
+    let together = CombinedDecision::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
         answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
-    Some(Reply::Together(JointDecision::new(together, answers)))
+    Some(Reply::JointDecision(JointDecision::new(together, answers)))
 }

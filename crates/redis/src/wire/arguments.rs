@@ -1,7 +1,7 @@
 //! A batch of requests as the script's keys and arguments.
 
 use redis::Cmd;
-use tollgate_core::{Intent, Limit, Place, Role};
+use tollgate_core::{ChargePlace, Intent, Limit, Role};
 
 use super::number::put_number;
 use super::{Charge, Request, limit};
@@ -49,7 +49,7 @@ impl<'a> Arguments<'a> {
     fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
         let limit = self.intern(charge.limit());
         self.requests.extend_from_slice(&limit.to_le_bytes());
-        put_number(&mut self.requests, charge.demand().ask.cost.units());
+        put_number(&mut self.requests, charge.demand().request.cost.units());
         if !request.is_plain() {
             self.requests.push(request.role(charge));
             let (a, b) = request.numbers(charge);
@@ -90,7 +90,7 @@ impl Request {
     fn is_plain(&self) -> bool {
         match self {
             Request::Check { charge, at_us } => {
-                at_us.is_none() && charge.demand().ask.max_wait_us.is_none()
+                at_us.is_none() && charge.demand().request.max_wait_us.is_none()
             }
             _ => false,
         }
@@ -101,7 +101,7 @@ impl Request {
         match self {
             plain if plain.is_plain() => 0,
             Request::Check { .. } => 1,
-            Request::Together { .. } => 2,
+            Request::CheckAll { .. } => 2,
             Request::Peek { .. } => 3,
             Request::Refund { .. } => 4,
             Request::Reset { .. } => 5,
@@ -113,14 +113,14 @@ impl Request {
     /// look.
     fn role(&self, charge: &Charge) -> u8 {
         match self {
-            Request::Refund { place: Place::Window { .. }, .. } => 0,
-            Request::Refund { place: Place::Entry { .. }, .. } => 1,
-            Request::Refund { place: Place::Bucket { .. }, .. } => 2,
+            Request::Refund { place: ChargePlace::Window { .. }, .. } => 0,
+            Request::Refund { place: ChargePlace::Entry { .. }, .. } => 1,
+            Request::Refund { place: ChargePlace::Bucket { .. }, .. } => 2,
             // A peek looks whatever its charge says.
             Request::Peek { .. } => u8::from(charge.demand().role == Role::Shadow),
             _ => {
                 let Demand { role, intent, .. } = *charge.demand();
-                u8::from(role == Role::Shadow) | u8::from(intent == Intent::Look) << 1
+                u8::from(role == Role::Shadow) | u8::from(intent == Intent::Peek) << 1
             }
         }
     }
@@ -129,11 +129,11 @@ impl Request {
     fn numbers(&self, charge: &Charge) -> (u64, u64) {
         match self {
             Request::Refund { place, .. } => match *place {
-                Place::Window { start_us, window_us } => (start_us, window_us),
-                Place::Entry { at_us } => (at_us, 0),
-                Place::Bucket { charged, over_us } => (charged, over_us),
+                ChargePlace::Window { start_us, window_us } => (start_us, window_us),
+                ChargePlace::Entry { at_us } => (at_us, 0),
+                ChargePlace::Bucket { charged, over_us } => (charged, over_us),
             },
-            _ => (charge.demand().ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
+            _ => (charge.demand().request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
         }
     }
 }

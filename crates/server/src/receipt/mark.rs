@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tollgate::{Error, Limiter, OnFailure, Receipt, Scope};
-use tollgate_core::{MAX_FILL_US, Place, Rate, TokenBucket};
+use tollgate_core::{ChargePlace, MAX_FILL_US, Rate, TokenBucket};
 
 /// What the marks are under. No limit and no rule of a file has a space in its name.
 const NAME: &str = "refunded receipts";
@@ -75,7 +75,7 @@ impl Marks {
         let decision = scope.check(id).await?;
         let lasts_us = decision.decided().reset_after_us;
         let Some(receipt) = decision.into_receipt() else { return Ok(Set::Before) };
-        let Place::Bucket { over_us: until_us, .. } = receipt.place() else {
+        let ChargePlace::Bucket { over_us: until_us, .. } = receipt.place() else {
             // Not reached: the limit is a bucket.
             return Ok(Set::Before);
         };

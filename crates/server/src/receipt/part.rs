@@ -5,7 +5,7 @@
 use std::fmt;
 
 use tollgate::{Decision, Error, Limit, Receipt, Scope};
-use tollgate_core::{Cost, Place};
+use tollgate_core::{ChargePlace, Cost};
 
 const IN_WINDOW: u8 = 0;
 const IN_LOG: u8 = 1;
@@ -18,7 +18,7 @@ pub(super) struct Part<'p> {
     pub(super) scope: &'p str,
     pub(super) key: &'p [u8],
     pub(super) cost: Cost,
-    pub(super) place: Place,
+    pub(super) place: ChargePlace,
     /// How long after the charge something of it may be left: of a window, at most its length, or else twice
     /// that.
     pub(super) lasts_us: u64,
@@ -33,10 +33,12 @@ impl<'p> Part<'p> {
         let lasts_us = decision.decided().reset_after_us;
         let lasts_us = match (place, scope.limit()) {
             // Longer only if the clock was before the window.
-            (Place::Window { window_us, .. }, Limit::FixedWindow(_)) => lasts_us.min(window_us),
+            (ChargePlace::Window { window_us, .. }, Limit::FixedWindow(_)) => {
+                lasts_us.min(window_us)
+            }
             // The window that follows a counter's still counts what is in it, beside others.
-            (Place::Window { window_us, .. }, _) => window_us.saturating_mul(2),
-            (Place::Entry { .. } | Place::Bucket { .. }, _) => lasts_us,
+            (ChargePlace::Window { window_us, .. }, _) => window_us.saturating_mul(2),
+            (ChargePlace::Entry { .. } | ChargePlace::Bucket { .. }, _) => lasts_us,
         };
         Some(Part { scope: scope.name(), key, cost, place, lasts_us })
     }
@@ -50,11 +52,11 @@ impl<'p> Part<'p> {
     /// still has it.
     pub(super) fn until_us(&self) -> u64 {
         match self.place {
-            Place::Window { start_us, window_us } => {
+            ChargePlace::Window { start_us, window_us } => {
                 start_us.saturating_add(self.lasts_us.max(window_us))
             }
-            Place::Entry { at_us } => at_us.saturating_add(self.lasts_us),
-            Place::Bucket { over_us, .. } => over_us,
+            ChargePlace::Entry { at_us } => at_us.saturating_add(self.lasts_us),
+            ChargePlace::Bucket { over_us, .. } => over_us,
         }
     }
 
@@ -64,9 +66,9 @@ impl<'p> Part<'p> {
         write_number(bytes, self.cost.units());
         write_number(bytes, self.lasts_us);
         let (kind, first, second) = match self.place {
-            Place::Window { start_us, window_us } => (IN_WINDOW, start_us, window_us),
-            Place::Entry { at_us } => (IN_LOG, at_us, 0),
-            Place::Bucket { charged, over_us } => (IN_BUCKET, charged, over_us),
+            ChargePlace::Window { start_us, window_us } => (IN_WINDOW, start_us, window_us),
+            ChargePlace::Entry { at_us } => (IN_LOG, at_us, 0),
+            ChargePlace::Bucket { charged, over_us } => (IN_BUCKET, charged, over_us),
         };
         bytes.push(kind);
         write_number(bytes, first);
@@ -82,9 +84,9 @@ impl<'p> Part<'p> {
         let kind = *bytes.split_off_first()?;
         let (first, second) = (read_number(bytes)?, read_number(bytes)?);
         let place = match kind {
-            IN_WINDOW => Place::Window { start_us: first, window_us: second },
-            IN_LOG => Place::Entry { at_us: first },
-            IN_BUCKET => Place::Bucket { charged: first, over_us: second },
+            IN_WINDOW => ChargePlace::Window { start_us: first, window_us: second },
+            IN_LOG => ChargePlace::Entry { at_us: first },
+            IN_BUCKET => ChargePlace::Bucket { charged: first, over_us: second },
             _ => return None,
         };
         Some(Part { scope, key, cost, place, lasts_us })

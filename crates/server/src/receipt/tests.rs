@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use tollgate::rules::{Attributes, Config, Rules};
 use tollgate::{Limiter, ManualClock};
-use tollgate_core::{Cost, MAX_UNITS, Place};
+use tollgate_core::{ChargePlace, Cost, MAX_UNITS};
 
 use super::*;
 
@@ -78,16 +78,17 @@ impl Fixture {
     }
 }
 
-fn any_place() -> impl Strategy<Value = Place> {
+fn any_place() -> impl Strategy<Value = ChargePlace> {
     prop_oneof![
-        any::<(u64, u64)>().prop_map(|(start_us, window_us)| Place::Window { start_us, window_us }),
-        any::<u64>().prop_map(|at_us| Place::Entry { at_us }),
-        any::<(u64, u64)>().prop_map(|(charged, over_us)| Place::Bucket { charged, over_us }),
+        any::<(u64, u64)>()
+            .prop_map(|(start_us, window_us)| ChargePlace::Window { start_us, window_us }),
+        any::<u64>().prop_map(|at_us| ChargePlace::Entry { at_us }),
+        any::<(u64, u64)>().prop_map(|(charged, over_us)| ChargePlace::Bucket { charged, over_us }),
     ]
 }
 
 /// What a part is made of.
-type Owned = (String, Vec<u8>, u64, Place, u64);
+type Owned = (String, Vec<u8>, u64, ChargePlace, u64);
 
 fn any_parts() -> impl Strategy<Value = Vec<Owned>> {
     let key = prop::collection::vec(any::<u8>(), 0..40);
@@ -178,7 +179,7 @@ fn no_two_receipts_are_alike() {
 
 #[test]
 fn a_receipt_is_read_by_those_who_know_its_secret() {
-    let owned = [("it".to_owned(), b"a".to_vec(), 1, Place::Entry { at_us: 1 }, 1)];
+    let owned = [("it".to_owned(), b"a".to_vec(), 1, ChargePlace::Entry { at_us: 1 }, 1)];
     let ours = signed_with("known to these two");
     let text = ours.sign(parts(&owned)).unwrap();
     assert!(ours.read(&text).is_some());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tollgate::{Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
-use tollgate_core::Decision;
+use tollgate_core::LimitDecision;
 
 use super::trace::Request;
 
@@ -57,7 +57,7 @@ impl Redis {
     pub(super) fn decide(
         &self,
         requests: &[Request<'_>],
-    ) -> Result<impl Iterator<Item = Result<Decision, Error>>, Error> {
+    ) -> Result<impl Iterator<Item = Result<LimitDecision, Error>>, Error> {
         let checks: Vec<[Check<'_>; 1]> = requests
             .iter()
             .map(|Request { at_us, key, cost }| {
@@ -70,7 +70,7 @@ impl Redis {
     }
 }
 
-fn the_one(together: &JointDecision) -> Result<Decision, Error> {
+fn the_one(together: &JointDecision) -> Result<LimitDecision, Error> {
     // OK because there is one answer for each check, and there was one check.
     together.each().first().map(|decision| *decision.decided()).ok_or(StoreError::Gone.into())
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Acquired, Cost, Limit};
-use tollgate_core::Ask;
+use tollgate::{AcquireOutcome, Cost, Limit};
+use tollgate_core::UnitRequest;
 
 use crate::setup::{START_US, ms, scope};
 
@@ -38,7 +38,7 @@ fn expected(limit: &Limit, callers: &[Caller]) -> Vec<Outcome> {
         else {
             return (now_ms, false);
         };
-        let ask = Ask::new(cost);
+        let ask = UnitRequest::new(cost);
         let mut at_ms = line_ms.max(now_ms);
         let at = |at_ms: u64| START_US + at_ms * 1_000;
         let before = limit.peek(&state, at(at_ms), ask);
@@ -68,7 +68,7 @@ async fn acquired(limit: &str, callers: Vec<Caller>) -> Vec<Outcome> {
             if let Some(max_wait_ms) = caller.max_wait_ms {
                 acquire = acquire.max_wait(ms(max_wait_ms));
             }
-            let is_admitted = matches!(acquire.await.unwrap(), Acquired::Admitted { .. });
+            let is_admitted = matches!(acquire.await.unwrap(), AcquireOutcome::Admitted { .. });
             (index, (began.elapsed().as_millis() as u64, is_admitted))
         });
         // What is due at this instant goes first.

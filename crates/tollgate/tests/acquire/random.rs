@@ -10,9 +10,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Acquired, Acquiring, Cost, Limit, Scope};
-use tollgate_core::Receipt;
-use tollgate_core::{Ask, State};
+use tollgate::{AcquireFuture, AcquireOutcome, Cost, Limit, Scope};
+use tollgate_core::ChargeReceipt;
+use tollgate_core::{State, UnitRequest};
 
 use crate::setup::{START_US, ms, scope};
 
@@ -79,7 +79,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 struct Watched<'a> {
     scope: &'a Scope,
     caller: usize,
-    acquiring: Option<Acquiring<'a>>,
+    acquiring: Option<AcquireFuture<'a>>,
     polls_left: u32,
     journal: Journal,
     began: Instant,
@@ -111,7 +111,7 @@ impl Future for Watched<'_> {
             self.note(What::Charged);
         }
         let Poll::Ready(result) = polled else { return Poll::Pending };
-        if let Acquired::Admitted { .. } = result.unwrap() {
+        if let AcquireOutcome::Admitted { .. } = result.unwrap() {
             self.acquiring = None;
             self.note(What::Delivered);
         }
@@ -179,7 +179,7 @@ struct Replay<'a> {
     limit: Limit,
     acts: &'a [(u64, Act)],
     state: State,
-    receipts: HashMap<usize, Receipt>,
+    receipts: HashMap<usize, ChargeReceipt>,
     /// When, and how much, without what was refunded.
     charges: Vec<(u64, u64)>,
 }
@@ -190,7 +190,7 @@ impl Replay<'_> {
         let (Act::Acquire { cost, .. } | Act::Check { cost }) = self.acts[caller].1;
         match what {
             What::Charged => {
-                let ask = Ask::new(Cost::new(cost).unwrap());
+                let ask = UnitRequest::new(Cost::new(cost).unwrap());
                 let checked = self.limit.check(&mut self.state, at_us, ask);
                 let receipt = checked.receipt;
                 prop_assert!(receipt.is_some(), "one caller would have been refused: {event:?}");
@@ -262,7 +262,7 @@ fn holds(limit: &str, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
         replay.is_within_bound()?;
         // What was refused or given up left nothing behind that one caller's refunds would not.
         let now_us = START_US + began.elapsed().as_micros() as u64;
-        let want = limit.peek(&replay.state, now_us, Ask::new(Cost::ONE));
+        let want = limit.peek(&replay.state, now_us, UnitRequest::new(Cost::ONE));
         prop_assert_eq!(*scope.peek("key").now().unwrap().decided(), want);
         Ok(())
     })

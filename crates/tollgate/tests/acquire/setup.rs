@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::{Acquire, Acquired, Acquiring, Clock, Error, Limit, Limiter, Scope};
+use tollgate::{Acquire, AcquireFuture, AcquireOutcome, Clock, Error, Limit, Limiter, Scope};
 
 /// Some midnight: a start of every window that divides a day.
 pub(crate) const START_US: u64 = 1_699_920_000_000_000;
@@ -16,7 +16,7 @@ pub(crate) fn scope(limit: &str) -> Scope {
 }
 
 /// An acquire that a test polls itself.
-pub(crate) struct Polled<'a>(Pin<Box<Acquiring<'a>>>);
+pub(crate) struct Polled<'a>(Pin<Box<AcquireFuture<'a>>>);
 
 impl<'a> Polled<'a> {
     pub(crate) fn new(acquire: Acquire<'a>) -> Polled<'a> {
@@ -24,7 +24,7 @@ impl<'a> Polled<'a> {
     }
 
     /// Polls once; nobody is woken later.
-    pub(crate) fn poll(&mut self) -> Option<Result<Acquired, Error>> {
+    pub(crate) fn poll(&mut self) -> Option<Result<AcquireOutcome, Error>> {
         match self.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
@@ -38,22 +38,22 @@ impl<'a> Polled<'a> {
     }
 
     /// Waits to the end.
-    pub(crate) async fn finish(self) -> Acquired {
+    pub(crate) async fn finish(self) -> AcquireOutcome {
         self.0.await.unwrap()
     }
 }
 
-pub(crate) fn waited(acquired: &Acquired) -> Duration {
+pub(crate) fn waited(acquired: &AcquireOutcome) -> Duration {
     match acquired {
-        Acquired::Admitted { waited, .. } => *waited,
-        Acquired::Refused { .. } => panic!("{acquired:?}"),
+        AcquireOutcome::Admitted { waited, .. } => *waited,
+        AcquireOutcome::Refused { .. } => panic!("{acquired:?}"),
     }
 }
 
-pub(crate) fn would_wait(acquired: &Acquired) -> Option<Duration> {
+pub(crate) fn would_wait(acquired: &AcquireOutcome) -> Option<Duration> {
     match acquired {
-        Acquired::Refused { would_wait, .. } => *would_wait,
-        Acquired::Admitted { .. } => panic!("{acquired:?}"),
+        AcquireOutcome::Refused { would_wait, .. } => *would_wait,
+        AcquireOutcome::Admitted { .. } => panic!("{acquired:?}"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::{Cost, Decision, Limiter, ManualClock, OnFailure, Place};
+use tollgate::{ChargePlace, Cost, Decision, Limiter, ManualClock, OnFailure};
 
 use tollgate_conformance::store::{LIMITS, S, named, open, scope};
 use tollgate_conformance::suite;
@@ -99,7 +99,7 @@ fn every_future_is_ready_at_the_first_poll() {
 }
 
 /// Returns the cost and the place of a charge.
-fn charge(decision: Decision) -> Option<(Cost, Place)> {
+fn charge(decision: Decision) -> Option<(Cost, ChargePlace)> {
     decision.into_receipt().map(|receipt| (receipt.cost(), receipt.place()))
 }
 

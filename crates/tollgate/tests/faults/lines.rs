@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, OnFailure, Redis, Scope};
+use tollgate::{AcquireOutcome, OnFailure, Redis, Scope};
 use tollgate_launcher::Flavour;
 
 use crate::policy::{Fault, LOCAL, POLICIES};
 use crate::setup::{LIMITS, MARGIN, PATIENCE, SOON, at, named, scope, start, until_decided, with};
 
 /// Those in line of one key, all at once: what came of them, in the order in which they came.
-async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec<Acquired> {
+async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec<AcquireOutcome> {
     let mut line: Vec<_> = (0..count)
         .map(|_| {
             let acquire = scope.acquire("a");
@@ -23,7 +23,7 @@ async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec
         .collect();
     let all = async {
         // Polled in turn, so that they join in order.
-        let mut done: Vec<Option<Acquired>> = (0..count).map(|_| None).collect();
+        let mut done: Vec<Option<AcquireOutcome>> = (0..count).map(|_| None).collect();
         std::future::poll_fn(|context| {
             for (own, done) in line.iter_mut().zip(&mut done) {
                 if done.is_none()
@@ -79,7 +79,7 @@ async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
             let began = Instant::now();
             let all = in_line(&scope, 5, max_wait).await;
             let took = began.elapsed();
-            assert!(all.iter().all(Acquired::is_admitted), "{fault:?}: {all:?}");
+            assert!(all.iter().all(AcquireOutcome::is_admitted), "{fault:?}: {all:?}");
             assert!(all.iter().all(|acquired| acquired.decision().is_degraded()));
             // One at once and four in 400 ms.
             assert!(took >= Duration::from_millis(400), "{fault:?}: {took:?}");
@@ -100,8 +100,8 @@ async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
 }
 
 /// Asserts that five went one after the other, the first at once and one every 50 ms, decided in this process.
-fn assert_paced(all: &[Acquired], took: Duration) {
-    assert!(all.iter().all(Acquired::is_admitted), "{all:?}");
+fn assert_paced(all: &[AcquireOutcome], took: Duration) {
+    assert!(all.iter().all(AcquireOutcome::is_admitted), "{all:?}");
     assert!(all.iter().all(|acquired| acquired.decision().is_degraded()), "{all:?}");
     assert!(took >= Duration::from_millis(4 * 50), "{took:?}");
     assert!(all.iter().map(waited).is_sorted(), "{all:?}");
@@ -123,7 +123,9 @@ async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
         let hourly = named(&limiter, "hourly", "token-bucket capacity=1 refill=1/h");
         assert!(hourly.acquire("a").await.unwrap().is_admitted());
         match hourly.acquire("a").max_wait(PATIENCE).await.unwrap() {
-            Acquired::Refused { decision, .. } => assert_eq!(decision.remaining(), 0, "{fault:?}"),
+            AcquireOutcome::Refused { decision, .. } => {
+                assert_eq!(decision.remaining(), 0, "{fault:?}")
+            }
             admitted => panic!("{fault:?}: {admitted:?}"),
         }
         // Checks are open, as they were.
@@ -138,10 +140,10 @@ async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
     }
 }
 
-fn waited(acquired: &Acquired) -> Duration {
+fn waited(acquired: &AcquireOutcome) -> Duration {
     match acquired {
-        Acquired::Admitted { waited, .. } => *waited,
-        Acquired::Refused { .. } => panic!("{acquired:?}"),
+        AcquireOutcome::Admitted { waited, .. } => *waited,
+        AcquireOutcome::Refused { .. } => panic!("{acquired:?}"),
     }
 }
 

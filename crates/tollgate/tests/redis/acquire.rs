@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, Acquiring, Decision, Error, Limiter, Scope};
+use tollgate::{AcquireFuture, AcquireOutcome, Decision, Error, Limiter, Scope};
 use tollgate_launcher::Flavour;
 
 use crate::setup::{LIMITS, PATIENCE, Random, named, open, remaining, scope, start, within};
@@ -55,7 +55,7 @@ async fn acquire_that_would_be_late_is_refused_at_once() {
         let hours = |hours: u64| Duration::from_secs(3_600 * hours);
         let refused = scope.acquire("a").max_wait(hours(2)).await.unwrap();
         assert!(began.elapsed() < PATIENCE / 3);
-        let Acquired::Refused { would_wait, .. } = refused else { panic!("{refused:?}") };
+        let AcquireOutcome::Refused { would_wait, .. } = refused else { panic!("{refused:?}") };
         // Behind two, one an hour.
         let would_wait = would_wait.unwrap();
         assert!(hours(2) < would_wait && would_wait <= hours(3), "{flavour}: {would_wait:?}");
@@ -108,12 +108,12 @@ async fn the_first_in_line_is_woken() {
 
 /// An acquire that is dropped after so many polls, if it has not come to its end.
 struct Fickle<'a> {
-    acquiring: Option<Acquiring<'a>>,
+    acquiring: Option<AcquireFuture<'a>>,
     polls_left: u64,
 }
 
 impl Future for Fickle<'_> {
-    type Output = Option<Result<Acquired, Error>>;
+    type Output = Option<Result<AcquireOutcome, Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.polls_left == 0 {
@@ -248,7 +248,8 @@ fn wide(limiter: &Limiter, text: &str) -> Scope {
 
 async fn drop_acquires(scope: &Scope, seed: u64) -> u64 {
     let make = || scope.acquire("a").into_future();
-    let is_charged = |answer: Result<Acquired, Error>| answer.is_ok_and(|it| it.is_admitted());
+    let is_charged =
+        |answer: Result<AcquireOutcome, Error>| answer.is_ok_and(|it| it.is_admitted());
     drop_all(scope, make, is_charged, 1, seed).await
 }
 

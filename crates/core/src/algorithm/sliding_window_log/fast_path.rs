@@ -1,19 +1,21 @@
-//! The fast path of a sliding window log, for logs of a few charges and for longer ones.
+//! The fast path of a sliding window log: for logs of one to three units, and for longer logs.
 
 use core::hint::select_unpredictable;
 
 use super::SlidingWindowLog;
-use super::log::{FewLog, Log, Run};
+use super::log::{ChargeRun, Log, ThreeUnitLog};
 use crate::algorithm::{FastPath, MAX_TIME_US};
-use crate::decision::{Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
+use crate::decision::{
+    ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, Verdict,
+};
 
-/// The most runs that the fast path removes. A refusal removes none, so without this bound every refusal could walk
-/// past the same thousands of runs.
-const MOST_LEAVING: usize = 64;
+/// The most runs that the fast path removes. A refusal removes no runs, so without this bound every refusal could
+/// scan the same thousands of runs.
+const MAX_REMOVED_RUNS: usize = 64;
 
 /// The methods of a [`SlidingWindowLog`] that a store uses in addition to [`FastPath`]: a fast path for logs of any
 /// length, a fast path for refusals, and the memory that a charge needs.
-pub trait LogFastPath: Sealed {
+pub trait LogFastPath: LogFastPathSeal {
     /// Returns the bytes by which a charge at `now_us` would make the log grow.
     fn growth_bytes(&self, log: &Log, now_us: u64, cost: Cost) -> usize;
 
@@ -21,17 +23,17 @@ pub trait LogFastPath: Sealed {
     ///
     /// Also returns `None` if no charge of the log counts, if it has no memory for one more charge, or if more than
     /// 64 of its runs have left the window.
-    fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked>;
+    fn check_one_in_log(&self, log: &mut Log, now_us: u64) -> Option<CheckResult>;
 
-    /// Refuses one unit by a log of a few charges, without changing it. Returns `None` if the unit may fit, and where
-    /// deciding takes more steps.
-    fn refuse_one(&self, few: FewLog, now_us: u64) -> Option<Checked>;
+    /// Refuses a request for one unit by a log of one to three units, without changing the log. Returns `None` if the
+    /// unit may fit, and if deciding takes more steps.
+    fn refuse_one(&self, log: ThreeUnitLog, now_us: u64) -> Option<CheckResult>;
 }
 
-/// Lets the trait gain methods: no other crate can implement it.
-pub trait Sealed {}
+/// Keeps other crates from implementing [`LogFastPath`], so that methods can be added to it.
+pub trait LogFastPathSeal {}
 
-impl Sealed for SlidingWindowLog {}
+impl LogFastPathSeal for SlidingWindowLog {}
 
 impl LogFastPath for SlidingWindowLog {
     fn growth_bytes(&self, log: &Log, now_us: u64, cost: Cost) -> usize {
@@ -40,20 +42,21 @@ impl LogFastPath for SlidingWindowLog {
     }
 
     #[inline]
-    fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked> {
+    fn check_one_in_log(&self, log: &mut Log, now_us: u64) -> Option<CheckResult> {
         let left_us = now_us.checked_sub(self.window_us())?;
         let (head, runs) = log.parts_mut();
         let last = runs.len().checked_sub(1)?;
         let newest = runs[head.end.wrapping_sub(1) & last];
-        let is_usual = (head.charged_us..=MAX_TIME_US).contains(&now_us) && !newest.is_by(left_us);
+        let is_usual =
+            (head.charged_us..=MAX_TIME_US).contains(&now_us) && !newest.is_at_or_before(left_us);
         if !is_usual || head.first == head.end {
             return None;
         }
         let mut first = head.first;
         let mut base = head.base;
         // Ends at the newest run at the latest, because that one still counts.
-        while runs[first & last].is_by(left_us) {
-            if first.wrapping_sub(head.first) == MOST_LEAVING {
+        while runs[first & last].is_at_or_before(left_us) {
+            if first.wrapping_sub(head.first) == MAX_REMOVED_RUNS {
                 return None;
             }
             base = runs[first & last].through;
@@ -70,7 +73,7 @@ impl LogFastPath for SlidingWindowLog {
             if head.end.wrapping_sub(first) > last {
                 return None;
             }
-            runs[head.end & last] = Run::of_ones(now_us, newest.through + 1);
+            runs[head.end & last] = ChargeRun::of_ones(now_us, newest.through + 1);
             head.end = head.end.wrapping_add(1);
             head.charged_us = now_us;
         }
@@ -79,42 +82,42 @@ impl LogFastPath for SlidingWindowLog {
         Some(self.charged_one(spent, now_us, oldest_us - left_us))
     }
 
-    fn refuse_one(&self, FewLog { at_us }: FewLog, now_us: u64) -> Option<Checked> {
+    fn refuse_one(&self, ThreeUnitLog { at_us }: ThreeUnitLog, now_us: u64) -> Option<CheckResult> {
         let left_us = now_us.checked_sub(self.window_us())?;
         let [newest_us, ..] = at_us;
-        // The charge that must leave for one more to fit; `None` below if the log has fewer charges.
+        // The index of the charge that must leave before another unit fits.
         let last_to_leave = usize::try_from(self.limit.checked_sub(1)?).ok()?;
         let counted_us = *at_us.get(last_to_leave).filter(|&&at_us| at_us > left_us)?;
         if !(newest_us..=MAX_TIME_US).contains(&now_us) {
             return None;
         }
         let after_us = counted_us - left_us;
-        let decision = Decision {
+        let decision = LimitDecision {
             verdict: Verdict::Denied { retry: Retry::AfterUs(after_us) },
             limit: self.limit,
             remaining: 0,
             reset_after_us: newest_us - left_us,
             first_back_us: after_us,
         };
-        Some(Checked { decision, receipt: None })
+        Some(CheckResult { decision, receipt: None })
     }
 }
 
 impl FastPath for SlidingWindowLog {
-    type Usual = FewLog;
+    type FastState = ThreeUnitLog;
 
     #[inline(always)]
-    fn check_one(&self, few: &mut FewLog, now_us: u64) -> Option<Checked> {
+    fn check_one(&self, log: &mut ThreeUnitLog, now_us: u64) -> Option<CheckResult> {
         let left_us = now_us.checked_sub(self.window_us())?;
-        let [newest_us, ..] = few.at_us;
-        let spent = few.at_us.iter().map(|&at_us| u64::from(at_us > left_us)).sum();
+        let [newest_us, ..] = log.at_us;
+        let spent = log.at_us.iter().map(|&at_us| u64::from(at_us > left_us)).sum();
         if !(newest_us..=MAX_TIME_US).contains(&now_us) || spent >= self.limit.min(3) {
             return None;
         }
         let [newest_us, earlier_us, _] =
-            few.at_us.map(|at_us| if at_us > left_us { at_us } else { 0 });
-        few.at_us = [now_us, newest_us, earlier_us];
-        // Not branches: which charges are left is unpredictable, and a wrong prediction waits for memory.
+            log.at_us.map(|at_us| if at_us > left_us { at_us } else { 0 });
+        log.at_us = [now_us, newest_us, earlier_us];
+        // Without branches, because which charges are left is unpredictable, and a wrong prediction waits for memory.
         let oldest_us = select_unpredictable(newest_us > 0, newest_us, now_us);
         let oldest_us = select_unpredictable(earlier_us > 0, earlier_us, oldest_us);
         Some(self.charged_one(spent, now_us, oldest_us - left_us))
@@ -122,17 +125,17 @@ impl FastPath for SlidingWindowLog {
 }
 
 impl SlidingWindowLog {
-    /// The answer to one unit that was charged after `spent` others.
+    /// The result of a check that charged one unit after `spent` other units.
     #[inline(always)]
-    fn charged_one(&self, spent: u64, now_us: u64, first_back_us: u64) -> Checked {
-        let decision = Decision {
+    fn charged_one(&self, spent: u64, now_us: u64, first_back_us: u64) -> CheckResult {
+        let decision = LimitDecision {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - spent - 1,
             reset_after_us: self.window_us(),
             first_back_us,
         };
-        let place = Place::Entry { at_us: now_us };
-        Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) }
+        let place = ChargePlace::Entry { at_us: now_us };
+        CheckResult { decision, receipt: Some(ChargeReceipt { cost: Cost::ONE, place }) }
     }
 }

@@ -9,14 +9,14 @@ use core::num::NonZeroU64;
 
 use super::super::MAX_TIME_US;
 use crate::decision::Cost;
-pub use storage::{BriefLog, FewLog, LogStamp, LogStorage};
+pub use storage::{LogStamp, LogStorage, OneChargeLog, ThreeUnitLog};
 
 /// One charge in a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// When it was charged.
+    /// When the charge was made.
     pub at_us: u64,
-    /// The units it spent.
+    /// The units that the charge spent.
     pub cost: Cost,
 }
 
@@ -27,7 +27,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     pub(super) head: Head,
-    runs: Runs,
+    runs: LogCells,
 }
 
 /// The range of a log's cells that is in use, and the sum before it.
@@ -39,35 +39,36 @@ pub(super) struct Head {
     pub(super) end: usize,
     /// The running sum before the oldest run.
     pub(super) base: u64,
-    /// When it was last charged, also if that charge was refunded.
+    /// When the log was last charged, also if that charge was refunded.
     pub(super) charged_us: u64,
 }
 
-/// A log's cells. Their number is a power of two.
+/// The cells in which a log keeps its runs. Their number is a power of two.
 #[derive(Clone, Debug)]
-enum Runs {
-    Few([Run; FEW]),
-    Many(Box<[Run]>),
+enum LogCells {
+    Few([ChargeRun; FEW]),
+    Many(Box<[ChargeRun]>),
 }
 
 const FEW: usize = 4;
 
-/// A charge, or several of one unit at the same time, as the running sum of costs up to and including it.
+/// A charge, or several charges of one unit at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct ChargeRun {
     /// The time, and in the lowest bit whether the run is of single units. One comparison covers both.
     mark: u64,
+    /// The running sum of the costs up to and including this run.
     pub(super) through: u64,
 }
 
-impl Run {
+impl ChargeRun {
     #[inline]
-    pub(super) fn of_ones(at_us: u64, through: u64) -> Run {
-        Run { mark: at_us << 1 | 1, through }
+    pub(super) fn of_ones(at_us: u64, through: u64) -> ChargeRun {
+        ChargeRun { mark: at_us << 1 | 1, through }
     }
 
-    fn new(at_us: u64, units: u64, through: u64) -> Run {
-        Run { mark: at_us.min(MAX_TIME_US) << 1 | u64::from(units == 1), through }
+    fn new(at_us: u64, units: u64, through: u64) -> ChargeRun {
+        ChargeRun { mark: at_us.min(MAX_TIME_US) << 1 | u64::from(units == 1), through }
     }
 
     #[inline]
@@ -75,9 +76,9 @@ impl Run {
         self.mark >> 1
     }
 
-    /// Whether the run is from `then_us` or earlier.
+    /// Whether the run was charged at `then_us` or earlier.
     #[inline]
-    pub(super) fn is_by(self, then_us: u64) -> bool {
+    pub(super) fn is_at_or_before(self, then_us: u64) -> bool {
         self.mark <= (then_us << 1 | 1)
     }
 
@@ -92,27 +93,27 @@ impl Run {
     }
 }
 
-impl Default for Runs {
+impl Default for LogCells {
     #[inline]
-    fn default() -> Runs {
-        Runs::Few([Run::default(); FEW])
+    fn default() -> LogCells {
+        LogCells::Few([ChargeRun::default(); FEW])
     }
 }
 
-impl Runs {
+impl LogCells {
     #[inline]
-    fn cells(&self) -> &[Run] {
+    fn cells(&self) -> &[ChargeRun] {
         match self {
-            Runs::Few(cells) => cells,
-            Runs::Many(cells) => cells,
+            LogCells::Few(cells) => cells,
+            LogCells::Many(cells) => cells,
         }
     }
 
     #[inline]
-    fn cells_mut(&mut self) -> &mut [Run] {
+    fn cells_mut(&mut self) -> &mut [ChargeRun] {
         match self {
-            Runs::Few(cells) => cells,
-            Runs::Many(cells) => cells,
+            LogCells::Few(cells) => cells,
+            LogCells::Many(cells) => cells,
         }
     }
 }
@@ -126,9 +127,9 @@ impl PartialEq for Log {
 impl Eq for Log {}
 
 impl Log {
-    /// Makes the log of these charges, oldest first, last charged at `charged_us`.
+    /// Makes the log of these charges, oldest first. `charged_us` is when the log was last charged.
     pub fn of(charged_us: u64, entries: impl IntoIterator<Item = Entry>) -> Log {
-        let mut log = Log::from(BriefLog { charged_us, ..BriefLog::default() });
+        let mut log = Log::from(OneChargeLog { charged_us, ..OneChargeLog::default() });
         for Entry { at_us, cost } in entries {
             log.push(at_us, cost);
         }
@@ -143,58 +144,58 @@ impl Log {
         })
     }
 
-    /// The bytes by which a charge would make the log grow, after the oldest `leaving` runs were removed.
+    /// The bytes by which a charge would make the log grow after its `leaving` oldest runs were removed.
     pub(super) fn growth_bytes(&self, leaving: usize, at_us: u64, cost: Cost) -> usize {
         let cells = self.runs.cells().len();
         let joins = cost == Cost::ONE && self.newest().is_some_and(|run| run.is_of_ones_at(at_us));
         if joins || self.count() - leaving < cells {
             return 0;
         }
-        2 * cells * size_of::<Run>() - self.heap_bytes()
+        2 * cells * size_of::<ChargeRun>() - self.heap_bytes()
     }
 
     #[cold]
     fn grow(&mut self) {
-        let mut more = vec![Run::default(); 2 * self.runs.cells().len()];
+        let mut more = vec![ChargeRun::default(); 2 * self.runs.cells().len()];
         for (cell, run) in iter::zip(&mut more, self.runs()) {
             *cell = run;
         }
         self.head = Head { first: 0, end: self.count(), ..self.head };
-        self.runs = Runs::Many(more.into_boxed_slice());
+        self.runs = LogCells::Many(more.into_boxed_slice());
     }
 
     /// Returns the parts that a decision changes.
     #[inline]
-    pub(super) fn parts_mut(&mut self) -> (&mut Head, &mut [Run]) {
+    pub(super) fn parts_mut(&mut self) -> (&mut Head, &mut [ChargeRun]) {
         (&mut self.head, self.runs.cells_mut())
     }
 
-    /// How many runs it has.
+    /// The number of runs in the log.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.head.end.wrapping_sub(self.head.first)
     }
 
     #[inline]
-    pub(super) fn run(&self, index: usize) -> Option<Run> {
+    pub(super) fn run(&self, index: usize) -> Option<ChargeRun> {
         let cells = self.runs.cells();
         (index < self.count())
             .then(|| cells[self.head.first.wrapping_add(index) & (cells.len() - 1)])
     }
 
     #[inline]
-    pub(super) fn newest(&self) -> Option<Run> {
+    pub(super) fn newest(&self) -> Option<ChargeRun> {
         self.run(self.count().wrapping_sub(1))
     }
 
     #[inline]
-    fn cell_mut(&mut self, index: usize) -> &mut Run {
+    fn cell_mut(&mut self, index: usize) -> &mut ChargeRun {
         let cells = self.runs.cells_mut();
         let last = cells.len() - 1;
         &mut cells[self.head.first.wrapping_add(index) & last]
     }
 
-    fn runs(&self) -> impl Iterator<Item = Run> {
+    fn runs(&self) -> impl Iterator<Item = ChargeRun> {
         (0..self.count()).filter_map(|index| self.run(index))
     }
 
@@ -204,7 +205,7 @@ impl Log {
         self.newest().map_or(self.head.base, |run| run.through)
     }
 
-    /// All units kept, whether they still count or not.
+    /// The units of all charges in the log, also of those that no longer count.
     pub(crate) fn units(&self) -> u64 {
         self.through() - self.head.base
     }
@@ -222,12 +223,12 @@ impl Log {
     #[inline]
     pub(super) fn first_counting(&self, at_us: u64, window_us: NonZeroU64) -> usize {
         let Some(left_us) = at_us.checked_sub(window_us.get()) else { return 0 };
-        self.first_without(|run| run.is_by(left_us))
+        self.first_without(|run| run.is_at_or_before(left_us))
     }
 
     /// The index of the first run without a property that only the oldest runs have.
     #[inline]
-    pub(super) fn first_without(&self, property: impl Fn(Run) -> bool) -> usize {
+    pub(super) fn first_without(&self, property: impl Fn(ChargeRun) -> bool) -> usize {
         let (cells, count) = (self.runs.cells(), self.count());
         let has =
             |index: usize| property(cells[self.head.first.wrapping_add(index) & (cells.len() - 1)]);
@@ -262,7 +263,7 @@ impl Log {
     pub(super) fn push(&mut self, at_us: u64, cost: Cost) {
         let newest = self.newest();
         let through = newest.map_or(self.head.base, |newest| newest.through);
-        let run = Run::new(at_us, cost.units(), through.saturating_add(cost.units()));
+        let run = ChargeRun::new(at_us, cost.units(), through.saturating_add(cost.units()));
         let joins = cost == Cost::ONE && newest.is_some_and(|newest| newest.mark == run.mark);
         if !joins {
             self.reserve_one();

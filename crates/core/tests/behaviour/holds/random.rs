@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
-    Limit, Reservation, Settlement, State, Use,
+    Cost, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds, Limit,
+    LimitDecision, Reservation, Settlement, State, UnitRequest, Use,
 };
 
 use super::model::{Model, ModelHold};
@@ -79,9 +79,9 @@ impl Pair {
                 self.retry_after_us = 0;
             }
             Operation::Check(units) => {
-                let ask = Ask::new(Cost::new(units).unwrap());
+                let request = UnitRequest::new(Cost::new(units).unwrap());
                 let (state, holds) = (&mut self.state, &mut self.holds);
-                let checked = self.limit.check_beside(state, holds, self.now_us, ask);
+                let checked = self.limit.check_beside(state, holds, self.now_us, request);
                 admitted = self.agree_on_admission(&checked.decision, units, &before)?;
                 if admitted > 0 {
                     self.model.charges.push((self.now_us, units));
@@ -204,7 +204,7 @@ impl Pair {
     /// Compares the verdict with the model. Returns the units that were admitted.
     fn agree_on_admission(
         &mut self,
-        decision: &Decision,
+        decision: &LimitDecision,
         units: u64,
         before: &(State, Holds),
     ) -> Result<u64, TestCaseError> {
@@ -224,7 +224,7 @@ impl Pair {
         &self,
         ended: EndedHold,
         hold: HoldReference,
-        decision: &Decision,
+        decision: &LimitDecision,
         before: &(State, Holds),
     ) -> Result<(), TestCaseError> {
         let is_expired = hold.expires_us <= self.now_us;
@@ -239,7 +239,7 @@ impl Pair {
     }
 
     /// Compares what remains, and when, with the model.
-    fn agree(&self, decision: &Decision) -> Result<(), TestCaseError> {
+    fn agree(&self, decision: &LimitDecision) -> Result<(), TestCaseError> {
         let (size, taken) = (self.limit.size(), self.model.taken(self.now_us));
         prop_assert_eq!(decision.limit, size);
         prop_assert_eq!(decision.remaining, size.saturating_sub(taken));

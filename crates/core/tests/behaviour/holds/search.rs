@@ -1,7 +1,7 @@
 //! P11 with holds: no way to check, reserve, settle and let expire admits more than the bound of the limit.
 
 use tollgate_core::{
-    Ask, Cost, HoldId, HoldReference, HoldTime, Holds, Limit, Reservation, State, Use,
+    Cost, HoldId, HoldReference, HoldTime, Holds, Limit, Reservation, State, UnitRequest, Use,
 };
 
 /// A key while every way of using it is tried.
@@ -27,8 +27,8 @@ fn most(limit: &Limit, key: &Search, now_us: u64, end_us: u64) -> u64 {
     best = best.max(expired + most(limit, &key, now_us + 1, end_us));
     for units in 1..=limit.size() {
         let mut checked = key.clone();
-        let ask = Ask::new(Cost::new(units).unwrap());
-        let answer = limit.check_beside(&mut checked.state, &mut checked.holds, now_us, ask);
+        let request = UnitRequest::new(Cost::new(units).unwrap());
+        let answer = limit.check_beside(&mut checked.state, &mut checked.holds, now_us, request);
         if !answer.decision.is_allowed() {
             break;
         }

@@ -1,8 +1,8 @@
 //! Holds by example.
 
 use tollgate_core::{
-    Ask, Cost, EndedHold, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds,
-    Limit, MAX_HOLDS, Reservation, Settlement, State, Use,
+    Cost, EndedHold, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds, Limit,
+    MAX_HOLDS, Reservation, Settlement, State, UnitRequest, Use,
 };
 
 const SECOND_US: u64 = 1_000_000;
@@ -43,8 +43,8 @@ impl Key {
     }
 
     fn retry_after_us(&self, now_us: u64, units: u64) -> Option<u64> {
-        let ask = Ask::new(Cost::new(units).unwrap());
-        self.limit.peek_beside(&self.state, &self.holds, now_us, ask).retry_after_us()
+        let request = UnitRequest::new(Cost::new(units).unwrap());
+        self.limit.peek_beside(&self.state, &self.holds, now_us, request).retry_after_us()
     }
 }
 
@@ -196,8 +196,8 @@ fn small_step_back_leaves_holds_as_they_are() {
 #[test]
 fn refund_beside_a_hold_gives_back_the_charge_alone() {
     let mut key = Key::new("sliding-window-log limit=10 window=1m");
-    let ask = Ask::new(Cost::new(3).unwrap());
-    let receipt = key.limit.check(&mut key.state, NOW_US, ask).receipt.unwrap();
+    let request = UnitRequest::new(Cost::new(3).unwrap());
+    let receipt = key.limit.check(&mut key.state, NOW_US, request).receipt.unwrap();
     key.reserve(NOW_US, 4, SECOND_US).unwrap();
     let (state, holds) = (&mut key.state, &mut key.holds);
     assert_eq!(key.limit.refund_beside(state, holds, NOW_US, receipt), 3);

@@ -2,26 +2,32 @@
 
 use tollgate_core::store::each;
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, State, Window, WindowPair,
+    Algorithm, Cost, Entry, Fill, Limit, LimitDecision, Log, State, UnitRequest, Window, WindowPair,
 };
 
 use super::scopes::Overflow;
-use super::shard::{BroughtSlot, ReachedState};
+use super::shard::{CarriedSlot, ReachedState};
 use super::slot::SlotState;
-use super::{Memory, Scope};
+use super::{MemoryScope, MemoryStore};
 use crate::error::Error;
 use crate::receipt::Receipt;
 
-impl Memory {
+impl MemoryStore {
     /// Decides one request and charges nothing.
-    pub(crate) fn peek(&self, scope: &Scope, key: &[u8], now_us: u64, ask: Ask) -> Decision {
-        each!(&scope.limit, own => self.look(
+    pub(crate) fn peek(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
+        each!(&scope.limit, own => self.read_state(
             scope,
             key,
             now_us,
-            ask.cost,
-            |state| own.peek(state, now_us, ask),
-            |limit, state| limit.in_place_of(&scope.limit, limit.peek(&state, now_us, ask)),
+            request.cost,
+            |state| own.peek(state, now_us, request),
+            |limit, state| limit.in_place_of(&scope.limit, limit.peek(&state, now_us, request)),
         ))
     }
 
@@ -29,54 +35,69 @@ impl Memory {
     /// carry it over. An error if the receipt belongs to another key.
     pub(crate) fn refund(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         key: &[u8],
         now_us: u64,
         receipt: Receipt,
     ) -> Result<u64, Error> {
         let charge = receipt.charge_of(self.place(scope, key).fingerprint());
         let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
-        Ok(each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
+        Ok(each!(&scope.limit, own => self.change_state(scope, key, |reached| match reached {
             ReachedState::Own(state) => own.refund(state, now_us, charge),
             ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
         })))
     }
 
     /// Returns a copy of a key's state, and the limit that decides on it.
-    pub(crate) fn state(&self, scope: &Scope, key: &[u8], now_us: u64) -> (Limit, State) {
+    pub(crate) fn state(&self, scope: &MemoryScope, key: &[u8], now_us: u64) -> (Limit, State) {
         let other = |limit, state| (limit, state);
         let own = |state| (scope.limit, state);
         match &scope.limit {
-            Limit::FixedWindow(_) => {
-                self.look(scope, key, now_us, Cost::ONE, |it: &Window| own((*it).into()), other)
-            }
-            Limit::SlidingWindowCounter(_) => {
-                self.look(scope, key, now_us, Cost::ONE, |it: &WindowPair| own((*it).into()), other)
-            }
+            Limit::FixedWindow(_) => self.read_state(
+                scope,
+                key,
+                now_us,
+                Cost::ONE,
+                |it: &Window| own((*it).into()),
+                other,
+            ),
+            Limit::SlidingWindowCounter(_) => self.read_state(
+                scope,
+                key,
+                now_us,
+                Cost::ONE,
+                |it: &WindowPair| own((*it).into()),
+                other,
+            ),
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                self.look(scope, key, now_us, Cost::ONE, |it: &Fill| own((*it).into()), other)
+                self.read_state(scope, key, now_us, Cost::ONE, |it: &Fill| own((*it).into()), other)
             }
-            Limit::SlidingWindowLog(_) => {
-                self.look(scope, key, now_us, Cost::ONE, |it: &Log| own(it.clone().into()), other)
-            }
+            Limit::SlidingWindowLog(_) => self.read_state(
+                scope,
+                key,
+                now_us,
+                Cost::ONE,
+                |it: &Log| own(it.clone().into()),
+                other,
+            ),
         }
     }
 
     /// Returns the charges of a key that count, oldest first; empty unless the limit is a log.
-    pub(crate) fn entries(&self, scope: &Scope, key: &[u8], now_us: u64) -> Vec<Entry> {
+    pub(crate) fn entries(&self, scope: &MemoryScope, key: &[u8], now_us: u64) -> Vec<Entry> {
         let Limit::SlidingWindowLog(own) = &scope.limit else { return Vec::new() };
         let other = |limit: Limit, state: State| {
             limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default()
         };
         let own = |log: &Log| own.entries(log, now_us).collect();
-        self.look(scope, key, now_us, Cost::ONE, own, other)
+        self.read_state(scope, key, now_us, Cost::ONE, own, other)
     }
 
-    /// Reads a key's state. If that is under another limit than the scope's, reads a copy, with the limit
-    /// that decides on it. A key without state may use the overflow state.
-    fn look<S: SlotState, T>(
+    /// Passes a key's state to `own`. If the state is under another limit than the scope's, passes a copy of it and
+    /// the limit that decides on it to `other`. A key without state may use the overflow state.
+    fn read_state<S: SlotState, T>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         key: &[u8],
         now_us: u64,
         cost: Cost,
@@ -97,9 +118,9 @@ impl Memory {
             None => {
                 drop(shard);
                 let mut overflow = scope.family.overflow.lock();
-                match overflow.carried(&scope.limit, now_us, cost) {
+                match overflow.carried_copy(&scope.limit, now_us, cost) {
                     Some((limit, state)) => other(limit, state),
-                    None => within(&mut overflow.state, |state| own(state)),
+                    None => act_on_own(&mut overflow.state, |state| own(state)),
                 }
             }
         }
@@ -107,9 +128,9 @@ impl Memory {
 
     /// Changes a key's state, with the limit that it is under. A key without state may use the overflow
     /// state.
-    fn amend<S: SlotState, T>(
+    fn change_state<S: SlotState, T>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         key: &[u8],
         act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
@@ -117,13 +138,13 @@ impl Memory {
         let mut shard = self.shard(place).lock();
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, stays_under)) => {
-                shard.change_brought(BroughtSlot { at, stays_under }, &self.budget, act)
+                shard.change_carried(CarriedSlot { at, stays_under }, &self.budget, act)
             }
             None => {
                 drop(shard);
                 let Overflow { limit, state } = &mut *scope.family.overflow.lock();
                 let other = (*limit != scope.limit).then_some(*limit);
-                reached(other, state, act)
+                act_on(other, state, act)
             }
         }
     }
@@ -131,18 +152,18 @@ impl Memory {
     /// Changes the overflow state, for a request of this cost.
     pub(super) fn overflow<S: SlotState, T>(
         &self,
-        scope: &Scope,
+        scope: &MemoryScope,
         now_us: u64,
         cost: Cost,
         act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let mut overflow = scope.family.overflow.lock();
-        let (decides, state) = overflow.bring(&scope.limit, now_us, cost, &self.budget);
-        reached(decides, state, act)
+        let (decides, state) = overflow.carry_over(&scope.limit, now_us, cost, &self.budget);
+        act_on(decides, state, act)
     }
 
     /// Forgets a key.
-    pub(crate) fn reset(&self, scope: &Scope, key: &[u8]) {
+    pub(crate) fn reset(&self, scope: &MemoryScope, key: &[u8]) {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
         if let Some((at, _)) = shard.find_any(place, scope, &self.scopes) {
@@ -151,19 +172,19 @@ impl Memory {
     }
 }
 
-/// Runs `act` on a state, with the limit that it is under if that is another than the requested one.
-fn reached<S: SlotState, T>(
+/// Runs `act` on a state. `other` is the limit that the state is under, if it is not the requested one.
+fn act_on<S: SlotState, T>(
     other: Option<Limit>,
     state: &mut State,
     act: impl FnOnce(ReachedState<'_, S>) -> T,
 ) -> T {
     match other {
         Some(limit) => act(ReachedState::Other(&limit, state)),
-        None => within(state, |own| act(ReachedState::Own(own))),
+        None => act_on_own(state, |own| act(ReachedState::Own(own))),
     }
 }
 
-fn within<S: SlotState, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
+fn act_on_own<S: SlotState, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
     match S::of(state) {
         Some(own) => act(own),
         // Not reached: the state is under the scope's own limit.

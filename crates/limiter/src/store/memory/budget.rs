@@ -6,7 +6,7 @@ use super::SHARD_BYTES;
 
 /// A ceiling in bytes, and how many bytes are taken. Accessed only when something grows or is freed.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct StoreBudget {
     /// `None` means no ceiling.
     max_bytes: Option<usize>,
     /// The planned size of one shard; 0 without a ceiling.
@@ -16,10 +16,10 @@ pub(crate) struct Budget {
     coarsened: AtomicU64,
 }
 
-impl Budget {
-    pub(super) fn new(max_bytes: Option<usize>, shard_bytes: usize, used: usize) -> Budget {
+impl StoreBudget {
+    pub(super) fn new(max_bytes: Option<usize>, shard_bytes: usize, used: usize) -> StoreBudget {
         let (used, coarsened) = (AtomicUsize::new(used), AtomicU64::new(0));
-        Budget { max_bytes, shard_bytes, used, coarsened }
+        StoreBudget { max_bytes, shard_bytes, used, coarsened }
     }
 
     pub(super) fn shard_bytes(&self) -> usize {

@@ -17,18 +17,19 @@ pub(super) const SLOT_SCOPE_BITS: u32 = 11;
 /// The largest index of a scope that fits into a slot.
 pub(super) const MAX_SCOPE: u32 = (1 << (SCOPE_BITS + SLOT_SCOPE_BITS)) - 1;
 
-/// A key of 1 to 15 bytes as it is; for any other key a keyed fingerprint of 120 bits.
+/// The identity of a key in a slot: a key of 1 to 15 bytes as it is; for any other key a keyed fingerprint of 120
+/// bits.
 ///
 /// Short keys cannot collide. Among 10 million long keys, the odds that two collide by chance are 1 in 10^22.
 /// A collision cannot be produced on purpose without the secret that this process drew at its start.
 ///
 /// In the last byte, the lower half is the length of a key that is kept as it is, and 0 for a fingerprint;
-/// the upper half belongs to the scope.
+/// the upper half is a part of the scope's index.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
 )]
 #[repr(transparent)]
-pub(super) struct Identity(pub(super) [u64; 2]);
+pub(super) struct KeyIdentity(pub(super) [u64; 2]);
 
 /// A scope's index as slots hold it: one part in the identity, above the key, and one part in a word of the
 /// slot.
@@ -61,8 +62,8 @@ impl KeyHasher {
 
     /// Returns the identity of a key, without a scope.
     #[inline]
-    pub(super) fn identity(&self, key: &[u8]) -> Identity {
-        Identity(match key.len() {
+    pub(super) fn identity(&self, key: &[u8]) -> KeyIdentity {
+        KeyIdentity(match key.len() {
             1..=INLINE_BYTES => inline(key),
             _ => self.fingerprint(key),
         })
@@ -79,9 +80,9 @@ impl KeyHasher {
     /// Returns the hash that says where in the store a key is, with its scope's salt. It is the same for all
     /// limits of one name.
     #[inline]
-    pub(super) fn hash(&self, key: Identity, salt: u64) -> u64 {
+    pub(super) fn hash(&self, key: KeyIdentity, salt: u64) -> u64 {
         debug_assert_eq!(key, key.key(), "in a scope");
-        let Identity([low, high]) = key;
+        let KeyIdentity([low, high]) = key;
         let mut hasher = self.place.build_hasher();
         hasher.write_u128(u128::from(high) << 64 | u128::from(low ^ salt));
         hasher.finish()
@@ -94,18 +95,18 @@ impl KeyHasher {
     }
 }
 
-impl Identity {
+impl KeyIdentity {
     /// Returns the key without its scope.
-    pub(super) fn key(self) -> Identity {
-        let Identity([low, high]) = self;
-        Identity([low, high & (u64::MAX >> SCOPE_BITS)])
+    pub(super) fn key(self) -> KeyIdentity {
+        let KeyIdentity([low, high]) = self;
+        KeyIdentity([low, high & (u64::MAX >> SCOPE_BITS)])
     }
 
     /// Adds a scope to a key that has none.
     #[inline]
-    pub(super) fn with_scope(self, mark: ScopeMark) -> Identity {
-        let Identity([low, high]) = self;
-        Identity([low, high | mark.in_identity])
+    pub(super) fn with_scope(self, mark: ScopeMark) -> KeyIdentity {
+        let KeyIdentity([low, high]) = self;
+        KeyIdentity([low, high | mark.in_identity])
     }
 
     /// Returns the upper bits of the scope's index.

@@ -16,22 +16,22 @@ use spinning_top::relax::Relax;
 
 pub(super) struct Lock<T>(Mutex<RawSpinlock<Backoff>, T>);
 
-pub(super) type Locked<'a, T> = MutexGuard<'a, RawSpinlock<Backoff>, T>;
+pub(super) type LockGuard<'a, T> = MutexGuard<'a, RawSpinlock<Backoff>, T>;
 
 /// The number of tries without yielding. Each waits twice as long as the one before; together some
 /// microseconds.
-const LOOKS_AT_ONCE: u32 = 7;
+const SPIN_TRIES: u32 = 7;
 
 /// The number of tries with a yield before each.
-const LOOKS_IN_TURN: u32 = 16;
+const YIELD_TRIES: u32 = 16;
 
 /// How long a thread sleeps between tries. Growing a shard of 32 KiB takes less.
-const NAP: Duration = Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// How often a waiting thread has tried.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
-    looks: u32,
+    tries: u32,
 }
 
 impl<T> Lock<T> {
@@ -40,7 +40,7 @@ impl<T> Lock<T> {
     }
 
     #[inline(always)]
-    pub(super) fn lock(&self) -> Locked<'_, T> {
+    pub(super) fn lock(&self) -> LockGuard<'_, T> {
         match self.0.try_lock() {
             Some(locked) => locked,
             None => self.wait(),
@@ -50,24 +50,24 @@ impl<T> Lock<T> {
     // Separate, so that a caller that need not wait keeps the registers.
     #[cold]
     #[inline(never)]
-    fn wait(&self) -> Locked<'_, T> {
+    fn wait(&self) -> LockGuard<'_, T> {
         self.0.lock()
     }
 }
 
 impl Relax for Backoff {
     fn relax(&mut self) {
-        match self.looks {
-            looks @ ..LOOKS_AT_ONCE => (0..1 << looks).for_each(|_: u32| hint::spin_loop()),
-            looks if looks < LOOKS_AT_ONCE + LOOKS_IN_TURN => thread::yield_now(),
+        match self.tries {
+            tries @ ..SPIN_TRIES => (0..1 << tries).for_each(|_: u32| hint::spin_loop()),
+            tries if tries < SPIN_TRIES + YIELD_TRIES => thread::yield_now(),
             // A thread that has slept tries as often as one that has just arrived.
             _ => {
-                thread::sleep(NAP);
-                self.looks = 0;
+                thread::sleep(SLEEP);
+                self.tries = 0;
                 return;
             }
         }
-        self.looks += 1;
+        self.tries += 1;
     }
 }
 
@@ -81,12 +81,12 @@ mod tests {
     fn long_waiting_thread_sleeps_between_tries() {
         let mut patience = Backoff::default();
         for _ in 0..3 {
-            for _ in 0..LOOKS_AT_ONCE + LOOKS_IN_TURN {
+            for _ in 0..SPIN_TRIES + YIELD_TRIES {
                 patience.relax();
             }
             let before = Instant::now();
             patience.relax();
-            assert!(before.elapsed() >= NAP);
+            assert!(before.elapsed() >= SLEEP);
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
+use tollgate_core::store::{LogFastPath, LogStorage, OneChargeLog, ThreeUnitLog};
 use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 
-use super::budget::Budget;
+use super::budget::StoreBudget;
 use super::words::Words;
 
 /// How many logs the list grows by. It grows in place: nothing moves, so the allocator's heap gets no holes.
@@ -19,8 +19,8 @@ const CHUNK_BYTES: usize =
 /// The bytes that the allocator takes in addition to the requested bytes: a header, and rounding.
 const BYTES_PER_ALLOCATION: usize = 24;
 
-/// In the place of a number: the words before it are the times of a few charges.
-const FEW: u64 = 1 << 52;
+/// Marks words that are a [`ThreeUnitLog`], instead of the number of a log: the other words are its times.
+const THREE_UNITS: u64 = 1 << 52;
 
 /// Logs by number. Nothing is allocated before the first log.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct LogList {
     /// How many logs have a number, free or not.
     numbered: usize,
     free: Vec<u32>,
-    /// The bytes that free logs have kept.
+    /// The bytes that are kept for logs to come.
     spare_bytes: usize,
 }
 
@@ -57,11 +57,11 @@ impl Logs {
     }
 
     /// Reads a log, wherever it is.
-    pub(super) fn look<T>(&self, words: Words, look: impl FnOnce(&Log) -> T) -> T {
+    pub(super) fn read<T>(&self, words: Words, act: impl FnOnce(&Log) -> T) -> T {
         let chunk = |index: usize| self.list.as_ref()?.chunks.get(index / CHUNK_LOGS);
         match index(words).and_then(|index| Some(&chunk(index)?[index % CHUNK_LOGS])) {
-            Some(log) => look(log),
-            None => look(&in_slot(words)),
+            Some(log) => act(log),
+            None => act(&in_slot(words)),
         }
     }
 
@@ -75,7 +75,7 @@ impl Logs {
 
     /// Puts a log back where it was, or stores a new one. A log that does not fit into a slot gets a number;
     /// without memory for that, its charges are merged into one.
-    pub(super) fn put(&mut self, words: Words, log: Log, budget: &Budget) -> Words {
+    pub(super) fn put(&mut self, words: Words, log: Log, budget: &StoreBudget) -> Words {
         if let Some(own) = self.get_mut(words) {
             *own = log;
             return words;
@@ -95,11 +95,11 @@ impl Logs {
         }
         budget.give_back(held_bytes(&log));
         budget.count_coarsened();
-        brief_words(log.coarsened())
+        one_charge_words(log.coarsened())
     }
 
     /// Returns an unused number; `None` without memory for it.
-    fn free_number(&mut self, budget: &Budget) -> Option<u32> {
+    fn free_number(&mut self, budget: &StoreBudget) -> Option<u32> {
         let list = match &mut self.list {
             Some(list) => list,
             empty if budget.take(LIST_BYTES) => empty.insert(Box::default()),
@@ -123,7 +123,7 @@ impl Logs {
         Some(number)
     }
 
-    pub(super) fn forget(&mut self, words: Words, budget: &Budget) {
+    pub(super) fn forget(&mut self, words: Words, budget: &StoreBudget) {
         let Words([.., number]) = words;
         let Some(list) = &mut self.list else { return };
         if let (Ok(number), Some(log)) = (u32::try_from(number), list.get_mut(words)) {
@@ -132,10 +132,9 @@ impl Logs {
         }
     }
 
-    /// Frees the number of a log that fits into its slot again. Its memory is kept for the next log that does
-    /// not, so that a key which is busy from time to time allocates nothing; unless enough memory is kept
-    /// already.
-    pub(super) fn retire(&mut self, words: Words, budget: &Budget) {
+    /// Frees the number of a log that fits into its slot again. The log's memory is kept for the next log that needs
+    /// a number, unless enough memory is kept already. So a key that is busy from time to time allocates nothing.
+    pub(super) fn retire(&mut self, words: Words, budget: &StoreBudget) {
         let Words([.., number]) = words;
         let Some(list) = &mut self.list else { return };
         let most = budget.spare_log_bytes().saturating_sub(list.spare_bytes);
@@ -149,8 +148,8 @@ impl Logs {
         list.free.push(number);
     }
 
-    /// Gives back the memory that free logs have kept; returns whether there was any.
-    pub(super) fn give_back_spare(&mut self, budget: &Budget) -> bool {
+    /// Gives back the memory that is kept for logs to come; returns whether there was any.
+    pub(super) fn give_back_spare(&mut self, budget: &StoreBudget) -> bool {
         let Some(list) = &mut self.list else { return false };
         let spare = mem::take(&mut list.spare_bytes);
         // Tested first, because every new key at the ceiling calls this.
@@ -197,33 +196,37 @@ fn index(Words([.., number]): Words) -> Option<usize> {
 
 /// Returns a log that is kept in its slot.
 fn in_slot(words: Words) -> Log {
-    match few(words) {
-        Some(few) => few.into(),
+    match three_unit_log(words) {
+        Some(log) => log.into(),
         None => {
             let Words([charged_us, at_us, units, _]) = words;
-            BriefLog { charged_us, at_us, units }.into()
+            OneChargeLog { charged_us, at_us, units }.into()
         }
     }
 }
 
 /// Returns the words of a log that fits into a slot.
 pub(super) fn slot_words(log: &Log) -> Option<Words> {
-    log.few().map(few_words).or_else(|| log.brief().map(brief_words))
+    log.as_three_units().map(three_unit_words).or_else(|| log.as_one_charge().map(one_charge_words))
 }
 
-fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
+fn one_charge_words(OneChargeLog { charged_us, at_us, units }: OneChargeLog) -> Words {
     Words([charged_us, at_us, units, 0])
 }
 
 #[inline]
-pub(super) fn few(Words([newest_us, earlier_us, oldest_us, mark]): Words) -> Option<FewLog> {
+pub(super) fn three_unit_log(
+    Words([newest_us, earlier_us, oldest_us, mark]): Words,
+) -> Option<ThreeUnitLog> {
     // OK because numbers are far smaller.
-    (mark >= FEW).then_some(FewLog { at_us: [newest_us, earlier_us, oldest_us] })
+    (mark >= THREE_UNITS).then_some(ThreeUnitLog { at_us: [newest_us, earlier_us, oldest_us] })
 }
 
 #[inline]
-pub(super) fn few_words(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: FewLog) -> Words {
-    Words([newest_us, earlier_us, oldest_us, FEW])
+pub(super) fn three_unit_words(
+    ThreeUnitLog { at_us: [newest_us, earlier_us, oldest_us] }: ThreeUnitLog,
+) -> Words {
+    Words([newest_us, earlier_us, oldest_us, THREE_UNITS])
 }
 
 /// Returns the bytes of a log's entries in the budget.
@@ -231,7 +234,7 @@ pub(super) fn held_bytes(log: &Log) -> usize {
     counted_bytes(log.heap_bytes())
 }
 
-/// Returns the same for a state of any algorithm.
+/// Returns the bytes of the entries of a state in the budget; 0 unless the state is a log.
 pub(super) fn state_bytes(state: &State) -> usize {
     if let State::Log(log) = state { held_bytes(log) } else { 0 }
 }
@@ -254,7 +257,7 @@ pub(super) fn reserve(
     limit: &SlidingWindowLog,
     now_us: u64,
     cost: Cost,
-    budget: &Budget,
+    budget: &StoreBudget,
 ) {
     let growth = limit.growth_bytes(log, now_us, cost);
     if growth == 0 {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::scopes::Scope;
+use super::scopes::MemoryScope;
 use crate::joint::Demand;
 
 /// A list that needs no heap for the number of parts that most checks have.
@@ -11,7 +11,7 @@ pub(crate) type ShortVec<T> = SmallVec<[T; 8]>;
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JointPart<'a> {
-    pub(crate) scope: &'a Scope,
+    pub(crate) scope: &'a MemoryScope,
     pub(crate) key: &'a [u8],
     pub(crate) demand: Demand,
 }

@@ -6,36 +6,37 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::Memory;
-use super::scopes::{Scope, Scopes};
+use super::MemoryStore;
+use super::scopes::{MemoryScope, Scopes};
 use super::view::StoreView;
 
-/// How many scopes are visited while the list of scopes is locked: few enough that checks are not delayed.
+/// The number of scopes that are visited each time the list of scopes is locked: few enough that checks are not
+/// delayed.
 const STEP: usize = 256;
 
 /// The scopes that no caller holds any more.
 pub(super) struct DroppedScopes {
     by_index: Vec<Option<DroppedScope>>,
-    /// The scopes that take over their keys, by the number of the family.
-    heirs: HashMap<u64, HeirScopes, RandomState>,
+    /// The scopes that can take over their keys, by the number of the family.
+    successors: HashMap<u64, SuccessorScopes, RandomState>,
 }
 
 struct DroppedScope {
-    scope: Arc<Scope>,
+    scope: Arc<MemoryScope>,
     /// Whether the scope has keys that no other scope can take over.
     is_needed: bool,
 }
 
 /// The scopes of a family that can take over the keys of its dropped scopes.
-struct HeirScopes {
+struct SuccessorScopes {
     /// The scopes that callers still hold, by size, then by age.
-    held: BTreeMap<(u64, u64), Arc<Scope>>,
+    held: BTreeMap<(u64, u64), Arc<MemoryScope>>,
     /// The largest of the dropped scopes: it is kept if no caller holds a scope of the family and there are
     /// keys.
-    stand_in: Arc<Scope>,
+    largest_dropped: Arc<MemoryScope>,
 }
 
-impl Memory {
+impl MemoryStore {
     /// Frees as many indices as possible. The caller ensures that no scope is made meanwhile; checks wait at
     /// most while one shard is visited.
     ///
@@ -45,14 +46,14 @@ impl Memory {
     /// any limit of the name, the largest dropped one is kept as long as there are keys.
     pub(super) fn reclaim(&self, now_us: u64) {
         let mut dropped = self.unlist();
-        if dropped.heirs.is_empty() {
+        if dropped.successors.is_empty() {
             return;
         }
         // A store that keeps every key replays a trace, and uses the times of the trace.
         let now_us = if self.budget.has_ceiling() { now_us } else { self.last_seen_us() };
         let view = self.view_at(now_us);
         for shard in &self.shards {
-            shard.0.lock().vacate(&mut dropped, &view);
+            shard.0.lock().move_dropped_keys(&mut dropped, &view);
         }
         dropped.keep_overflows(&view);
         self.free(&dropped);
@@ -69,8 +70,8 @@ impl Memory {
                 Some(DroppedScope { scope, is_needed: false })
             }));
         }
-        let mut dropped = DroppedScopes { by_index, heirs: HashMap::default() };
-        dropped.find_heirs(&self.scopes.read());
+        let mut dropped = DroppedScopes { by_index, successors: HashMap::default() };
+        dropped.find_successors(&self.scopes.read());
         dropped
     }
 
@@ -87,37 +88,37 @@ fn steps(count: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl DroppedScopes {
-    fn find_heirs(&mut self, scopes: &Scopes) {
+    fn find_successors(&mut self, scopes: &Scopes) {
         for DroppedScope { scope, .. } in self.by_index.iter().flatten() {
-            let heirs = self.heirs.entry(scope.family()).or_insert_with(|| {
+            let successors = self.successors.entry(scope.family()).or_insert_with(|| {
                 let held = scopes.listed(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
-                HeirScopes { held: held.collect(), stand_in: Arc::clone(scope) }
+                SuccessorScopes { held: held.collect(), largest_dropped: Arc::clone(scope) }
             });
-            if scope.rank() > heirs.stand_in.rank() {
-                heirs.stand_in = Arc::clone(scope);
+            if scope.rank() > successors.largest_dropped.rank() {
+                successors.largest_dropped = Arc::clone(scope);
             }
         }
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&Scope> {
+    pub(super) fn get(&self, index: u32) -> Option<&MemoryScope> {
         self.by_index.get(index as usize)?.as_ref().map(|dropped| &*dropped.scope)
     }
 
     /// Returns the scope that takes over the live keys of this one; `None` if they stay.
-    pub(super) fn heir_of(&mut self, index: u32) -> Option<Arc<Scope>> {
+    pub(super) fn successor_of(&mut self, index: u32) -> Option<Arc<MemoryScope>> {
         let scope = self.get(index)?;
-        let HeirScopes { held, stand_in } = self.heirs.get(&scope.family())?;
+        let SuccessorScopes { held, largest_dropped } = self.successors.get(&scope.family())?;
         let has_room = held.range((scope.limit.size(), 0)..).next();
-        if let Some((_, heir)) = has_room.or_else(|| held.last_key_value()) {
-            return Some(Arc::clone(heir));
+        if let Some((_, successor)) = has_room.or_else(|| held.last_key_value()) {
+            return Some(Arc::clone(successor));
         }
-        let stand_in = Arc::clone(stand_in);
-        self.need(stand_in.index);
-        (stand_in.index != index).then_some(stand_in)
+        let largest_dropped = Arc::clone(largest_dropped);
+        self.mark_needed(largest_dropped.index);
+        (largest_dropped.index != index).then_some(largest_dropped)
     }
 
     /// Marks a scope that has keys which no other scope can take over.
-    pub(super) fn need(&mut self, index: u32) {
+    pub(super) fn mark_needed(&mut self, index: u32) {
         if let Some(Some(dropped)) = self.by_index.get_mut(index as usize) {
             dropped.is_needed = true;
         }
@@ -126,15 +127,16 @@ impl DroppedScopes {
     /// Keeps a scope of each name whose overflow state still counts.
     fn keep_overflows(&mut self, view: &StoreView<'_>) {
         let mut needed = Vec::new();
-        for HeirScopes { stand_in, .. } in self.heirs.values().filter(|heirs| heirs.held.is_empty())
+        for SuccessorScopes { largest_dropped, .. } in
+            self.successors.values().filter(|successors| successors.held.is_empty())
         {
-            let mut overflow = stand_in.family.overflow.lock();
+            let mut overflow = largest_dropped.family.overflow.lock();
             if overflow.is_dead(view.now_us) {
                 overflow.clear(view.budget);
             } else {
-                needed.push(stand_in.index);
+                needed.push(largest_dropped.index);
             }
         }
-        needed.into_iter().for_each(|index| self.need(index));
+        needed.into_iter().for_each(|index| self.mark_needed(index));
     }
 }

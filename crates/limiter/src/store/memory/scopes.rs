@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
-use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
+use tollgate_core::{CarryOver, Cost, Limit, MAX_STEP_BACK_US, State, UnitRequest};
 
-use super::budget::Budget;
+use super::budget::StoreBudget;
 use super::identity::{KeyHasher, MAX_SCOPE, ScopeMark};
 use super::logs;
 use super::slot::Slot;
@@ -16,27 +16,27 @@ use crate::names::Name;
 
 /// A limit under a name, as the memory store keeps it.
 #[derive(Debug)]
-pub(crate) struct Scope {
+pub(crate) struct MemoryScope {
     pub(super) index: u32,
     /// The index, split as slots hold it.
     pub(super) mark: ScopeMark,
     /// A copy of the family's salt, close at hand for checks.
     pub(super) salt: u64,
     pub(crate) limit: Limit,
-    pub(super) family: Arc<Family>,
+    pub(super) family: Arc<ScopeFamily>,
     /// Rises with every new scope.
     made: u64,
 }
 
 /// All limits of one name. A key has one state in a family, under the limit of its last check.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct ScopeFamily {
     pub(super) name: Arc<Name>,
     salt: u64,
     pub(super) overflow: Mutex<Overflow>,
 }
 
-/// The state shared by the keys of a family that found no room, and the limit that it was reached under.
+/// The overflow state of a family, which the keys that found no room share, and the limit that it was reached under.
 #[derive(Debug)]
 pub(super) struct Overflow {
     pub(super) limit: Limit,
@@ -47,7 +47,7 @@ pub(super) struct Overflow {
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
     /// The scope of every index that a slot holds.
-    by_index: Vec<Option<Arc<Scope>>>,
+    by_index: Vec<Option<Arc<MemoryScope>>>,
     free: Vec<u32>,
     /// By the number of the name.
     by_name: HashMap<u64, NameScopes, RandomState>,
@@ -56,11 +56,11 @@ pub(super) struct Scopes {
 
 #[derive(Debug)]
 struct NameScopes {
-    family: Arc<Family>,
+    family: Arc<ScopeFamily>,
     by_limit: HashMap<Limit, u32, RandomState>,
 }
 
-impl Scope {
+impl MemoryScope {
     /// Returns the name of the limit.
     pub(crate) fn name(&self) -> &Name {
         &self.family.name
@@ -78,7 +78,7 @@ impl Scope {
 }
 
 impl Scopes {
-    pub(super) fn find(&self, name: &Name, limit: &Limit) -> Option<Arc<Scope>> {
+    pub(super) fn find(&self, name: &Name, limit: &Limit) -> Option<Arc<MemoryScope>> {
         let index = *self.by_name.get(&name.number())?.by_limit.get(limit)?;
         self.by_index.get(index as usize)?.clone()
     }
@@ -89,19 +89,19 @@ impl Scopes {
         name: &Arc<Name>,
         limit: Limit,
         identify: &KeyHasher,
-    ) -> Option<Arc<Scope>> {
+    ) -> Option<Arc<MemoryScope>> {
         let index = self.free_index()?;
         self.made += 1;
         let made = self.made;
         let named = self.by_name.entry(name.number()).or_insert_with(|| {
             let salt = identify.salt(name.text());
             let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
-            let family = Arc::new(Family { name: Arc::clone(name), salt, overflow });
+            let family = Arc::new(ScopeFamily { name: Arc::clone(name), salt, overflow });
             NameScopes { family, by_limit: HashMap::default() }
         });
         named.by_limit.insert(limit, index);
         let family = Arc::clone(&named.family);
-        let scope = Arc::new(Scope {
+        let scope = Arc::new(MemoryScope {
             index,
             mark: ScopeMark::new(index),
             salt: family.salt,
@@ -135,7 +135,7 @@ impl Scopes {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Arc<Scope>> {
+    pub(super) fn get(&self, index: u32) -> Option<&Arc<MemoryScope>> {
         self.by_index.get(index as usize)?.as_ref()
     }
 
@@ -150,38 +150,40 @@ impl Scopes {
         slot.salted_hash(identify, self.salt(slot.scope()))
     }
 
-    pub(super) fn is_in(&self, index: u32, family: &Family) -> bool {
+    pub(super) fn is_in(&self, index: u32, family: &ScopeFamily) -> bool {
         self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
     /// Returns the scopes of a family that can be found by their limit.
-    pub(super) fn listed<'s>(&'s self, family: &Family) -> impl Iterator<Item = &'s Arc<Scope>> {
+    pub(super) fn listed<'s>(
+        &'s self,
+        family: &ScopeFamily,
+    ) -> impl Iterator<Item = &'s Arc<MemoryScope>> {
         let named = self.by_name.get(&family.name.number()).into_iter();
         named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
     }
 
-    /// Takes a scope that no caller holds off the list, so that it cannot be found; `None` if a caller holds
-    /// it.
-    pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<Scope>> {
+    /// Removes a scope that no caller holds from the list, so that it cannot be found; `None` if a caller holds it.
+    pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<MemoryScope>> {
         let scope = self.by_index.get(index)?.as_ref();
-        // Only the list holds it. A caller could get it only from here, and the caller of this function has
-        // locked the list.
+        // A count of 1 means that only the list holds the scope. Callers get scopes only from the list, which the
+        // caller of this function has locked.
         let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
         let named = self.by_name.get_mut(&scope.family())?;
         named.by_limit.remove(&scope.limit);
         Some(scope)
     }
 
-    /// Puts such a scope on the list again.
-    pub(super) fn list(&mut self, scope: &Scope) {
+    /// Puts a scope that was removed from the list back on it.
+    pub(super) fn list(&mut self, scope: &MemoryScope) {
         if let Some(named) = self.by_name.get_mut(&scope.family()) {
             named.by_limit.insert(scope.limit, scope.index);
         }
     }
 
-    /// Frees the index of a scope that is off the list and has no keys; with the last scope of a name, also
-    /// the name.
-    pub(super) fn free(&mut self, scope: &Scope) {
+    /// Frees the index of a scope that was removed from the list and has no keys; with the last scope of a name,
+    /// also the name.
+    pub(super) fn free(&mut self, scope: &MemoryScope) {
         let name = scope.family();
         if self.by_name.get(&name).is_some_and(|named| named.by_limit.is_empty()) {
             self.by_name.remove(&name);
@@ -195,33 +197,39 @@ impl Scopes {
 
 #[cfg(test)]
 impl Scopes {
-    pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
+    pub(super) fn families(&self) -> impl Iterator<Item = &ScopeFamily> {
         self.by_name.values().map(|named| &*named.family)
     }
 }
 
 impl Overflow {
-    /// Returns a copy of the state, and the limit that decides on it; `None` if the state is under `limit`.
-    pub(super) fn carried(&self, limit: &Limit, now_us: u64, cost: Cost) -> Option<(Limit, State)> {
-        let carried = || carried(&self.limit, self.state.clone(), limit, now_us, cost);
+    /// Returns a copy of the state, carried over to `limit` if possible, and the limit that decides on it; `None` if
+    /// the state is under `limit`.
+    pub(super) fn carried_copy(
+        &self,
+        limit: &Limit,
+        now_us: u64,
+        cost: Cost,
+    ) -> Option<(Limit, State)> {
+        let carried = || carry_over(&self.limit, self.state.clone(), limit, now_us, cost);
         (self.limit != *limit).then(|| carried().decides(limit))
     }
 
     /// Carries the state over to a limit, if possible. Returns the state, and the limit that decides on it if
     /// that is another one.
-    pub(super) fn bring(
+    pub(super) fn carry_over(
         &mut self,
         limit: &Limit,
         now_us: u64,
         cost: Cost,
-        budget: &Budget,
+        budget: &StoreBudget,
     ) -> (Option<Limit>, &mut State) {
         if self.limit == *limit {
             return (None, &mut self.state);
         }
         let state = mem::replace(&mut self.state, limit.fresh());
         let before = logs::state_bytes(&state);
-        let decides = match carried(&self.limit, state, limit, now_us, cost) {
+        let decides = match carry_over(&self.limit, state, limit, now_us, cost) {
             CarryOver::Done(state) => {
                 (self.limit, self.state) = (*limit, state);
                 budget.settle(before, logs::state_bytes(&self.state));
@@ -238,19 +246,19 @@ impl Overflow {
     /// Whether nothing is spent any more, even if the clock steps back as far as it may.
     pub(super) fn is_dead(&self, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
-        let decision = self.limit.peek(&self.state, then_us, Ask::new(Cost::ONE));
+        let decision = self.limit.peek(&self.state, then_us, UnitRequest::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 
     /// Replaces the state by a fresh one.
-    pub(super) fn clear(&mut self, budget: &Budget) {
+    pub(super) fn clear(&mut self, budget: &StoreBudget) {
         let state = mem::replace(&mut self.state, self.limit.fresh());
         budget.give_back(logs::state_bytes(&state));
     }
 }
 
 /// Carries a state over. A state with nothing spent becomes a fresh one.
-fn carried(old: &Limit, state: State, limit: &Limit, now_us: u64, cost: Cost) -> CarryOver {
+fn carry_over(old: &Limit, state: State, limit: &Limit, now_us: u64, cost: Cost) -> CarryOver {
     match state == old.fresh() {
         true => CarryOver::Done(limit.fresh()),
         false => limit.carry_over(old, state, now_us, cost),

@@ -1,29 +1,29 @@
 //! A table and its logs: what one lock protects.
 
 use parking_lot::RwLock;
-use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
+use tollgate_core::{CarryOver, Cost, Limit, State, UnitRequest};
 
 use super::KeyLocation;
-use super::budget::Budget;
+use super::budget::StoreBudget;
 use super::identity::KeyHasher;
 use super::logs::{self, Logs};
 use super::reclaim::DroppedScopes;
-use super::scopes::{Scope, Scopes};
+use super::scopes::{MemoryScope, Scopes};
 use super::slot::{Slot, SlotState};
-use super::table::{SlotPosition, Table};
+use super::table::{SlotPosition, SlotTable};
 use super::view::StoreView;
 use super::words::Words;
 
 /// How many slots are examined for dead keys with each new key: more than one, so that dead keys leave faster
 /// than new ones arrive, and few enough that the delay does not matter.
-const LOOKS_PER_INSERT: usize = 4;
+const EXAMINED_PER_INSERT: usize = 4;
 
 /// How many slots are examined before a full store refuses a new key a slot of its own.
-const LOOKS_WHEN_FULL: usize = 32;
+const EXAMINED_WHEN_FULL: usize = 32;
 
 /// A key's slot, and the limit that decides on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BroughtSlot {
+pub(super) struct CarriedSlot {
     pub(super) at: SlotPosition,
     /// The limit that the state stays under, at the size of the requested limit; `None` if it is under the
     /// requested limit.
@@ -40,7 +40,7 @@ pub(super) enum ReachedState<'s, S> {
 /// they have keys.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    table: Table,
+    table: SlotTable,
     logs: Logs,
     /// Where the next search for dead keys begins.
     cursor: usize,
@@ -48,13 +48,13 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Returns how many chunks a shard may have before its list of chunks is moved.
-    fn planned_chunks(budget: &Budget) -> usize {
-        budget.shard_bytes() / Table::CHUNK_BYTES
+    fn planned_chunks(budget: &StoreBudget) -> usize {
+        budget.shard_bytes() / SlotTable::CHUNK_BYTES
     }
 
     /// Returns the bytes of a shard's list of chunks, which is allocated with the first key.
-    pub(super) fn list_bytes(budget: &Budget) -> usize {
-        Table::list_bytes(Shard::planned_chunks(budget))
+    pub(super) fn list_bytes(budget: &StoreBudget) -> usize {
+        SlotTable::list_bytes(Shard::planned_chunks(budget))
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -70,7 +70,7 @@ impl Shard {
     pub(super) fn find_any(
         &self,
         place: KeyLocation,
-        scope: &Scope,
+        scope: &MemoryScope,
         scopes: &RwLock<Scopes>,
     ) -> Option<(SlotPosition, Option<Limit>)> {
         let key = place.identity.key();
@@ -91,16 +91,16 @@ impl Shard {
 
     /// Finds a key's slot, and carries its state over to the scope's limit. As long as that is not possible,
     /// the limit that the state is under decides on it.
-    pub(super) fn bring(
+    pub(super) fn carry_over(
         &mut self,
         place: KeyLocation,
-        scope: &Scope,
+        scope: &MemoryScope,
         view: &StoreView<'_>,
         cost: Cost,
-    ) -> Option<BroughtSlot> {
+    ) -> Option<CarriedSlot> {
         let (at, other) = self.find_any(place, scope, view.scopes)?;
-        let Some(old) = other else { return Some(BroughtSlot { at, stays_under: None }) };
-        Some(BroughtSlot { at, stays_under: self.carry(at, &old, scope, view, cost) })
+        let Some(old) = other else { return Some(CarriedSlot { at, stays_under: None }) };
+        Some(CarriedSlot { at, stays_under: self.carry(at, &old, scope, view, cost) })
     }
 
     /// Carries the state in a slot over to another limit of its name. If that is not possible, returns the
@@ -109,7 +109,7 @@ impl Shard {
         &mut self,
         at: SlotPosition,
         old: &Limit,
-        scope: &Scope,
+        scope: &MemoryScope,
         &StoreView { now_us, budget, .. }: &StoreView<'_>,
         cost: Cost,
     ) -> Option<Limit> {
@@ -141,7 +141,7 @@ impl Shard {
     }
 
     /// Returns a key's slot, and the logs that it may refer to. `hash_of` is for the
-    /// [table](Table::find_mut).
+    /// [table](SlotTable::find_mut).
     #[inline(always)]
     pub(super) fn slot_mut(
         &mut self,
@@ -161,17 +161,17 @@ impl Shard {
     pub(super) fn change<S: SlotState, T>(
         &mut self,
         at: SlotPosition,
-        budget: &Budget,
+        budget: &StoreBudget,
         act: impl FnOnce(&mut S) -> T,
     ) -> T {
         S::change(self.table.slot_mut(at), &mut self.logs, budget, act)
     }
 
     /// Runs `act` on the state of a key that was carried over.
-    pub(super) fn change_brought<S: SlotState, T>(
+    pub(super) fn change_carried<S: SlotState, T>(
         &mut self,
-        BroughtSlot { at, stays_under }: BroughtSlot,
-        budget: &Budget,
+        CarriedSlot { at, stays_under }: CarriedSlot,
+        budget: &StoreBudget,
         act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let Some(limit) = stays_under else {
@@ -186,21 +186,32 @@ impl Shard {
     }
 
     /// Returns the location of a key's slot, under whichever limit it is.
-    pub(super) fn place_of(&self, at: SlotPosition, place: KeyLocation) -> KeyLocation {
+    pub(super) fn location_of(&self, at: SlotPosition, place: KeyLocation) -> KeyLocation {
         self.table.slot(at).place(place)
     }
 
     /// Stores the state of a key that has none; [`make_room`](Self::make_room) was called before.
-    pub(super) fn insert<S: SlotState>(&mut self, place: KeyLocation, state: S, budget: &Budget) {
+    pub(super) fn insert<S: SlotState>(
+        &mut self,
+        place: KeyLocation,
+        state: S,
+        budget: &StoreBudget,
+    ) {
         let words = state.keep(&mut self.logs, budget);
         self.table.insert(place.hash, Slot::new(place, words));
     }
 
     /// Whether a key would be allowed this request, according to its own state.
-    pub(super) fn admits(&self, place: KeyLocation, limit: &Limit, now_us: u64, ask: Ask) -> bool {
+    pub(super) fn admits(
+        &self,
+        place: KeyLocation,
+        limit: &Limit,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> bool {
         let slot = self.find(place).map(|at| self.table.slot(at));
-        let decision = slot.map(|slot| slot.peek(limit, &self.logs, now_us, ask));
-        decision.unwrap_or_else(|| limit.peek(&limit.fresh(), now_us, ask)).is_allowed()
+        let decision = slot.map(|slot| slot.peek(limit, &self.logs, now_us, request));
+        decision.unwrap_or_else(|| limit.peek(&limit.fresh(), now_us, request)).is_allowed()
     }
 
     /// Takes the state out of its slot, as a state of any algorithm, until it is put back; `None` if there is
@@ -211,7 +222,7 @@ impl Shard {
     }
 
     /// Puts a state of any algorithm into its slot, or into a new slot.
-    pub(super) fn put_state(&mut self, place: KeyLocation, state: State, budget: &Budget) {
+    pub(super) fn put_state(&mut self, place: KeyLocation, state: State, budget: &StoreBudget) {
         match self.find(place) {
             Some(at) => {
                 let slot = self.table.slot_mut(at);
@@ -230,7 +241,7 @@ impl Shard {
         at: SlotPosition,
         scopes: &Scopes,
         identify: &KeyHasher,
-        budget: &Budget,
+        budget: &StoreBudget,
     ) {
         let slot = self.table.slot(at);
         if scopes
@@ -245,12 +256,12 @@ impl Shard {
     /// Removes a few dead keys, and grows if that is not enough; returns whether `more` keys fit now.
     pub(super) fn make_room(&mut self, more: usize, view: &StoreView<'_>) -> bool {
         if view.budget.has_ceiling() {
-            self.bury(LOOKS_PER_INSERT * more, view);
+            self.remove_dead(EXAMINED_PER_INSERT * more, view);
         }
         if self.table.has_room_for(more) || self.grow_table_for(more, view) {
             return true;
         }
-        self.bury(LOOKS_WHEN_FULL, view);
+        self.remove_dead(EXAMINED_WHEN_FULL, view);
         self.table.has_room_for(more)
     }
 
@@ -263,12 +274,12 @@ impl Shard {
     pub(super) fn grow_by(&mut self, chunks: usize, view: &StoreView<'_>) -> bool {
         let is_first = self.table.capacity() == 0;
         let list_bytes = if is_first { Shard::list_bytes(view.budget) } else { 0 };
-        let take = || view.budget.take(list_bytes + chunks * Table::CHUNK_BYTES);
+        let take = || view.budget.take(list_bytes + chunks * SlotTable::CHUNK_BYTES);
         // New keys take precedence over the spare memory that is kept for logs.
         let can_grow = take() || self.logs.give_back_spare(view.budget) && take();
         if can_grow {
             if is_first {
-                self.table = Table::with_room_for(Shard::planned_chunks(view.budget));
+                self.table = SlotTable::with_room_for(Shard::planned_chunks(view.budget));
             }
             let scopes = view.scopes.read();
             self.table.grow(chunks, |slot| scopes.hash_of(slot, view.identify));
@@ -276,10 +287,10 @@ impl Shard {
         can_grow
     }
 
-    /// Removes the dead keys among the next `looks` slots.
-    fn bury(&mut self, looks: usize, view: &StoreView<'_>) {
+    /// Removes the dead keys among the next `slots` slots.
+    fn remove_dead(&mut self, slots: usize, view: &StoreView<'_>) {
         let scopes = view.scopes.read();
-        for _ in 0..looks.min(self.table.capacity()) {
+        for _ in 0..slots.min(self.table.capacity()) {
             self.cursor = (self.cursor + 1) % self.table.capacity();
             let Some((at, slot)) = self.table.live_slot(self.cursor) else { continue };
             let Some(scope) = scopes.get(slot.scope()) else { continue };
@@ -290,14 +301,14 @@ impl Shard {
     }
 
     /// Moves the keys of dropped scopes to the scopes that take them over, and removes the dead ones.
-    pub(super) fn vacate(&mut self, dropped: &mut DroppedScopes, view: &StoreView<'_>) {
+    pub(super) fn move_dropped_keys(&mut self, dropped: &mut DroppedScopes, view: &StoreView<'_>) {
         let scopes = view.scopes.read();
         // Repeated after a removal, because that moves other slots.
-        while self.vacate_once(dropped, &scopes, view) {}
+        while self.move_or_remove_next(dropped, &scopes, view) {}
     }
 
     /// Returns whether a key was removed.
-    fn vacate_once(
+    fn move_or_remove_next(
         &mut self,
         dropped: &mut DroppedScopes,
         scopes: &Scopes,
@@ -314,10 +325,10 @@ impl Shard {
             let then = StoreView { now_us, ..*view };
             if view.budget.has_ceiling() && slot.is_dead(&old, &self.logs, now_us) {
                 self.remove(at, scopes, view.identify, view.budget);
-            } else if let Some(heir) = dropped.heir_of(index)
-                && self.carry(at, &old, &heir, &then, Cost::ONE).is_some()
+            } else if let Some(successor) = dropped.successor_of(index)
+                && self.carry(at, &old, &successor, &then, Cost::ONE).is_some()
             {
-                dropped.need(index);
+                dropped.mark_needed(index);
             }
         }
         self.keys() < keys
@@ -327,10 +338,10 @@ impl Shard {
 #[cfg(test)]
 impl Shard {
     /// Computes the shard's share of the budget anew.
-    pub(super) fn recounted(&self, budget: &Budget) -> usize {
-        let chunks = self.table.capacity() / Table::CHUNK_SLOTS;
+    pub(super) fn recounted(&self, budget: &StoreBudget) -> usize {
+        let chunks = self.table.capacity() / SlotTable::CHUNK_SLOTS;
         let list_bytes = if chunks > 0 { Shard::list_bytes(budget) } else { 0 };
-        list_bytes + chunks * Table::CHUNK_BYTES + self.logs.recounted()
+        list_bytes + chunks * SlotTable::CHUNK_BYTES + self.logs.recounted()
     }
 
     pub(super) fn logs(&self) -> usize {

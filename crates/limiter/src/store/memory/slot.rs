@@ -1,15 +1,15 @@
 //! A key and its state, in 44 bytes.
 
-use tollgate_core::store::{FewLog, LogStorage};
+use tollgate_core::store::{LogStorage, ThreeUnitLog};
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State, Window,
-    WindowPair,
+    Algorithm, Cost, Fill, Level, Limit, LimitDecision, Log, MAX_STEP_BACK_US, State, UnitRequest,
+    Window, WindowPair,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::KeyLocation;
-use super::budget::Budget;
-use super::identity::{Identity, KeyHasher, SLOT_SCOPE_BITS, ScopeMark};
+use super::budget::StoreBudget;
+use super::identity::{KeyHasher, KeyIdentity, SLOT_SCOPE_BITS, ScopeMark};
 use super::logs::{self, Logs};
 use super::words::Words;
 
@@ -25,7 +25,7 @@ const SPARE: u64 = (1 << SPARE_BITS) - 1;
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C, packed(4))]
 pub(crate) struct Slot {
-    identity: Identity,
+    identity: KeyIdentity,
     /// Three numbers. The free bits of the first word hold the scope, and the other words' free bits the lowest bits of
     /// the fourth number.
     words: [u64; 3],
@@ -48,15 +48,15 @@ impl Slot {
 
     /// Whether the slot belongs to this key, in the scope whose index has these lower bits.
     #[inline]
-    pub(super) fn is(&self, Identity([low, high]): Identity, scope: u32) -> bool {
-        let Slot { identity: Identity([own_low, own_high]), words: [first, ..], .. } = *self;
+    pub(super) fn is(&self, KeyIdentity([low, high]): KeyIdentity, scope: u32) -> bool {
+        let Slot { identity: KeyIdentity([own_low, own_high]), words: [first, ..], .. } = *self;
         // Compared word by word: a comparison of 16 bytes would be made in memory, and wait for a recent
         // write there.
         own_low == low && own_high == high && first & SPARE == u64::from(scope)
     }
 
     /// Whether the slot belongs to this key, under any limit.
-    pub(super) fn is_of(&self, key: Identity) -> bool {
+    pub(super) fn is_of(&self, key: KeyIdentity) -> bool {
         let Slot { identity, .. } = *self;
         identity.key() == key
     }
@@ -67,7 +67,7 @@ impl Slot {
         identity.scope() << SLOT_SCOPE_BITS | self.low_scope()
     }
 
-    /// Returns a word of the slot. Slots are smaller than cache queues, so reading this word of all slots
+    /// Returns a word of the slot. Slots are smaller than cache lines, so reading this word of all slots
     /// reads every line.
     #[inline]
     pub(super) fn first_word(&self) -> u64 {
@@ -130,7 +130,8 @@ impl Slot {
         }
     }
 
-    /// Runs `act` on a state that is kept in the slot alone; `None` if it is not, or if `act` returns `None`.
+    /// Runs `act` on a state that is kept in the slot alone. Returns `None` if the state is kept elsewhere, or if `act`
+    /// returns `None`.
     #[inline(always)]
     pub(super) fn try_change<S: InlineState, T>(
         &mut self,
@@ -148,7 +149,7 @@ impl Slot {
     /// back as far as it may.
     pub(super) fn is_dead(&self, limit: &Limit, logs: &Logs, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
-        let decision = self.peek(limit, logs, then_us, Ask::new(Cost::ONE));
+        let decision = self.peek(limit, logs, then_us, UnitRequest::new(Cost::ONE));
         decision.remaining == decision.limit
     }
 
@@ -159,20 +160,30 @@ impl Slot {
             Limit::FixedWindow(_) => Window::from(words).start_us,
             Limit::SlidingWindowCounter(_) => WindowPair::from(words).start_us,
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => Fill::from(words).as_of_us,
-            Limit::SlidingWindowLog(_) => logs.look(words, |log| log.coarsened().charged_us),
+            Limit::SlidingWindowLog(_) => logs.read(words, |log| log.coarsened().charged_us),
         }
     }
 
     /// Decides a request without charging it.
     #[inline]
-    pub(super) fn peek(&self, limit: &Limit, logs: &Logs, now_us: u64, ask: Ask) -> Decision {
+    pub(super) fn peek(
+        &self,
+        limit: &Limit,
+        logs: &Logs,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
         let words = self.state();
         match limit {
-            Limit::FixedWindow(limit) => limit.peek(&Window::from(words), now_us, ask),
-            Limit::SlidingWindowCounter(limit) => limit.peek(&WindowPair::from(words), now_us, ask),
-            Limit::TokenBucket(limit) => limit.peek(&Fill::from(words), now_us, ask),
-            Limit::LeakyBucket(limit) => limit.peek(&Fill::from(words), now_us, ask),
-            Limit::SlidingWindowLog(limit) => logs.look(words, |log| limit.peek(log, now_us, ask)),
+            Limit::FixedWindow(limit) => limit.peek(&Window::from(words), now_us, request),
+            Limit::SlidingWindowCounter(limit) => {
+                limit.peek(&WindowPair::from(words), now_us, request)
+            }
+            Limit::TokenBucket(limit) => limit.peek(&Fill::from(words), now_us, request),
+            Limit::LeakyBucket(limit) => limit.peek(&Fill::from(words), now_us, request),
+            Limit::SlidingWindowLog(limit) => {
+                logs.read(words, |log| limit.peek(log, now_us, request))
+            }
         }
     }
 }
@@ -206,7 +217,7 @@ impl Words {
 
     /// Returns a copy of the state.
     pub(super) fn copy_state(self, limit: &Limit, logs: &Logs) -> State {
-        self.state_of(limit, |words| logs.look(words, Log::clone))
+        self.state_of(limit, |words| logs.read(words, Log::clone))
     }
 
     fn state_of(self, limit: &Limit, log: impl FnOnce(Words) -> Log) -> State {
@@ -218,8 +229,8 @@ impl Words {
         }
     }
 
-    /// Puts such a state back; returns its words.
-    pub(super) fn put_state(self, state: State, logs: &mut Logs, budget: &Budget) -> Words {
+    /// Puts a state of any algorithm back; returns its words.
+    pub(super) fn put_state(self, state: State, logs: &mut Logs, budget: &StoreBudget) -> Words {
         match state {
             State::Window(own) => own.into(),
             State::WindowPair(own) => own.into(),
@@ -229,12 +240,12 @@ impl Words {
     }
 }
 
-/// A state that is kept in its slot and nowhere else, as most are.
+/// A state that is kept in its slot and nowhere else, as most states are.
 pub(crate) trait InlineState: Sized {
     /// How many numbers the state has; the other numbers of the slot are 0.
     const NUMBERS: usize;
 
-    /// Returns the state; `None` if this one is not kept in the slot alone.
+    /// Returns the state; `None` if it is not kept in the slot alone.
     fn of(words: Words) -> Option<Self>;
 
     fn words(self) -> Words;
@@ -260,17 +271,17 @@ macro_rules! usual {
 
 usual!(Window: 2, WindowPair: 3, Fill: 4);
 
-impl InlineState for FewLog {
+impl InlineState for ThreeUnitLog {
     const NUMBERS: usize = 3;
 
     #[inline]
-    fn of(words: Words) -> Option<FewLog> {
-        logs::few(words)
+    fn of(words: Words) -> Option<ThreeUnitLog> {
+        logs::three_unit_log(words)
     }
 
     #[inline]
     fn words(self) -> Words {
-        logs::few_words(self)
+        logs::three_unit_words(self)
     }
 }
 
@@ -280,12 +291,12 @@ pub(crate) trait SlotState: Clone + Default + PartialEq {
     fn change<T>(
         slot: &mut Slot,
         logs: &mut Logs,
-        budget: &Budget,
+        budget: &StoreBudget,
         act: impl FnOnce(&mut Self) -> T,
     ) -> T;
 
     /// Stores a new state, and returns its words.
-    fn keep(self, logs: &mut Logs, budget: &Budget) -> Words;
+    fn keep(self, logs: &mut Logs, budget: &StoreBudget) -> Words;
 
     /// Returns the state inside a state of any algorithm.
     fn of(state: &mut State) -> Option<&mut Self>;
@@ -305,7 +316,7 @@ macro_rules! kept_in_words {
             fn change<T>(
                 slot: &mut Slot,
                 _: &mut Logs,
-                _: &Budget,
+                _: &StoreBudget,
                 act: impl FnOnce(&mut Self) -> T,
             ) -> T {
                 let mut state = slot.state().into();
@@ -314,7 +325,7 @@ macro_rules! kept_in_words {
                 answer
             }
 
-            fn keep(self, _: &mut Logs, _: &Budget) -> Words {
+            fn keep(self, _: &mut Logs, _: &StoreBudget) -> Words {
                 self.into()
             }
 
@@ -334,7 +345,7 @@ impl SlotState for Log {
     fn change<T>(
         slot: &mut Slot,
         logs: &mut Logs,
-        budget: &Budget,
+        budget: &StoreBudget,
         act: impl FnOnce(&mut Log) -> T,
     ) -> T {
         let words = slot.state();
@@ -358,7 +369,7 @@ impl SlotState for Log {
         answer
     }
 
-    fn keep(self, logs: &mut Logs, budget: &Budget) -> Words {
+    fn keep(self, logs: &mut Logs, budget: &StoreBudget) -> Words {
         logs.put(Words::default(), self, budget)
     }
 
@@ -379,7 +390,7 @@ mod tests {
         const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
         let edges = [0, 1, (1 << 11) - 1, 1 << 11, (1 << 22) - 1, 1 << 22, NUMBER];
         for scope in [0, 1, (1 << SLOT_SCOPE_BITS) - 1, 1 << SLOT_SCOPE_BITS, MAX_SCOPE] {
-            let identity = Identity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
+            let identity = KeyIdentity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
             let low = scope & ((1 << SLOT_SCOPE_BITS) - 1);
             let place = KeyLocation { identity, scope: low, hash: 0, shard: 0 };
             let other = KeyLocation { scope: low ^ 1, ..place };

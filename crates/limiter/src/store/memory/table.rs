@@ -15,21 +15,21 @@ mod tags;
 use std::{hint, mem};
 
 use super::KeyLocation;
-use super::identity::Identity;
+use super::identity::KeyIdentity;
 use super::regions::{self, BUCKET_SLOTS, CHUNK_BUCKETS, Slots};
 use super::slot::Slot;
 use tags::{EMPTY, Tags, UNSETTLED, tag};
 
-/// One of this many displaced slots that are found is moved to its home bucket. Moving each of them would
-/// swap two slots every time, although most are not needed again soon.
-const STRAYS_FOR_ONE_HOME: usize = 8;
+/// One in this many displaced slots that a search finds is moved to its home bucket. Moving every one would swap
+/// two slots each time, although most of the slots are not needed again soon.
+const DISPLACED_PER_SWAP: usize = 8;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct SlotTable {
     chunks: Vec<Chunk>,
     live: usize,
     /// How many displaced slots were found.
-    strays: usize,
+    displaced_found: usize,
 }
 
 /// The unit by which the table grows: three buckets. Aligned, so that a bucket's tags are on the same cache
@@ -50,7 +50,7 @@ impl Chunk {
     }
 }
 
-impl Drop for Table {
+impl Drop for SlotTable {
     fn drop(&mut self) {
         regions::give_back(self.chunks.drain(..).map(|chunk| chunk.slots));
     }
@@ -63,7 +63,7 @@ pub(super) struct SlotPosition {
     slot: usize,
 }
 
-impl Table {
+impl SlotTable {
     pub(super) const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
 
     /// The bytes of a chunk, including its entry in the list of chunks.
@@ -75,8 +75,8 @@ impl Table {
     }
 
     /// Returns an empty table, whose list of chunks need not be moved before it has `chunks`.
-    pub(super) fn with_room_for(chunks: usize) -> Table {
-        Table { chunks: Vec::with_capacity(chunks), live: 0, strays: 0 }
+    pub(super) fn with_room_for(chunks: usize) -> SlotTable {
+        SlotTable { chunks: Vec::with_capacity(chunks), live: 0, displaced_found: 0 }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -126,22 +126,22 @@ impl Table {
         self.search_mut(hash, identity, scope, hash_of)
     }
 
-    // Separate, with arguments that fit into registers: arguments in memory would be written even when this
-    // is not called.
+    // Separate, with arguments that fit into registers: the caller would write arguments in memory even if it did
+    // not make the call.
     #[inline(never)]
     fn search_mut(
         &mut self,
         hash: u64,
-        identity: Identity,
+        identity: KeyIdentity,
         scope: u32,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<&mut Slot> {
         let mut at = self.find(hash, |slot| slot.is(identity, scope))?;
         let home = self.home(hash);
         if at.bucket != home {
-            self.strays = self.strays.wrapping_add(1);
-            if self.strays.is_multiple_of(STRAYS_FOR_ONE_HOME) {
-                at = self.bring_home(at, home, hash_of);
+            self.displaced_found = self.displaced_found.wrapping_add(1);
+            if self.displaced_found.is_multiple_of(DISPLACED_PER_SWAP) {
+                at = self.swap_home(at, home, hash_of);
             }
         }
         Some(self.slot_mut(at))
@@ -153,14 +153,16 @@ impl Table {
     /// Every slot in the home bucket lies on the way of the displaced one, so the counts of passing slots do
     /// not change; except if the victim would then wrap around to its own home, in which case nothing is
     /// swapped.
-    fn bring_home(
+    fn swap_home(
         &mut self,
         at: SlotPosition,
         home: usize,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> SlotPosition {
-        let there =
-            SlotPosition { bucket: home, slot: self.strays / STRAYS_FOR_ONE_HOME % BUCKET_SLOTS };
+        let there = SlotPosition {
+            bucket: home,
+            slot: self.displaced_found / DISPLACED_PER_SWAP % BUCKET_SLOTS,
+        };
         let other = (self.tags(home)[there.slot], *self.slot(there));
         let others_home = if other.0 == EMPTY { None } else { hash_of(&other.1) };
         let Some(others_home) = others_home.map(|hash| self.home(hash)) else { return at };
@@ -192,7 +194,7 @@ impl Table {
                 }
             }
             at = self.next(at);
-            if tags.gone_further() == 0 || at == first {
+            if tags.passed_by() == 0 || at == first {
                 return None;
             }
         }
@@ -247,24 +249,24 @@ impl Table {
     pub(super) fn remove(&mut self, at: SlotPosition, hash: impl Fn(&Slot) -> u64) {
         let mut passed = self.home(hash(self.slot(at)));
         while passed != at.bucket {
-            self.tags_mut(passed).one_fewer_gone_further();
+            self.tags_mut(passed).uncount_passing();
             passed = self.next(passed);
         }
         self.tags_mut(at.bucket)[at.slot] = EMPTY;
         self.live -= 1;
         let mut free = at;
-        while self.tags(free.bucket).gone_further() > 0 {
-            let Some(guest) = self.guest_in(self.next(free.bucket), &hash) else { break };
+        while self.tags(free.bucket).passed_by() > 0 {
+            let Some(guest) = self.displaced_in(self.next(free.bucket), &hash) else { break };
             *self.slot_mut(free) = *self.slot(guest);
             self.tags_mut(free.bucket)[free.slot] = self.tags(guest.bucket)[guest.slot];
-            self.tags_mut(free.bucket).one_fewer_gone_further();
+            self.tags_mut(free.bucket).uncount_passing();
             self.tags_mut(guest.bucket)[guest.slot] = EMPTY;
             free = guest;
         }
     }
 
     /// Returns a slot in this bucket whose home is an earlier bucket.
-    fn guest_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<SlotPosition> {
+    fn displaced_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<SlotPosition> {
         let is_guest = |at: &SlotPosition| {
             let is_live = self.tags(at.bucket)[at.slot] != EMPTY;
             is_live && self.home(hash(self.slot(*at))) != bucket
@@ -281,7 +283,7 @@ impl Table {
         // Exact, because only these are counted in the budget.
         self.chunks.reserve_exact(chunks);
         self.chunks.extend((0..chunks).map(|_| Chunk::new()));
-        // From the end, because homes move towards it: most slots then find their new home already emptied.
+        // From the end, because slots move to later home buckets: most slots then find their new home already empty.
         for bucket in (0..self.buckets()).rev() {
             for slot in 0..BUCKET_SLOTS {
                 if self.tags(bucket)[slot] == UNSETTLED {
@@ -296,7 +298,7 @@ impl Table {
     }
 
     /// Reads a word of every cache line. The reads do not depend on each other, so the processor fetches all
-    /// queues at the same time; moving slots one after the other would wait for each.
+    /// lines at the same time; moving slots one after the other would wait for each.
     fn touch(&self) {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.slots.as_flattened());
         hint::black_box(slots.fold(0, |sum, slot| sum ^ slot.first_word()));
@@ -314,7 +316,7 @@ impl Table {
                     mem::replace(self.slot_mut(SlotPosition { bucket: at, slot: free }), slot);
                 return (before == UNSETTLED).then_some(other);
             }
-            tags.one_more_gone_further();
+            tags.count_passing();
             at = self.next(at);
         }
         None
@@ -341,7 +343,7 @@ mod tests {
     use super::*;
 
     fn place(id: u64, hash: u64) -> KeyLocation {
-        KeyLocation { identity: Identity([id, 0]), scope: 0, hash, shard: 0 }
+        KeyLocation { identity: KeyIdentity([id, 0]), scope: 0, hash, shard: 0 }
     }
 
     /// Returns a slot whose state holds its hash.
@@ -369,7 +371,7 @@ mod tests {
             .prop_map(|((kept, set), hashes)| hashes.iter().map(|hash| hash & kept | set).collect())
     }
 
-    fn insert(table: &mut Table, id: u64, hash: u64) {
+    fn insert(table: &mut SlotTable, id: u64, hash: u64) {
         if !table.has_room_for(1) {
             table.grow(table.chunks_for(1), hash_of);
         }
@@ -377,13 +379,13 @@ mod tests {
         table.insert(hash, slot(id, hash));
     }
 
-    fn assert_holds(table: &mut Table, model: &HashMap<u64, u64>) {
+    fn assert_holds(table: &mut SlotTable, model: &HashMap<u64, u64>) {
         assert_eq!(table.live(), model.len());
         let live = (0..table.capacity()).filter(|&nth| table.live_slot(nth).is_some());
         assert_eq!(live.count(), model.len());
         for (&id, &hash) in model {
             assert!(table.find(hash, is(id)).is_some(), "{id} is lost");
-            assert!(ask(table, id, hash), "{id} is lost");
+            assert!(is_found(table, id, hash), "{id} is lost");
         }
     }
 
@@ -392,12 +394,12 @@ mod tests {
         ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(id)
     }
 
-    fn ask(table: &mut Table, id: u64, hash: u64) -> bool {
+    fn is_found(table: &mut SlotTable, id: u64, hash: u64) -> bool {
         table.find_mut(place(id, hash), |slot| Some(hash_of(slot))).is_some()
     }
 
     /// Asserts that each bucket's count of passing slots is right, unless it is 255.
-    fn assert_counts(table: &Table) {
+    fn assert_counts(table: &SlotTable) {
         let mut passed = vec![0_u32; table.buckets()];
         for (at, slot) in (0..table.capacity()).filter_map(|nth| table.live_slot(nth)) {
             let mut bucket = table.home(hash_of(slot));
@@ -406,7 +408,7 @@ mod tests {
                 bucket = table.next(bucket);
             }
         }
-        for (passed, outcome) in passed.into_iter().zip(gone_further(table)) {
+        for (passed, outcome) in passed.into_iter().zip(passed_by(table)) {
             assert!(
                 outcome == u8::MAX || u32::from(outcome) == passed,
                 "{passed} passed, not {outcome}"
@@ -414,8 +416,8 @@ mod tests {
         }
     }
 
-    fn gone_further(table: &Table) -> impl Iterator<Item = u8> + Clone {
-        table.chunks.iter().flat_map(|chunk| &chunk.tags).map(|tags| tags.gone_further())
+    fn passed_by(table: &SlotTable) -> impl Iterator<Item = u8> + Clone {
+        table.chunks.iter().flat_map(|chunk| &chunk.tags).map(|tags| tags.passed_by())
     }
 
     proptest! {
@@ -425,7 +427,7 @@ mod tests {
         /// counts a passing slot.
         #[test]
         fn slots_are_found_for_any_hashes(hashes in hashes(), seed in any::<u64>()) {
-            let mut table = Table::with_room_for(2);
+            let mut table = SlotTable::with_room_for(2);
             let mut model = HashMap::new();
             for (id, &hash) in (0_u64..).zip(&hashes) {
                 prop_assert!(table.find(hash, is(id)).is_none());
@@ -434,7 +436,7 @@ mod tests {
                 // Some slots are looked up, and may be moved to their homes.
                 for known in (0..id).rev().step_by(7).take(20) {
                     let Some(&hash) = model.get(&known) else { continue };
-                    prop_assert!(ask(&mut table, known, hash));
+                    prop_assert!(is_found(&mut table, known, hash));
                 }
                 // Some slots are removed again.
                 let gone = id.wrapping_mul(seed | 1) % (id + 1);
@@ -452,7 +454,7 @@ mod tests {
                 table.remove(at, hash_of);
             }
             prop_assert_eq!(table.live(), 0);
-            let further = gone_further(&table);
+            let further = passed_by(&table);
             prop_assert!(further.clone().all(|count| count == 0 || count == u8::MAX));
             let saturated = further.filter(|&count| count == u8::MAX).count();
             prop_assert!(saturated == 0 || hashes.len() > 255);
@@ -462,9 +464,9 @@ mod tests {
     /// Slots are inserted and removed so often that searches which only ever grow longer would show.
     #[test]
     fn searches_stay_short_as_slots_come_and_go() {
-        let mut table = Table::with_room_for(0);
+        let mut table = SlotTable::with_room_for(0);
         (0..600).for_each(|id| insert(&mut table, id, hash(id)));
-        let further = |table: &Table| gone_further(table).map(u32::from).sum::<u32>();
+        let further = |table: &SlotTable| passed_by(table).map(u32::from).sum::<u32>();
         let before = further(&table);
         for id in 600..20_000 {
             let at = table.find(hash(id - 600), is(id - 600)).unwrap();
@@ -476,21 +478,21 @@ mod tests {
 
     #[test]
     fn frequently_found_slots_move_to_their_home_bucket() {
-        let mut table = Table::with_room_for(0);
+        let mut table = SlotTable::with_room_for(0);
         (0..600).for_each(|id| insert(&mut table, id, hash(id)));
-        let is_at_home = |table: &Table, id: u64| {
+        let is_at_home = |table: &SlotTable, id: u64| {
             table.find(hash(id), is(id)).unwrap().bucket == table.home(hash(id))
         };
-        let strays: Vec<u64> = (0..600).filter(|&id| !is_at_home(&table, id)).collect();
-        assert!(strays.len() > 50, "{} are away", strays.len());
-        let before: Vec<u8> = gone_further(&table).collect();
-        let often = &strays[..10];
-        for id in often.iter().cycle().take(10 * STRAYS_FOR_ONE_HOME * often.len()) {
-            assert!(ask(&mut table, *id, hash(*id)));
+        let displaced_found: Vec<u64> = (0..600).filter(|&id| !is_at_home(&table, id)).collect();
+        assert!(displaced_found.len() > 50, "{} are away", displaced_found.len());
+        let before: Vec<u8> = passed_by(&table).collect();
+        let often = &displaced_found[..10];
+        for id in often.iter().cycle().take(10 * DISPLACED_PER_SWAP * often.len()) {
+            assert!(is_found(&mut table, *id, hash(*id)));
         }
         assert!(often.iter().all(|&id| is_at_home(&table, id)));
         assert_holds(&mut table, &(0..600).map(|id| (id, hash(id))).collect());
-        assert_eq!(gone_further(&table).collect::<Vec<u8>>(), before);
+        assert_eq!(passed_by(&table).collect::<Vec<u8>>(), before);
     }
 
     /// A small table stays full for long, with lookups, and is then emptied: the counts of passing slots
@@ -498,12 +500,12 @@ mod tests {
     #[test]
     fn swaps_leave_the_counts_of_passing_slots_unchanged() {
         for chunks in 1..=3 {
-            let mut table = Table::with_room_for(0);
-            let full = chunks * Table::CHUNK_SLOTS as u64 * 31 / 32;
+            let mut table = SlotTable::with_room_for(0);
+            let full = chunks * SlotTable::CHUNK_SLOTS as u64 * 31 / 32;
             (0..full).for_each(|id| insert(&mut table, id, hash(id)));
             for id in full..full + 3_000 {
-                for asked in (id - full..id).step_by(3) {
-                    assert!(ask(&mut table, asked, hash(asked)));
+                for known in (id - full..id).step_by(3) {
+                    assert!(is_found(&mut table, known, hash(known)));
                 }
                 let at = table.find(hash(id - full), is(id - full)).unwrap();
                 table.remove(at, hash_of);
@@ -514,7 +516,7 @@ mod tests {
                 let at = table.find(hash(id), is(id)).unwrap();
                 table.remove(at, hash_of);
             }
-            assert!(gone_further(&table).all(|count| count == 0));
+            assert!(passed_by(&table).all(|count| count == 0));
         }
     }
 }

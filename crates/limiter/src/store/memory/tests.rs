@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread;
 
-use tollgate_core::{Cost, Intent, Receipt as Charge, Role, Together};
+use tollgate_core::{ChargeReceipt, CombinedDecision, Cost, Intent, Role};
 
 use super::*;
 use crate::joint::Demand;
@@ -25,45 +25,57 @@ fn named(text: &str) -> Arc<Name> {
     Arc::clone(NAMES.lock().entry(text.to_owned()).or_insert_with(made))
 }
 
-fn ask(units: u64) -> Ask {
-    Ask::new(Cost::new(units).unwrap())
+fn request(units: u64) -> UnitRequest {
+    UnitRequest::new(Cost::new(units).unwrap())
 }
 
 /// Checks as a limiter does when the cost or the time is set.
-fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
+fn check(
+    memory: &MemoryStore,
+    scope: &MemoryScope,
+    key: &str,
+    now_us: u64,
+    request: UnitRequest,
+) -> CheckResult {
     fn decide<A: SlotAlgorithm>(
-        (memory, scope): (&Memory, &Scope),
+        (memory, scope): (&MemoryStore, &MemoryScope),
         limit: &A,
         key: &[u8],
         now_us: u64,
-        ask: Ask,
-    ) -> Checked {
+        request: UnitRequest,
+    ) -> CheckResult {
         let place = memory.place(scope, key);
-        let known = memory.check_known(scope, limit, place, now_us, ask);
-        known.unwrap_or_else(|| memory.check_any(scope, limit, key, now_us, ask))
+        let known = memory.check_known(scope, limit, place, now_us, request);
+        known.unwrap_or_else(|| memory.check_any(scope, limit, key, now_us, request))
     }
     let (at, key) = ((memory, scope), key.as_bytes());
     match &scope.limit {
-        Limit::FixedWindow(limit) => decide(at, limit, key, now_us, ask),
-        Limit::SlidingWindowLog(limit) => decide(at, limit, key, now_us, ask),
-        Limit::SlidingWindowCounter(limit) => decide(at, limit, key, now_us, ask),
-        Limit::TokenBucket(limit) => decide(at, limit, key, now_us, ask),
-        Limit::LeakyBucket(limit) => decide(at, limit, key, now_us, ask),
+        Limit::FixedWindow(limit) => decide(at, limit, key, now_us, request),
+        Limit::SlidingWindowLog(limit) => decide(at, limit, key, now_us, request),
+        Limit::SlidingWindowCounter(limit) => decide(at, limit, key, now_us, request),
+        Limit::TokenBucket(limit) => decide(at, limit, key, now_us, request),
+        Limit::LeakyBucket(limit) => decide(at, limit, key, now_us, request),
     }
 }
 
-fn refund(memory: &Memory, scope: &Scope, key: &str, now_us: u64, charge: Charge) -> u64 {
+fn refund(
+    memory: &MemoryStore,
+    scope: &MemoryScope,
+    key: &str,
+    now_us: u64,
+    charge: ChargeReceipt,
+) -> u64 {
     let key = key.as_bytes();
     let receipt = Receipt::new(charge, memory.place(scope, key).fingerprint());
     memory.refund(scope, key, now_us, receipt).unwrap()
 }
 
-fn remaining(memory: &Memory, scope: &Scope, key: &str, now_us: u64) -> u64 {
-    memory.peek(scope, key.as_bytes(), now_us, ask(1)).remaining
+fn remaining(memory: &MemoryStore, scope: &MemoryScope, key: &str, now_us: u64) -> u64 {
+    memory.peek(scope, key.as_bytes(), now_us, request(1)).remaining
 }
 
 /// Computes the bytes in use anew.
-fn recounted(memory: &Memory) -> usize {
+fn recounted(memory: &MemoryStore) -> usize {
     let shards: usize =
         memory.shards.iter().map(|shard| shard.0.lock().recounted(&memory.budget)).sum();
     let scopes = memory.scopes.read();
@@ -73,14 +85,14 @@ fn recounted(memory: &Memory) -> usize {
 }
 
 /// Returns how many logs are outside their slots.
-fn logs(memory: &Memory) -> usize {
+fn logs(memory: &MemoryStore) -> usize {
     memory.shards.iter().map(|shard| shard.0.lock().logs()).sum()
 }
 
 /// Charges, refunds, resets and expires keys under these limits of two names, alone and together, at the
 /// ceiling and below it.
 fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
-    let memory = Memory::new(Some(90_000));
+    let memory = MemoryStore::new(Some(90_000));
     let scopes = ["one", "other"].map(|name| {
         let scope = |text: &&str| memory.scope(&named(name), limit(text)).unwrap();
         limits.iter().map(scope).collect::<Vec<_>>()
@@ -95,11 +107,11 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
         let key = random(300, 20).to_string();
         let scope = |name: usize| &scopes[name][random(limits.len() as u64, 25) as usize];
         let asked = scope(random(2, 33) as usize);
-        let ask = ask(1 + random(3, 40));
+        let request = request(1 + random(3, 40));
         match random(16, 50) {
             0 => memory.reset(asked, key.as_bytes()),
             1 => {
-                let receipt = check(&memory, asked, &key, now_us, ask).receipt;
+                let receipt = check(&memory, asked, &key, now_us, request).receipt;
                 receipt.map(|it| refund(&memory, asked, &key, now_us, it));
             }
             2..=5 => {
@@ -107,14 +119,14 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                     scope: scope(name),
                     key: key.as_bytes(),
                     demand: Demand {
-                        ask,
+                        request,
                         role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
-                        intent: if step % 5 == name as u64 { Intent::Look } else { Intent::Charge },
+                        intent: if step % 5 == name as u64 { Intent::Peek } else { Intent::Charge },
                     },
                 });
-                together(&memory, &parts, now_us);
+                check_all(&memory, &parts, now_us);
             }
-            _ => _ = check(&memory, asked, &key, now_us, ask),
+            _ => _ = check(&memory, asked, &key, now_us, request),
         }
         now_us += random(2_000_000, 30);
         if step % 10_000 == 9_999 {
@@ -155,7 +167,7 @@ fn budget_equals_the_bytes_held_when_keys_change_between_logs_and_other_limits()
 
 #[test]
 fn make_room_for_allocates_enough_for_the_keys() {
-    let memory = Memory::new(Some(64 << 20));
+    let memory = MemoryStore::new(Some(64 << 20));
     let scope = memory.scope(&named("api"), window(10)).unwrap();
     let empty = memory.budget.used();
     memory.make_room_for(0);
@@ -166,9 +178,9 @@ fn make_room_for_allocates_enough_for_the_keys() {
     // The lists of chunks are excluded: they have room for all keys under the ceiling.
     let lists = memory.shards.len() * Shard::list_bytes(&memory.budget);
     assert!((44..50).contains(&((with_room - empty - lists) / 100_000)), "{with_room} bytes");
-    // ShortVec enough that none of the 2,048 shards gets too many.
+    // Few enough that none of the 2,048 shards gets too many.
     for key in 0..20_000 {
-        check(&memory, &scope, &key.to_string(), NOW_US, ask(1));
+        check(&memory, &scope, &key.to_string(), NOW_US, request(1));
     }
     assert_eq!(
         memory.usage(),
@@ -178,18 +190,18 @@ fn make_room_for_allocates_enough_for_the_keys() {
 
 #[test]
 fn make_room_for_stops_at_the_ceiling() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     memory.make_room_for(usize::MAX);
     assert!((950_000..=1 << 20).contains(&memory.budget.used()), "{}", memory.budget.used());
     let scope = memory.scope(&named("api"), window(10)).unwrap();
-    check(&memory, &scope, "a", NOW_US, ask(1));
+    check(&memory, &scope, "a", NOW_US, request(1));
     assert_eq!(memory.usage().keys, 1);
 }
 
 /// Keys without room share one state under all limits of their name.
 #[test]
 fn overflow_state_is_carried_over_to_another_limit() {
-    let memory = Memory::new(Some(0));
+    let memory = MemoryStore::new(Some(0));
     let scope = |text| memory.scope(&named("api"), limit(text)).unwrap();
     let window = scope("fixed-window limit=10 window=1h");
     let log = scope("sliding-window-log limit=10 window=1h");
@@ -199,39 +211,43 @@ fn overflow_state_is_carried_over_to_another_limit() {
         [(&window, 3, 7), (&log, 1, 6), (&log, 1, 5), (&bucket, 1, 4), (&log, 1, 3)]
     {
         let key = format!("key {left}");
-        let Checked { decision, receipt } = check(&memory, scope, &key, NOW_US, ask(units));
+        let CheckResult { decision, receipt } = check(&memory, scope, &key, NOW_US, request(units));
         assert_eq!(decision.remaining, left, "{}", scope.limit);
         assert_eq!(remaining(&memory, &window, "any", NOW_US), left, "{}", scope.limit);
         assert_eq!(receipt.unwrap().cost().units(), units);
         assert_eq!(memory.budget.used() - empty, recounted(&memory), "{}", scope.limit);
     }
-    let part = |scope, key| JointPart { scope, key, demand: Demand::of(ask(1)) };
-    let (together, each) = together(&memory, &[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
-    assert!(together.verdict.is_allowed());
+    let part = |scope, key| JointPart { scope, key, demand: Demand::of(request(1)) };
+    let (combined, each) = check_all(&memory, &[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
+    assert!(combined.verdict.is_allowed());
     let outcome = each.iter().map(|each| (each.remaining(), each.receipt().is_some()));
     assert_eq!(outcome.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
     assert_eq!(memory.usage().keys, 0);
 }
 
-fn look<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
-    let demand = Demand { intent: Intent::Look, ..Demand::of(ask(units)) };
+fn peek<'a>(scope: &'a MemoryScope, key: &'a str, units: u64) -> JointPart<'a> {
+    let demand = Demand { intent: Intent::Peek, ..Demand::of(request(units)) };
     JointPart { scope, key: key.as_bytes(), demand }
 }
 
-fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> JointPart<'a> {
-    JointPart { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
+fn charge<'a>(scope: &'a MemoryScope, key: &'a str, units: u64) -> JointPart<'a> {
+    JointPart { scope, key: key.as_bytes(), demand: Demand::of(request(units)) }
 }
 
-fn together(memory: &Memory, parts: &[JointPart<'_>], now_us: u64) -> (Together, Vec<Decision>) {
+fn check_all(
+    memory: &MemoryStore,
+    parts: &[JointPart<'_>],
+    now_us: u64,
+) -> (CombinedDecision, Vec<Decision>) {
     let mut each = Vec::new();
-    let together = memory.together(parts, now_us, &mut each);
-    (together, each)
+    let combined = memory.check_all(parts, now_us, &mut each);
+    (combined, each)
 }
 
-fn outcome(memory: &Memory, parts: &[JointPart<'_>]) -> (bool, Vec<u64>) {
-    let (together, each) = together(memory, parts, NOW_US);
+fn outcome(memory: &MemoryStore, parts: &[JointPart<'_>]) -> (bool, Vec<u64>) {
+    let (combined, each) = check_all(memory, parts, NOW_US);
     let left = each.iter().map(Decision::remaining).collect();
-    (together.verdict.is_allowed(), left)
+    (combined.verdict.is_allowed(), left)
 }
 
 /// Two stores get the same requests, and one of them never uses the fast path. Most requests use it once
@@ -246,7 +262,7 @@ fn fast_path_decides_like_the_slow_path() {
         "leaky-bucket capacity=20 leak=9/s mode=policing",
         "leaky-bucket capacity=20 leak=9/s mode=shaping",
     ];
-    let stores = [(); 2].map(|()| Memory::new(None));
+    let stores = [(); 2].map(|()| MemoryStore::new(None));
     let names = ["a", "b", "c", "d", "e", "f"];
     let scopes = [0, 1].map(|store| {
         let scope = |(name, text)| stores[store].scope(&named(name), limit(text)).unwrap();
@@ -261,23 +277,23 @@ fn fast_path_decides_like_the_slow_path() {
             scope: &scopes[store][random(6, 30 + nth) as usize],
             key: keys[nth as usize % 2].as_bytes(),
             demand: Demand {
-                ask: Ask {
+                request: UnitRequest {
                     max_wait_us: (random(20, 12) == 0).then_some(100_000),
-                    ..ask(1 + random(3, 40 + nth))
+                    ..request(1 + random(3, 40 + nth))
                 },
                 role: if random(8, 44 + nth) == 0 { Role::Shadow } else { Role::Enforced },
-                intent: if random(6, 50 + nth) == 0 { Intent::Look } else { Intent::Charge },
+                intent: if random(6, 50 + nth) == 0 { Intent::Peek } else { Intent::Charge },
             },
         };
         let count = 1 + random(4, 60) as u32;
         let [own, other] = [0, 1].map(|store| (0..count).map(|nth| part(store, nth)).collect());
         let (own, other): (Vec<JointPart<'_>>, Vec<JointPart<'_>>) = (own, other);
         let (mut answer, mut wanted) = (Vec::new(), Vec::new());
-        let decided = stores[0].together_if_known(&own, now_us, &mut answer);
+        let decided = stores[0].check_all_known(&own, now_us, &mut answer);
         short += usize::from(decided.is_some());
-        let decided = decided.unwrap_or_else(|| stores[0].together_any(&own, now_us, &mut answer));
+        let decided = decided.unwrap_or_else(|| stores[0].check_all_any(&own, now_us, &mut answer));
         refused += usize::from(!decided.verdict.is_allowed());
-        assert_eq!(decided, stores[1].together_any(&other, now_us, &mut wanted), "step {step}");
+        assert_eq!(decided, stores[1].check_all_any(&other, now_us, &mut wanted), "step {step}");
         // All but the fingerprints of the keys, which differ between stores.
         let outcome = |decision: &Decision| {
             let charge = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
@@ -292,19 +308,19 @@ fn fast_path_decides_like_the_slow_path() {
 
 #[test]
 fn peeks_add_no_keys() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let scope = memory.scope(&named("api"), window(10)).unwrap();
     assert_eq!(
-        outcome(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]),
+        outcome(&memory, &[peek(&scope, "a", 6), peek(&scope, "b", 6)]),
         (true, vec![10, 10])
     );
     assert_eq!(memory.usage().keys, 0);
     assert_eq!(
-        outcome(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]),
+        outcome(&memory, &[peek(&scope, "a", 6), charge(&scope, "b", 6)]),
         (true, vec![10, 4])
     );
     // Neither does a charge that a peek refuses.
-    let refused = [look(&scope, "b", 6), charge(&scope, "c", 1)];
+    let refused = [peek(&scope, "b", 6), charge(&scope, "c", 1)];
     assert_eq!(outcome(&memory, &refused), (false, vec![4, 10]));
     assert_eq!((memory.usage().keys, memory.usage().overflowed), (1, 0));
 }
@@ -313,18 +329,18 @@ fn peeks_add_no_keys() {
 #[test]
 fn peeks_read_the_overflow_state_separately() {
     for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
-        let memory = Memory::new(Some(0));
+        let memory = MemoryStore::new(Some(0));
         let scope = memory.scope(&named("api"), limit(text)).unwrap();
         let other =
             memory.scope(&named("api"), limit("token-bucket capacity=10 refill=1/h")).unwrap();
-        check(&memory, &scope, "a", NOW_US, ask(3));
-        let looks = [look(&scope, "b", 4), look(&scope, "c", 5), look(&other, "d", 6)];
-        assert_eq!(outcome(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
-        assert_eq!(memory.usage().overflowed, 1, "{text}: looks are not counted");
+        check(&memory, &scope, "a", NOW_US, request(3));
+        let peeks = [peek(&scope, "b", 4), peek(&scope, "c", 5), peek(&other, "d", 6)];
+        assert_eq!(outcome(&memory, &peeks), (true, vec![7, 7, 7]), "{text}");
+        assert_eq!(memory.usage().overflowed, 1, "{text}: peeks are not counted");
         // They are decided before the charge, which they are not part of.
-        let both = [charge(&scope, "e", 2), look(&scope, "b", 7), look(&other, "d", 7)];
+        let both = [charge(&scope, "e", 2), peek(&scope, "b", 7), peek(&other, "d", 7)];
         assert_eq!(outcome(&memory, &both), (true, vec![5, 7, 7]), "{text}");
-        let refused = [charge(&scope, "e", 2), look(&scope, "b", 6)];
+        let refused = [charge(&scope, "e", 2), peek(&scope, "b", 6)];
         assert_eq!(outcome(&memory, &refused), (false, vec![5, 5]), "{text}");
         assert_eq!(remaining(&memory, &scope, "a", NOW_US), 5, "{text}");
         assert_eq!(scope.family.overflow.lock().limit, scope.limit, "{text}");
@@ -333,16 +349,16 @@ fn peeks_read_the_overflow_state_separately() {
 
 #[test]
 fn peek_under_another_limit_does_not_carry_the_key_over() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
     let other = memory.scope(&named("api"), window(8)).unwrap();
-    check(&memory, &log, "a", NOW_US, ask(3));
-    let (empty, looks) = (memory.budget.used(), [look(&other, "a", 6), charge(&other, "b", 1)]);
-    assert_eq!(outcome(&memory, &looks), (false, vec![5, 8]));
+    check(&memory, &log, "a", NOW_US, request(3));
+    let (empty, peeks) = (memory.budget.used(), [peek(&other, "a", 6), charge(&other, "b", 1)]);
+    assert_eq!(outcome(&memory, &peeks), (false, vec![5, 8]));
     assert_eq!(memory.usage().keys, 1);
     assert_eq!(memory.budget.used(), empty);
-    let looks = [look(&other, "a", 5), charge(&other, "b", 1)];
-    assert_eq!(outcome(&memory, &looks), (true, vec![5, 7]));
+    let peeks = [peek(&other, "a", 5), charge(&other, "b", 1)];
+    assert_eq!(outcome(&memory, &peeks), (true, vec![5, 7]));
     assert_eq!(limit_of(&memory, &log, "a"), Some(log.limit));
     assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
 }
@@ -351,15 +367,15 @@ fn peek_under_another_limit_does_not_carry_the_key_over() {
 #[test]
 fn small_log_is_kept_in_its_slot_and_returns_there() {
     const HOUR_US: u64 = 3_600 * S;
-    let memory = Memory::new(None);
+    let memory = MemoryStore::new(None);
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
     for round in 1..4 {
         let start_us = NOW_US + round * 2 * HOUR_US;
         for (nth, elsewhere) in [0, 0, 0, 1].into_iter().enumerate() {
             let now_us = start_us + nth as u64;
-            let receipt = check(&memory, &log, "a", now_us, ask(1)).receipt.unwrap();
+            let receipt = check(&memory, &log, "a", now_us, request(1)).receipt.unwrap();
             assert_eq!(refund(&memory, &log, "a", now_us, receipt), 1);
-            check(&memory, &log, "a", now_us, ask(1));
+            check(&memory, &log, "a", now_us, request(1));
             assert_eq!(logs(&memory), elsewhere, "after {nth}");
             let listed = memory.entries(&log, b"a", now_us);
             let times_us: Vec<u64> = listed.iter().map(|entry| entry.at_us).collect();
@@ -373,24 +389,24 @@ fn small_log_is_kept_in_its_slot_and_returns_there() {
 /// It is reused when the key is busy again, and given to other keys when there is no other memory.
 #[test]
 fn memory_of_a_log_that_returned_to_its_slot_is_reused() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     let spare = || memory.shards.iter().map(|shard| shard.0.lock().spare_bytes()).sum::<usize>();
     let mut now_us = NOW_US;
     let mut used = Vec::new();
     for _ in 0..3 {
-        (0..20).for_each(|nth| _ = check(&memory, &log, "a", now_us + nth, ask(1)));
+        (0..20).for_each(|nth| _ = check(&memory, &log, "a", now_us + nth, request(1)));
         assert_eq!((logs(&memory), spare()), (1, 0));
         used.push(memory.budget.used());
         now_us += 3_600 * S + 20;
-        check(&memory, &log, "a", now_us, ask(1));
+        check(&memory, &log, "a", now_us, request(1));
         assert_eq!((logs(&memory), spare() > 0), (0, true));
         assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
     }
     assert_eq!(used, [used[0]; 3]);
     let window = memory.scope(&named("window"), window(10)).unwrap();
     for key in 0..40_000 {
-        check(&memory, &window, &key.to_string(), now_us, ask(1));
+        check(&memory, &window, &key.to_string(), now_us, request(1));
     }
     assert!(memory.usage().overflowed > 0 && spare() == 0, "{} bytes spare", spare());
     assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
@@ -399,12 +415,12 @@ fn memory_of_a_log_that_returned_to_its_slot_is_reused() {
 /// Without memory, the two newest entries are merged before the decision is made, and no others.
 #[test]
 fn log_decisions_stay_correct_when_entries_are_merged_at_the_ceiling() {
-    let memory = Memory::new(Some(200_000));
+    let memory = MemoryStore::new(Some(200_000));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
-    (1..=4).for_each(|nth| _ = check(&memory, &log, "a", NOW_US + nth * S, ask(1)));
+    (1..=4).for_each(|nth| _ = check(&memory, &log, "a", NOW_US + nth * S, request(1)));
     let window = memory.scope(&named("window"), window(10)).unwrap();
     for key in 0.. {
-        check(&memory, &window, &key.to_string(), NOW_US + 4 * S, ask(1));
+        check(&memory, &window, &key.to_string(), NOW_US + 4 * S, request(1));
         if memory.usage().overflowed > 0 {
             break;
         }
@@ -412,8 +428,11 @@ fn log_decisions_stay_correct_when_entries_are_merged_at_the_ceiling() {
     while memory.budget.take(64) {}
     for nth in 5..=12 {
         let now_us = NOW_US + nth * S;
-        let outcome = check(&memory, &log, "a", now_us, ask(1)).decision;
-        assert_eq!(memory.peek(&log, b"a", now_us, ask(1)).first_back_us, outcome.first_back_us);
+        let outcome = check(&memory, &log, "a", now_us, request(1)).decision;
+        assert_eq!(
+            memory.peek(&log, b"a", now_us, request(1)).first_back_us,
+            outcome.first_back_us
+        );
         assert_eq!(outcome.first_back_us, NOW_US + S + 3_600 * S - now_us, "after {nth}");
     }
     assert_eq!(memory.entries(&log, b"a", NOW_US + 12 * S).len(), 4);
@@ -422,19 +441,19 @@ fn log_decisions_stay_correct_when_entries_are_merged_at_the_ceiling() {
 /// A charge makes room for its entry first, or merges the two newest.
 #[test]
 fn peek_at_a_log_takes_no_memory_and_merges_no_entries() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     for nth in 1..=40 {
-        check(&memory, &log, "a", NOW_US + nth, ask(1));
+        check(&memory, &log, "a", NOW_US + nth, request(1));
         let used = memory.budget.used();
-        assert_eq!(outcome(&memory, &[look(&log, "a", 1)]), (true, vec![99 - nth]));
+        assert_eq!(outcome(&memory, &[peek(&log, "a", 1)]), (true, vec![99 - nth]));
         assert_eq!(memory.budget.used(), used, "after {nth}");
     }
     assert_eq!(memory.entries(&log, b"a", NOW_US + 40).len(), 40);
 }
 
 /// Returns the limit that a key's state is under.
-fn limit_of(memory: &Memory, scope: &Scope, key: &str) -> Option<Limit> {
+fn limit_of(memory: &MemoryStore, scope: &MemoryScope, key: &str) -> Option<Limit> {
     let place = memory.place(scope, key.as_bytes());
     let found = memory.shard(place).lock().find_any(place, scope, &memory.scopes)?;
     Some(found.1.unwrap_or(scope.limit))
@@ -448,14 +467,14 @@ const MORE_THAN_MAX_SCOPES: u64 = 40_000;
 
 #[test]
 fn limits_of_one_name_can_be_replaced_for_ever() {
-    let memory = Memory::new(Some(8 << 20));
+    let memory = MemoryStore::new(Some(8 << 20));
     let held = memory.scope(&named("api"), window(2_000_000)).unwrap();
     for nth in 1..=MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named("api"), window(1_000_000 + nth)).unwrap();
         // One key that all limits share, and one key of each limit's own.
-        let decision = check(&memory, &scope, "all", NOW_US, ask(1)).decision;
+        let decision = check(&memory, &scope, "all", NOW_US, request(1)).decision;
         assert_eq!(decision.remaining, 1_000_000, "{nth}");
-        check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
+        check(&memory, &scope, &nth.to_string(), NOW_US, request(nth));
     }
     assert_eq!(remaining(&memory, &held, "all", NOW_US), 2_000_000 - MORE_THAN_MAX_SCOPES);
     for nth in 1..=MORE_THAN_MAX_SCOPES {
@@ -466,10 +485,10 @@ fn limits_of_one_name_can_be_replaced_for_ever() {
 /// Also if no caller holds any limit: the largest is kept for what was spent.
 #[test]
 fn charges_stay_spent_when_all_limits_of_a_name_are_dropped() {
-    let memory = Memory::new(Some(8 << 20));
+    let memory = MemoryStore::new(Some(8 << 20));
     for nth in 1..=MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named("api"), window(1_000_000 - nth)).unwrap();
-        check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
+        check(&memory, &scope, &nth.to_string(), NOW_US, request(nth));
     }
     let scope = memory.scope(&named("api"), window(2_000_000)).unwrap();
     for nth in 1..=MORE_THAN_MAX_SCOPES {
@@ -479,14 +498,14 @@ fn charges_stay_spent_when_all_limits_of_a_name_are_dropped() {
 
 #[test]
 fn names_can_be_replaced_for_ever_when_nothing_is_spent_under_them() {
-    let memory = Memory::new(Some(8 << 20));
+    let memory = MemoryStore::new(Some(8 << 20));
     let held: Vec<_> = (0..100)
         .map(|nth| memory.scope(&named(&format!("held {nth}")), window(10)).unwrap())
         .collect();
     let mut now_us = NOW_US;
     for nth in 0..MORE_THAN_MAX_SCOPES {
         let scope = memory.scope(&named(&nth.to_string()), limit("fixed-window limit=9 window=1s"));
-        assert!(check(&memory, &scope.unwrap(), "a", now_us, ask(9)).decision.is_allowed());
+        assert!(check(&memory, &scope.unwrap(), "a", now_us, request(9)).decision.is_allowed());
         // Keys from more than 11 s ago are dead.
         now_us += S / 1_000;
         let held = &held[nth as usize % held.len()];
@@ -501,11 +520,11 @@ fn names_can_be_replaced_for_ever_when_nothing_is_spent_under_them() {
 #[test]
 fn name_is_kept_until_nothing_is_spent_under_it() {
     const ALL: u32 = identity::MAX_SCOPE + 1;
-    let memory = Memory::new(Some(8 << 20));
+    let memory = MemoryStore::new(Some(8 << 20));
     let count = ALL as usize;
     for nth in 0..ALL {
         let scope = memory.scope(&named(&nth.to_string()), window(9)).unwrap();
-        check(&memory, &scope, "a", NOW_US, ask(4));
+        check(&memory, &scope, "a", NOW_US, request(4));
     }
     let one_more = |now_us| memory.scope_as_of(&named("one more"), window(9), || now_us);
     assert_eq!(one_more(NOW_US + S).unwrap_err(), Error::TooManyLimits { count });
@@ -526,11 +545,11 @@ fn name_is_kept_until_nothing_is_spent_under_it() {
 
 #[test]
 fn keys_of_a_dropped_limit_move_to_the_smallest_limit_with_room() {
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let scope = |size| memory.scope(&named("api"), window(size)).unwrap();
     let held = [10, 100, 1_000].map(scope);
     for (key, size) in [("tiny", 5), ("small", 10), ("middling", 50), ("huge", 5_000)] {
-        check(&memory, &scope(size), key, NOW_US, ask(4));
+        check(&memory, &scope(size), key, NOW_US, request(4));
     }
     memory.reclaim(NOW_US);
     for (key, size) in [("tiny", 10), ("small", 10), ("middling", 100), ("huge", 1_000)] {
@@ -542,10 +561,10 @@ fn keys_of_a_dropped_limit_move_to_the_smallest_limit_with_room() {
 
 #[test]
 fn name_is_kept_while_its_overflow_state_counts() {
-    let memory = Memory::new(Some(0));
+    let memory = MemoryStore::new(Some(0));
     let text = "sliding-window-log limit=10 window=1h";
     for _ in 0..3 {
-        check(&memory, &memory.scope(&named("api"), limit(text)).unwrap(), "a", NOW_US, ask(2));
+        check(&memory, &memory.scope(&named("api"), limit(text)).unwrap(), "a", NOW_US, request(2));
         memory.reclaim(NOW_US + S);
     }
     let scope = memory.scope(&named("api"), limit(text)).unwrap();
@@ -567,10 +586,16 @@ fn key_of_a_dropped_limit_is_carried_over_at_its_own_time() {
         ("token-bucket capacity=10 refill=1/1000h", log),
         (log, "fixed-window limit=10 window=1h"),
     ] {
-        let memory = Memory::new(Some(1 << 20));
+        let memory = MemoryStore::new(Some(1 << 20));
         let held = memory.scope(&named("api"), limit(new)).unwrap();
         for _ in 0..2 {
-            check(&memory, &memory.scope(&named("api"), limit(old)).unwrap(), "a", NOW_US, ask(2));
+            check(
+                &memory,
+                &memory.scope(&named("api"), limit(old)).unwrap(),
+                "a",
+                NOW_US,
+                request(2),
+            );
         }
         memory.reclaim(NOW_US - 1_800 * S);
         assert_eq!(limit_of(&memory, &held, "a"), Some(held.limit), "{old}");
@@ -582,10 +607,10 @@ fn key_of_a_dropped_limit_is_carried_over_at_its_own_time() {
 /// The time of a replayed trace may go back to when the keys had something spent.
 #[test]
 fn store_that_keeps_every_key_removes_none_when_a_limit_is_dropped() {
-    let memory = Memory::new(None);
+    let memory = MemoryStore::new(None);
     let held = memory.scope(&named("api"), window(10)).unwrap();
-    check(&memory, &memory.scope(&named("api"), window(9)).unwrap(), "a", NOW_US, ask(4));
-    check(&memory, &memory.scope(&named("other"), window(9)).unwrap(), "a", NOW_US, ask(4));
+    check(&memory, &memory.scope(&named("api"), window(9)).unwrap(), "a", NOW_US, request(4));
+    check(&memory, &memory.scope(&named("other"), window(9)).unwrap(), "a", NOW_US, request(4));
     memory.reclaim(NOW_US + 100_000 * S);
     assert_eq!(memory.usage().keys, 2);
     assert_eq!(remaining(&memory, &held, "a", NOW_US), 6);
@@ -595,10 +620,10 @@ fn store_that_keeps_every_key_removes_none_when_a_limit_is_dropped() {
 
 #[test]
 fn log_is_charged_the_cost_and_nothing_for_a_refusal() {
-    let memory = Memory::new(None);
+    let memory = MemoryStore::new(None);
     let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1m")).unwrap();
     for (cost, left) in [(1, 9), (1, 8), (3, 5), (6, 5), (6, 5), (1, 4), (4, 0), (1, 0)] {
-        check(&memory, &log, "a", NOW_US, ask(cost));
+        check(&memory, &log, "a", NOW_US, request(cost));
         assert_eq!(remaining(&memory, &log, "a", NOW_US), left, "after {cost}");
     }
 }
@@ -607,7 +632,7 @@ fn log_is_charged_the_cost_and_nothing_for_a_refusal() {
 #[test]
 fn reclaim_loses_no_charge_when_threads_check_at_the_same_time() {
     const TURNS: u64 = 12_000;
-    let memory = Memory::new(Some(1 << 20));
+    let memory = MemoryStore::new(Some(1 << 20));
     let held = memory.scope(&named("api"), window(1_000_000)).unwrap();
     let keys = ["a", "b", "c", "a key that is longer than most"];
     let spend = &|thread: u64| {
@@ -617,7 +642,7 @@ fn reclaim_loses_no_charge_when_threads_check_at_the_same_time() {
             let other =
                 || memory.scope(&named("api"), window(1_000_001 + thread * TURNS + turn)).unwrap();
             let scope = if thread.is_multiple_of(2) { Arc::clone(&held) } else { other() };
-            assert!(check(&memory, &scope, key, NOW_US, ask(1)).decision.is_allowed());
+            assert!(check(&memory, &scope, key, NOW_US, request(1)).decision.is_allowed());
             if turn % 4_000 == 3_999 {
                 let _making = memory.making.lock();
                 memory.reclaim(NOW_US);

@@ -1,8 +1,8 @@
-//! The parts of the store that a shard needs.
+//! The parts of the store that a shard reads.
 
 use parking_lot::RwLock;
 
-use super::budget::Budget;
+use super::budget::StoreBudget;
 use super::identity::KeyHasher;
 use super::scopes::Scopes;
 
@@ -11,6 +11,6 @@ use super::scopes::Scopes;
 pub(super) struct StoreView<'a> {
     pub(super) identify: &'a KeyHasher,
     pub(super) scopes: &'a RwLock<Scopes>,
-    pub(super) budget: &'a Budget,
+    pub(super) budget: &'a StoreBudget,
     pub(super) now_us: u64,
 }

@@ -24,7 +24,7 @@ fn builder(url: &str) -> Redis {
 
 #[test]
 fn what_memory_signed_ends_with_its_process_whoever_knows_the_secret() {
-    let owned = [("it".to_owned(), b"a".to_vec(), 1, Place::Entry { at_us: 1 }, 1)];
+    let owned = [("it".to_owned(), b"a".to_vec(), 1, ChargePlace::Entry { at_us: 1 }, 1)];
     let text = Receipts::in_memory(1 << 20).sign(parts(&owned)).unwrap();
     assert!(Receipts::in_memory(1 << 20).read(&text).is_none());
 }

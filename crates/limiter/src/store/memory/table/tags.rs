@@ -37,18 +37,18 @@ impl Tags {
 
     /// Returns how many displaced slots passed this bucket; 255 means 255 or more.
     #[inline]
-    pub(super) fn gone_further(self) -> u8 {
+    pub(super) fn passed_by(self) -> u8 {
         self.0[BUCKET_SLOTS]
     }
 
-    pub(super) fn one_more_gone_further(&mut self) {
-        self.0[BUCKET_SLOTS] = self.gone_further().saturating_add(1);
+    pub(super) fn count_passing(&mut self) {
+        self.0[BUCKET_SLOTS] = self.passed_by().saturating_add(1);
     }
 
     /// A count of 255 is not decreased until the table grows, because the true number is unknown.
-    pub(super) fn one_fewer_gone_further(&mut self) {
-        if self.gone_further() < u8::MAX {
-            self.0[BUCKET_SLOTS] = self.gone_further().saturating_sub(1);
+    pub(super) fn uncount_passing(&mut self) {
+        if self.passed_by() < u8::MAX {
+            self.0[BUCKET_SLOTS] = self.passed_by().saturating_sub(1);
         }
     }
 

@@ -1,17 +1,18 @@
-//! Several limits decided together: all are charged, or none (P7).
+//! One request on several limits: all limits are charged, or none (P7).
 
-use crate::decision::{Ask, Checked, Decision, Receipt, Verdict};
+use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest, Verdict};
 use crate::limit::{Limit, State};
 
-/// One limit's part in a check of several.
+/// One limit in a check of several limits: the limit, the state of its key, the request, and after the check the
+/// result.
 #[derive(Debug)]
-pub struct Charge<'a> {
+pub struct LimitCheck<'a> {
     limit: &'a Limit,
     state: &'a mut State,
-    ask: Ask,
+    request: UnitRequest,
     role: Role,
     intent: Intent,
-    checked: Option<Checked>,
+    result: Option<CheckResult>,
 }
 
 /// Whether a limit can refuse.
@@ -19,8 +20,8 @@ pub struct Charge<'a> {
 pub enum Role {
     /// The limit can refuse.
     Enforced,
-    /// The limit cannot refuse: it only reports what it would have done. It is charged only if the
-    /// request fits it and the enforced limits admit it.
+    /// The limit cannot refuse: it only reports what it would have done. It is charged only if the limit itself
+    /// and all enforced limits admit the request.
     Shadow,
 }
 
@@ -31,86 +32,94 @@ pub enum Intent {
     Charge,
     /// The limit is only read, and its state does not change. It refuses the same requests as if it were
     /// charged.
-    Look,
+    Peek,
 }
 
-impl<'a> Charge<'a> {
-    /// A limit that can refuse.
-    pub fn enforced(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
+impl<'a> LimitCheck<'a> {
+    /// Returns the check of a limit that can refuse.
+    pub fn enforced(
+        limit: &'a Limit,
+        state: &'a mut State,
+        request: impl Into<UnitRequest>,
+    ) -> LimitCheck<'a> {
         let (role, intent) = (Role::Enforced, Intent::Charge);
-        Charge { limit, state, ask: ask.into(), role, intent, checked: None }
+        LimitCheck { limit, state, request: request.into(), role, intent, result: None }
     }
 
-    /// A limit that only reports what it would have done.
-    pub fn shadow(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
-        Charge { role: Role::Shadow, ..Charge::enforced(limit, state, ask) }
+    /// Returns the check of a limit that only reports what it would have done.
+    pub fn shadow(
+        limit: &'a Limit,
+        state: &'a mut State,
+        request: impl Into<UnitRequest>,
+    ) -> LimitCheck<'a> {
+        LimitCheck { role: Role::Shadow, ..LimitCheck::enforced(limit, state, request) }
     }
 
     /// Sets the role and the intent.
     #[must_use]
-    pub fn with(self, role: Role, intent: Intent) -> Charge<'a> {
-        Charge { role, intent, ..self }
+    pub fn with(self, role: Role, intent: Intent) -> LimitCheck<'a> {
+        LimitCheck { role, intent, ..self }
     }
 
-    /// Whether it can refuse.
+    /// Returns whether the limit can refuse.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// This limit's own answer, after the check. If this limit admits a request and another refuses it, the
-    /// answer is allowed, but nothing was charged.
-    pub fn decision(&self) -> Option<&Decision> {
-        self.checked.as_ref().map(|checked| &checked.decision)
+    /// Returns this limit's own decision; `None` before the check. If this limit admits the request and another
+    /// refuses it, the decision is "allowed", but nothing was charged.
+    pub fn decision(&self) -> Option<&LimitDecision> {
+        self.result.as_ref().map(|result| &result.decision)
     }
 
     /// Takes the receipt of this limit's charge; `None` if nothing was charged, or if it was taken before.
-    pub fn take_receipt(&mut self) -> Option<Receipt> {
-        self.checked.as_mut()?.receipt.take()
+    pub fn take_receipt(&mut self) -> Option<ChargeReceipt> {
+        self.result.as_mut()?.receipt.take()
     }
 
-    fn peek(&mut self, now_us: u64) -> Decision {
+    fn peek(&mut self, now_us: u64) -> LimitDecision {
         if self.intent == Intent::Charge {
             // First, so that also a refusal restarts the time of every key on a new clock.
             self.limit.settle(self.state, now_us);
         }
-        let decision = self.limit.peek(self.state, now_us, self.ask);
-        self.checked = Some(Checked { decision, receipt: None });
+        let decision = self.limit.peek(self.state, now_us, self.request);
+        self.result = Some(CheckResult { decision, receipt: None });
         decision
     }
 
-    fn check(&mut self, now_us: u64) -> Decision {
-        let checked = self.limit.check(self.state, now_us, self.ask);
-        self.checked.insert(checked).decision
+    fn charge(&mut self, now_us: u64) -> LimitDecision {
+        let result = self.limit.check(self.state, now_us, self.request);
+        self.result.insert(result).decision
     }
 
-    fn part(&self, now_us: u64) -> Option<Part> {
+    fn part(&self, now_us: u64) -> Option<DecisionPart> {
         let decision = *self.decision()?;
-        let requests_remaining = match self.ask.max_wait_us {
-            Some(_) => self.limit.fits(self.state, now_us, self.ask),
-            None => decision.remaining / self.ask.cost.units(),
+        let requests_remaining = match self.request.max_wait_us {
+            Some(_) => self.limit.fits(self.state, now_us, self.request),
+            None => decision.remaining / self.request.cost.units(),
         };
-        Some(Part { role: self.role, decision, requests_remaining })
+        Some(DecisionPart { role: self.role, decision, requests_remaining })
     }
 }
 
-/// One limit's answer within the answer of several.
+/// The decision of one limit within a [`CombinedDecision`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Whether it can refuse.
+pub struct DecisionPart {
+    /// Whether the limit can refuse.
     pub role: Role,
-    /// Its own answer.
-    pub decision: Decision,
+    /// The limit's own decision.
+    pub decision: LimitDecision,
     /// The number of further such requests that fit this limit.
     pub requests_remaining: u64,
 }
 
-/// The answer of several limits together.
+/// The decision of several limits on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Together {
+pub struct CombinedDecision {
     /// Allowed if every enforced limit admits the request, with the longest of their delays; otherwise
     /// denied, with the longest of their waits.
     pub verdict: Verdict,
-    /// When denied, the index of the charge with the longest wait; the first of several with the same wait.
+    /// When denied, the index of the limit with the longest wait; the first of several with the same wait.
     pub refused_by: Option<usize>,
     /// The tightest enforced limit; `None` without an enforced limit.
     pub tightest: Option<TightestLimit>,
@@ -138,8 +147,8 @@ pub struct TightestLimit {
 }
 
 impl TightestLimit {
-    fn of(Part { decision, requests_remaining, .. }: &Part) -> TightestLimit {
-        let Decision { limit, remaining, reset_after_us, .. } = *decision;
+    fn of(DecisionPart { decision, requests_remaining, .. }: &DecisionPart) -> TightestLimit {
+        let LimitDecision { limit, remaining, reset_after_us, .. } = *decision;
         TightestLimit { limit, remaining, requests_remaining: *requests_remaining, reset_after_us }
     }
 
@@ -158,11 +167,11 @@ impl TightestLimit {
     }
 }
 
-/// Decides one request on several limits, and charges all of them or none. Limits with [`Intent::Look`] are never
+/// Decides one request on several limits, and charges all of them or none. Limits with [`Intent::Peek`] are never
 /// charged.
 ///
 /// ```
-/// use tollgate_core::{Charge, Cost, Limit, check_all};
+/// use tollgate_core::{Cost, Limit, LimitCheck, check_all};
 ///
 /// let per_user: Limit = "token-bucket capacity=10 refill=1/s".parse()?;
 /// let everyone: Limit = "fixed-window limit=3 window=1s".parse()?;
@@ -170,8 +179,8 @@ impl TightestLimit {
 /// let mut check = |cost: u64| {
 ///     let cost = Cost::new(cost).unwrap();
 ///     check_all(&mut [
-///         Charge::enforced(&per_user, &mut user, cost),
-///         Charge::enforced(&everyone, &mut all, cost),
+///         LimitCheck::enforced(&per_user, &mut user, cost),
+///         LimitCheck::enforced(&everyone, &mut all, cost),
 ///     ], 0)
 /// };
 /// let tightest = check(2).tightest.unwrap();
@@ -182,34 +191,34 @@ impl TightestLimit {
 /// # assert_eq!(per_user.peek(&user, 0, Cost::ONE.into()).remaining, 7);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-pub fn check_all(charges: &mut [Charge<'_>], now_us: u64) -> Together {
+pub fn check_all(checks: &mut [LimitCheck<'_>], now_us: u64) -> CombinedDecision {
     let mut is_refused = false;
-    for charge in &mut *charges {
-        let is_allowed = charge.peek(now_us).is_allowed();
-        is_refused |= charge.role == Role::Enforced && !is_allowed;
+    for check in &mut *checks {
+        let is_allowed = check.peek(now_us).is_allowed();
+        is_refused |= check.role == Role::Enforced && !is_allowed;
     }
     if !is_refused {
-        charge_what_fits(charges, now_us);
+        charge_admitted(checks, now_us);
     }
-    Together::of(charges.iter().filter_map(|charge| charge.part(now_us)))
+    CombinedDecision::of(checks.iter().filter_map(|check| check.part(now_us)))
 }
 
-/// Charges every limit that the request fits. Deciding is pure, so what fitted in the first pass, at the same time
-/// and state, still fits.
-fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
-    for charge in charges {
-        let is_allowed = charge.decision().is_some_and(Decision::is_allowed);
-        if is_allowed && charge.intent == Intent::Charge {
-            charge.check(now_us);
+/// Charges every limit that admitted the request in the first pass. Deciding is pure, so at the same time and state
+/// each of these limits admits the request again.
+fn charge_admitted(checks: &mut [LimitCheck<'_>], now_us: u64) {
+    for check in checks {
+        let is_allowed = check.decision().is_some_and(LimitDecision::is_allowed);
+        if is_allowed && check.intent == Intent::Charge {
+            check.charge(now_us);
         }
     }
 }
 
-impl Together {
-    /// Combines the answers of the limits into one.
+impl CombinedDecision {
+    /// Combines the decisions of the limits into one.
     #[inline]
-    pub fn of(parts: impl IntoIterator<Item = Part>) -> Together {
-        let mut together = Together {
+    pub fn of(parts: impl IntoIterator<Item = DecisionPart>) -> CombinedDecision {
+        let mut combined = CombinedDecision {
             verdict: Verdict::Allowed { delay_us: 0 },
             refused_by: None,
             tightest: None,
@@ -217,14 +226,14 @@ impl Together {
         };
         for (index, part) in parts.into_iter().enumerate() {
             if part.role == Role::Enforced {
-                together.add(index, &part);
+                combined.add(index, &part);
             }
         }
-        together
+        combined
     }
 
     #[inline]
-    fn add(&mut self, index: usize, part: &Part) {
+    fn add(&mut self, index: usize, part: &DecisionPart) {
         let decision = &part.decision;
         self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);
         let (was_refused, own) = (self.refused_by.is_some(), TightestLimit::of(part));

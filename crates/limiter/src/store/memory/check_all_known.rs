@@ -1,45 +1,47 @@
 //! The fast path of a check of several limits: every key has a state of its own, as in most checks.
 //!
 //! It visits each slot twice, once to see whether any limit refuses and once to charge, and takes no memory
-//! from the heap unless there are many limits. [`Memory::together`] tries this path first, and handles all
+//! from the heap unless there are many limits. [`MemoryStore::check_all`] tries this path first, and handles all
 //! other cases.
 
-use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
+use tollgate_core::{self as core, CombinedDecision, Intent, Limit, Role, UnitRequest};
 
-use super::budget::Budget;
-use super::lock::Locked;
+use super::budget::StoreBudget;
+use super::lock::LockGuard;
 use super::part::{JointPart, ShortVec};
 use super::shard::Shard;
 use super::table::SlotPosition;
-use super::{KeyLocation, Memory, SlotAlgorithm};
-use crate::decision::{Decision, Source};
+use super::{KeyLocation, MemoryStore, SlotAlgorithm};
+use crate::decision::{Decision, DecisionSource};
 use crate::receipt::Fingerprint;
 
 /// The most parts that are compared with one another.
-const MOST: usize = 16;
+const MAX_PARTS: usize = 16;
 
-impl Memory {
-    /// Does the same as [`together`](Self::together), if the fast path can; otherwise `None`, and nothing has
+impl MemoryStore {
+    /// Does the same as [`check_all`](Self::check_all), if the fast path can; otherwise `None`, and nothing has
     /// changed.
-    pub(super) fn together_if_known(
+    pub(super) fn check_all_known(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
-    ) -> Option<Together> {
+    ) -> Option<CombinedDecision> {
         debug_assert!(each.is_empty(), "answers of another check");
-        if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
+        if parts.len() > MAX_PARTS
+            || parts.iter().any(|part| part.demand.request.max_wait_us.is_some())
+        {
             return None;
         }
-        // Pushed one by one to where they stay: `collect` would move them.
+        // Pushed one by one to their final place in memory: `collect` would move them.
         let (mut places, mut shards) = (ShortVec::new(), ShortVec::new());
-        if !self.places_apart(parts, &mut places, &mut shards) {
+        if !self.locate_distinct(parts, &mut places, &mut shards) {
             return None;
         }
         // Each shard once and in order, so that no two callers can wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locks: ShortVec<Locked<'_, Shard>> = ShortVec::new();
+        let mut locks: ShortVec<LockGuard<'_, Shard>> = ShortVec::new();
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }
@@ -51,13 +53,13 @@ impl Memory {
         }
         let mut is_refused = false;
         for (part, &(lock, at)) in parts.iter().zip(&known) {
-            let peeked = locks[lock].peek_known(at, &part.scope.limit, now_us, part.ask());
+            let peeked = locks[lock].peek_known(at, &part.scope.limit, now_us, part.request());
             let Some(decision) = peeked else {
                 each.clear();
                 return None;
             };
             is_refused |= part.demand.role == Role::Enforced && !decision.is_allowed();
-            each.push(Decision::uncharged(decision, Source::Store));
+            each.push(Decision::uncharged(decision, DecisionSource::Store));
         }
         if !is_refused {
             let found = parts.iter().zip(&places).zip(&known);
@@ -66,17 +68,17 @@ impl Memory {
                     let limit = &part.scope.limit;
                     let (shard, fingerprint) = (&mut locks[lock], place.fingerprint());
                     *decision =
-                        shard.charge(at, fingerprint, limit, &self.budget, now_us, part.ask());
+                        shard.charge(at, fingerprint, limit, &self.budget, now_us, part.request());
                 }
             }
         }
-        Some(Together::of(parts.iter().zip(&*each).map(outcome)))
+        Some(CombinedDecision::of(parts.iter().zip(&*each).map(decision_part)))
     }
 
     /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
     /// key.
     #[inline]
-    fn places_apart(
+    fn locate_distinct(
         &self,
         parts: &[JointPart<'_>],
         places: &mut ShortVec<KeyLocation>,
@@ -98,14 +100,14 @@ impl Memory {
     }
 }
 
-fn outcome((part, decision): (&JointPart<'_>, &Decision)) -> core::Part {
-    let requests_remaining = decision.remaining() / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: *decision.decided(), requests_remaining }
+fn decision_part((part, decision): (&JointPart<'_>, &Decision)) -> core::DecisionPart {
+    let requests_remaining = decision.remaining() / part.request().cost.units();
+    core::DecisionPart { role: part.demand.role, decision: *decision.decided(), requests_remaining }
 }
 
 impl JointPart<'_> {
-    fn ask(&self) -> Ask {
-        self.demand.ask
+    fn request(&self) -> UnitRequest {
+        self.demand.request
     }
 }
 
@@ -117,11 +119,11 @@ impl Shard {
         at: SlotPosition,
         limit: &Limit,
         now_us: u64,
-        ask: Ask,
-    ) -> Option<core::Decision> {
+        request: UnitRequest,
+    ) -> Option<core::LimitDecision> {
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
-        is_later.then(|| slot.peek(limit, logs, now_us, ask))
+        is_later.then(|| slot.peek(limit, logs, now_us, request))
     }
 
     /// Charges a request that a peek has allowed.
@@ -131,25 +133,25 @@ impl Shard {
         at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &Limit,
-        budget: &Budget,
+        budget: &StoreBudget,
         now_us: u64,
-        ask: Ask,
+        request: UnitRequest,
     ) -> Decision {
         match limit {
             Limit::FixedWindow(limit) => {
-                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
             Limit::SlidingWindowLog(limit) => {
-                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
             Limit::SlidingWindowCounter(limit) => {
-                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
             Limit::TokenBucket(limit) => {
-                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
             Limit::LeakyBucket(limit) => {
-                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
         }
     }
@@ -160,13 +162,13 @@ impl Shard {
         at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &A,
-        budget: &Budget,
+        budget: &StoreBudget,
         now_us: u64,
-        ask: Ask,
+        request: UnitRequest,
     ) -> Decision {
-        // Made where it is charged: copying a decision would wait until its words are written.
+        // The decision is made inside this closure: copying a decision would wait until its words are written.
         let check = |state: &mut A::State| {
-            Decision::of_key(limit.check_within(budget, state, now_us, ask), fingerprint)
+            Decision::of_key(limit.check_within(budget, state, now_us, request), fingerprint)
         };
         self.change(at, budget, check)
     }

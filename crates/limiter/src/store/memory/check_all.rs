@@ -1,0 +1,355 @@
+//! A check of several limits: every lock is charge while all of them are decided.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use tollgate_core::{
+    Algorithm, CheckResult, CombinedDecision, Intent, Limit, LimitCheck, Role, State, check_all,
+};
+
+use super::budget::StoreBudget;
+use super::lock::LockGuard;
+use super::logs;
+use super::part::JointPart;
+use super::scopes::{MemoryScope, Overflow};
+use super::shard::{CarriedSlot, Shard};
+use super::view::StoreView;
+use super::{KeyLocation, MemoryStore};
+use crate::decision::Decision;
+use crate::joint::Demand;
+
+/// Where the state of a charge is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateStorage {
+    Slot,
+    /// In the overflow state of the name, which all keys share that found no room.
+    Overflow,
+    /// Nowhere: the state is under another limit, and a peek discards the copy that it carries over.
+    Copy,
+}
+
+/// One charge, and its state while it is decided.
+struct JointCharge<'a> {
+    part: JointPart<'a>,
+    /// The limit that decides: the scope's, or the one that the state is still under.
+    limit: Limit,
+    place: KeyLocation,
+    storage: StateStorage,
+    state: State,
+}
+
+/// The locks of a check, in the order in which every caller takes them: shards, then overflow states.
+struct CheckLocks<'m> {
+    shards: Vec<(usize, LockGuard<'m, Shard>)>,
+    /// By the number of the family.
+    overflows: Vec<(u64, MutexGuard<'m, Overflow>)>,
+}
+
+impl MemoryStore {
+    /// Decides all parts as one request, and pushes each part's own decision to `each`, in their order. Parts that
+    /// share a state are merged into one charge, under the limit of the part that takes precedence
+    /// ([`Demand::outranks`]). The first part that is not a peek gets the receipt.
+    pub(crate) fn check_all(
+        &self,
+        parts: &[JointPart<'_>],
+        now_us: u64,
+        each: &mut Vec<Decision>,
+    ) -> CombinedDecision {
+        let known = self.check_all_known(parts, now_us, each);
+        known.unwrap_or_else(|| self.check_all_any(parts, now_us, each))
+    }
+
+    #[cold]
+    pub(super) fn check_all_any(
+        &self,
+        parts: &[JointPart<'_>],
+        now_us: u64,
+        each: &mut Vec<Decision>,
+    ) -> CombinedDecision {
+        let view = self.view(now_us);
+        let charges =
+            parts.iter().map(|part| JointCharge::new(*part, self.place(part.scope, part.key)));
+        let (mut charges, by_key) = merge(charges, JointCharge::has_key_of);
+        let mut locks = CheckLocks { shards: self.lock_shards(&charges), overflows: Vec::new() };
+        charges.iter_mut().for_each(|charge| charge.carry_over(locks.shard(charge.place), &view));
+        self.choose_storage(&mut charges, &mut locks, &view);
+        let (mut charges, by_storage) = merge(charges, JointCharge::overflows_with);
+        locks.lock_overflows(&charges);
+        locks.take_all(&mut charges, &view);
+        let (mut combined, mut results) = decide(&mut charges, now_us, &self.budget);
+        let charge_of: Vec<usize> = by_key.iter().map(|&key| by_storage[key]).collect();
+        let first_of = |charge| charge_of.iter().position(|&of| of == charge);
+        combined.refused_by = combined.refused_by.and_then(first_of);
+        let answer = |(&charge, part): (&usize, &JointPart<'_>)| {
+            let CheckResult { decision, receipt } = results.get_mut(charge)?;
+            let receipt = if part.is_peek() { None } else { receipt.take() };
+            let checked = CheckResult { decision: *decision, receipt };
+            Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
+        };
+        each.extend(charge_of.iter().zip(parts).filter_map(answer));
+        charges.into_iter().for_each(|charge| locks.put(charge, &self.budget));
+        combined
+    }
+
+    /// Locks every shard once, in order, so that no two callers can wait for each other.
+    fn lock_shards(&self, charges: &[JointCharge<'_>]) -> Vec<(usize, LockGuard<'_, Shard>)> {
+        let mut shards: Vec<usize> = charges.iter().map(|charge| charge.place.shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
+    }
+
+    /// Determines where each state is or will be: in a slot, if the shard has room for all new keys.
+    fn choose_storage(
+        &self,
+        charges: &mut [JointCharge<'_>],
+        locks: &mut CheckLocks<'_>,
+        view: &StoreView<'_>,
+    ) {
+        // A request that will be refused must not carry_over in a key.
+        let is_charged = charges.iter().all(|charge| {
+            let JointCharge { part: JointPart { demand, .. }, limit, place, storage, .. } = charge;
+            if demand.role == Role::Shadow {
+                return true;
+            }
+            match storage {
+                StateStorage::Slot => {
+                    locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
+                }
+                StateStorage::Copy => charge.admits(view.now_us),
+                // A peek, which is decided later: only shards are locked so far.
+                StateStorage::Overflow => true,
+            }
+        });
+        // If all keys have state, no room is needed, and nothing is removed.
+        let mut is_known = |charge: &JointCharge<'_>| {
+            charge.is_peek() || locks.shard(charge.place).find(charge.place).is_some()
+        };
+        if !is_charged || charges.iter().all(&mut is_known) {
+            return;
+        }
+        let count = charges.iter().filter(|charge| !charge.is_peek()).count();
+        for JointCharge { place, storage, .. } in
+            charges.iter_mut().filter(|charge| !charge.is_peek())
+        {
+            let shard = locks.shard(*place);
+            // Room for all charges, because a known key may be dead, and be removed to make room for another.
+            if !shard.make_room(count, view) && shard.find(*place).is_none() {
+                self.overflowed.fetch_add(1, Ordering::Relaxed);
+                *storage = StateStorage::Overflow;
+            }
+        }
+    }
+}
+
+/// Merges equal charges; returns the merged charges, and the index among them of each original.
+fn merge<'a>(
+    all: impl IntoIterator<Item = JointCharge<'a>>,
+    is_same: impl Fn(&JointCharge<'a>, &JointCharge<'a>) -> bool,
+) -> (Vec<JointCharge<'a>>, Vec<usize>) {
+    let mut merged: Vec<JointCharge<'a>> = Vec::new();
+    let merge_one = |charge: JointCharge<'a>| {
+        let same = merged.iter().position(|other| is_same(other, &charge));
+        match same {
+            Some(index) => merged[index].add(&charge),
+            None => merged.push(charge),
+        }
+        same.unwrap_or(merged.len() - 1)
+    };
+    let indices = all.into_iter().map(merge_one).collect();
+    (merged, indices)
+}
+
+fn decide(
+    charges: &mut [JointCharge<'_>],
+    now_us: u64,
+    budget: &StoreBudget,
+) -> (CombinedDecision, Vec<CheckResult>) {
+    let has_log = charges.iter().any(|charge| matches!(charge.state, State::Log(_)));
+    // A request that will be refused changes nothing, not even how a log is stored.
+    if has_log && charges.iter().all(|charge| charge.admits(now_us)) {
+        charges.iter_mut().for_each(|charge| charge.make_room(now_us, budget));
+    }
+    let mut checks: Vec<LimitCheck<'_>> = charges
+        .iter_mut()
+        .map(|charge| {
+            let JointCharge { part, limit, state, .. } = charge;
+            let Demand { request, role, intent } = part.demand;
+            LimitCheck::enforced(limit, state, request).with(role, intent)
+        })
+        .collect();
+    let combined = check_all(&mut checks, now_us);
+    let result = |mut check: LimitCheck<'_>| {
+        let receipt = check.take_receipt();
+        check.decision().map(|&decision| CheckResult { decision, receipt })
+    };
+    let results: Vec<CheckResult> = checks.into_iter().filter_map(result).collect();
+    let complete =
+        |(charge, CheckResult { decision, receipt }): (&JointCharge<'_>, CheckResult)| {
+            let decision = charge.limit.in_place_of(&charge.part.scope.limit, decision);
+            CheckResult { decision, receipt }
+        };
+    (combined, charges.iter().zip(results).map(complete).collect())
+}
+
+impl JointPart<'_> {
+    fn is_peek(&self) -> bool {
+        self.demand.intent == Intent::Peek
+    }
+}
+
+impl<'a> JointCharge<'a> {
+    fn new(part: JointPart<'a>, place: KeyLocation) -> JointCharge<'a> {
+        let limit = part.scope.limit;
+        JointCharge { part, limit, place, storage: StateStorage::Slot, state: limit.fresh() }
+    }
+
+    fn is_peek(&self) -> bool {
+        self.part.is_peek()
+    }
+
+    /// Carries an existing state over to the scope's limit, if possible.
+    fn carry_over(&mut self, shard: &mut Shard, view: &StoreView<'_>) {
+        if self.is_peek() {
+            return self.find(shard, view);
+        }
+        let carried =
+            shard.carry_over(self.place, self.part.scope, view, self.part.demand.request.cost);
+        if let Some(CarriedSlot { at, stays_under: Some(limit) }) = carried {
+            (self.limit, self.place) = (limit, shard.location_of(at, self.place));
+        }
+    }
+
+    /// Finds the state for a peek, and leaves it unchanged. A key without state may use the overflow state.
+    fn find(&mut self, shard: &Shard, view: &StoreView<'_>) {
+        let JointPart { scope, demand, .. } = self.part;
+        match shard.find_any(self.place, scope, view.scopes) {
+            Some((_, None)) => {}
+            Some((at, Some(old))) => {
+                let (state, cost) = (shard.copy_state(at, &old), demand.request.cost);
+                let carried = scope.limit.carry_over(&old, state, view.now_us, cost);
+                (self.limit, self.state) = carried.decides(&scope.limit);
+                self.storage = StateStorage::Copy;
+            }
+            None => self.storage = StateStorage::Overflow,
+        }
+    }
+
+    /// Whether this charge would not refuse the request.
+    fn admits(&self, now_us: u64) -> bool {
+        let Demand { request, role, .. } = self.part.demand;
+        role == Role::Shadow || self.limit.peek(&self.state, now_us, request).is_allowed()
+    }
+
+    /// Ensures that a log has memory for its charge, as a check of one limit does.
+    fn make_room(&mut self, now_us: u64, budget: &StoreBudget) {
+        let (Limit::SlidingWindowLog(limit), State::Log(log)) = (&self.limit, &mut self.state)
+        else {
+            return;
+        };
+        // A shadow that refuses does not hold up the request, and is not charged. A peek is never charged.
+        let JointPart { demand: Demand { request, intent, .. }, .. } = self.part;
+        if intent == Intent::Charge && limit.peek(log, now_us, request).is_allowed() {
+            limit.settle(log, now_us);
+            logs::reserve(log, limit, now_us, request.cost, budget);
+        }
+    }
+
+    /// Whether both have the same name and key, under any limits.
+    fn has_key_of(&self, other: &JointCharge<'a>) -> bool {
+        let key =
+            |charge: &JointCharge<'_>| (charge.part.scope.family(), charge.place.identity.key());
+        key(self) == key(other)
+    }
+
+    fn overflows_with(&self, other: &JointCharge<'a>) -> bool {
+        let is_one_family = self.part.scope.family() == other.part.scope.family();
+        is_one_family && self.spends_overflow() && other.spends_overflow()
+    }
+
+    /// Whether it charges the overflow state. Peeks are excluded: they are not merged.
+    fn spends_overflow(&self) -> bool {
+        self.storage == StateStorage::Overflow && !self.is_peek()
+    }
+
+    fn add(&mut self, other: &JointCharge<'a>) {
+        let own = &mut self.part;
+        if other.part.demand.outranks(&own.demand) {
+            (own.scope, self.limit, self.place) = (other.part.scope, other.limit, other.place);
+        }
+        own.demand = own.demand.merged(other.part.demand);
+    }
+}
+
+impl<'m> CheckLocks<'m> {
+    fn shard(&mut self, place: KeyLocation) -> &mut Shard {
+        let wanted = place.shard;
+        let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
+        // OK because the shard of every location was locked.
+        &mut self.shards[at].1
+    }
+
+    fn lock_overflows(&mut self, charges: &[JointCharge<'m>]) {
+        let overflowing = charges.iter().filter(|charge| charge.storage == StateStorage::Overflow);
+        let mut scopes: Vec<&'m MemoryScope> =
+            overflowing.map(|charge| charge.part.scope).collect();
+        scopes.sort_unstable_by_key(|scope| scope.family());
+        scopes.dedup_by_key(|scope| scope.family());
+        self.overflows =
+            scopes.into_iter().map(|it| (it.family(), it.family.overflow.lock())).collect();
+    }
+
+    fn overflow(&mut self, scope: &MemoryScope) -> Option<&mut Overflow> {
+        let found = self.overflows.iter_mut().find(|(family, _)| *family == scope.family());
+        found.map(|(_, overflow)| &mut **overflow)
+    }
+
+    /// Takes all states; peeks first, because charges move the overflow states out.
+    fn take_all(&mut self, charges: &mut [JointCharge<'_>], view: &StoreView<'_>) {
+        for are_peeks in [true, false] {
+            let these = charges.iter_mut().filter(|charge| charge.is_peek() == are_peeks);
+            these.for_each(|charge| self.take(charge, view));
+        }
+    }
+
+    fn take(&mut self, charge: &mut JointCharge<'_>, view: &StoreView<'_>) {
+        let (scope, cost) = (charge.part.scope, charge.part.demand.request.cost);
+        let taken = match charge.storage {
+            StateStorage::Copy => return,
+            StateStorage::Slot => self.shard(charge.place).take_state(charge.place, &charge.limit),
+            StateStorage::Overflow if charge.is_peek() => self.overflow(scope).map(|overflow| {
+                let carried = overflow.carried_copy(&scope.limit, view.now_us, cost);
+                let (limit, state) =
+                    carried.unwrap_or_else(|| (scope.limit, overflow.state.clone()));
+                charge.limit = limit;
+                state
+            }),
+            StateStorage::Overflow => self.overflow(scope).map(|overflow| {
+                let (decides, state) =
+                    overflow.carry_over(&scope.limit, view.now_us, cost, view.budget);
+                charge.limit = decides.unwrap_or(scope.limit);
+                mem::replace(state, charge.limit.fresh())
+            }),
+        };
+        charge.state = taken.unwrap_or_else(|| charge.limit.fresh());
+    }
+
+    fn put(&mut self, charge: JointCharge<'_>, budget: &StoreBudget) {
+        let JointCharge { part, limit, place, storage, state, .. } = charge;
+        match storage {
+            StateStorage::Slot => {
+                let shard = self.shard(place);
+                if state != limit.fresh() || shard.find(place).is_some() {
+                    shard.put_state(place, state, budget);
+                }
+            }
+            StateStorage::Overflow if !part.is_peek() => {
+                if let Some(overflow) = self.overflow(part.scope) {
+                    overflow.state = state;
+                }
+            }
+            StateStorage::Overflow | StateStorage::Copy => {}
+        }
+    }
+}
