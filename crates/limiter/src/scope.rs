@@ -53,7 +53,7 @@ pub struct Scope {
     backend: ScopeBackend,
 }
 
-/// Where the state of a scope's keys is memory_scope.
+/// Where the state of a scope's keys is kept.
 #[derive(Clone, Debug)]
 pub(crate) enum ScopeBackend {
     Memory { backend: Arc<MemoryBackend>, memory_scope: Arc<memory::MemoryScope> },

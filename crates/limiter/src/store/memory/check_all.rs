@@ -1,4 +1,4 @@
-//! A check of several limits: every lock is charge while all of them are decided.
+//! A check of several limits: every lock is held while all of them are decided.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -107,7 +107,7 @@ impl MemoryStore {
         locks: &mut CheckLocks<'_>,
         view: &StoreView<'_>,
     ) {
-        // A request that will be refused must not carry_over in a key.
+        // A request that will be refused must not bring in a new key.
         let is_charged = charges.iter().all(|charge| {
             let JointCharge { part: JointPart { demand, .. }, limit, place, storage, .. } = charge;
             if demand.role == Role::Shadow {
