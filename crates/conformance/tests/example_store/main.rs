@@ -1,7 +1,7 @@
-//! A store that is not ours: an example for authors of stores, and a test that the interface is enough for one.
+//! An example for authors of stores, and a test that the public interface is enough to write one.
 //!
-//! `store.rs` is the store. This file is all that its author writes to test it; `failures.rs` shows what the limiter
-//! does above a store that fails.
+//! `store.rs` is the store. This file is all that its author writes to test it. `failures.rs` shows how the limiter
+//! handles a store that fails.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 -- Plays traces through the twins.
--- ARGV[i]    a trace, a line each: the limit, then the steps
+-- ARGV[i]    a trace: a line for the limit, then a line for each step
 --              limit   algorithm, its numbers, and the units by which a log's sums are raised
 --              step    check|peek|fits now_us cost max_wait_us|any
 --                      refund now_us number: the number of the allowed check to refund
@@ -8,7 +8,7 @@
 --                      reserve now_us cost hold_for_us id
 --                      settle now_us used expires_us id 0|1: whether the hold ends
 --                      extend now_us more expires_us id hold_for_us
--- Returns    for each trace a line a step: the answer, then the state after it
+-- Returns    for each trace a line for each step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
 
@@ -84,8 +84,8 @@ end
 
 sliding_window_log.fresh = table_log.fresh
 
--- The kind of place that each algorithm's charges have. A place of another kind means nothing to an
--- algorithm, and becomes NOWHERE: a time that never comes, and one that is already over.
+-- The kind of place that each algorithm's charges have. A place of another kind is not valid for an algorithm
+-- and becomes NOWHERE: a time that is never reached, and a charge that is already over.
 local KIND = {
   [fixed_window] = "window", [sliding_window_counter] = "window", [sliding_window_log] = "entry",
   [bucket] = "bucket",

@@ -23,7 +23,7 @@ enum Act {
     Check,
     Peek,
     Fits,
-    /// Refunds one of the receipts held; the number is modulo how many there are.
+    /// Refunds one of the receipts held; the number is taken modulo their count.
     Refund(usize),
     Reset,
     /// Moves to the other limit, or back to the first.
@@ -50,7 +50,7 @@ enum Hold {
 enum Time {
     Stay,
     ByUs(u64),
-    /// By thousandths of the limit's own interval.
+    /// Forward, in thousandths of the limit's interval.
     Part(u64),
     /// To the end of the last decision's wait, give or take a microsecond.
     Retry(i64),
@@ -75,7 +75,7 @@ enum Price {
 enum Patience {
     Any,
     Us(u64),
-    /// Thousandths of the limit's own interval.
+    /// Thousandths of the limit's interval.
     Part(u64),
     /// The last delay, give or take a microsecond.
     Delay(i64),
@@ -85,7 +85,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(act()), 1..40)
 }
 
-/// Traces in the middle of which the limit changes.
+/// Traces during which the limit changes.
 pub(crate) fn changing_steps() -> impl Strategy<Value = Vec<Step>> {
     let act = prop_oneof![6 => act(), 1 => Just(Act::CarryOver)];
     prop::collection::vec(step(act), 1..40)
@@ -177,7 +177,7 @@ pub(crate) fn crowded_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 200..500)
 }
 
-/// A charge, a reset, the same charge about when the first one would have been over, and then a refund of
+/// A charge, a reset, the same charge at about the time at which the first one would have left, and then a refund of
 /// the first.
 pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     let step = |act, time| Step { act, time, price: Price::Units(3), patience: Patience::Any };
@@ -189,7 +189,7 @@ pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     ]
 }
 
-/// When a trace begins: today, at the epoch, or near the latest time.
+/// The time at which a trace begins: in 2023, at the epoch, or near the latest time.
 pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => Just(1_700_000_000_000_000_u64),
@@ -199,7 +199,7 @@ pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Beyond the latest time, where every time counts as the latest.
+/// Past the latest time. Every later time counts as the latest.
 const END_US: u64 = MAX_TIME_US + 1_000;
 
 /// How many of a log's oldest and newest entries are compared.
@@ -251,7 +251,7 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
 }
 
 impl Walk {
-    /// Takes one step. Returns it as text for the server, and the expected answer.
+    /// Performs one step. Returns it as text for the server, and the expected answer.
     fn take(&mut self, step: &Step) -> Option<(String, String)> {
         self.now_us = self.next_us(&step.time);
         let (now_us, cost) = (self.now_us, self.cost(&step.price));

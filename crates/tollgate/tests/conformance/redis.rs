@@ -1,5 +1,5 @@
-//! The Redis store, on a real Redis, a real Valkey, three that share the keys, and a cluster of three,
-//! as a user that may touch nothing but our keys with nothing but our commands.
+//! The Redis store on a real Redis, a real Valkey, three shards, and a cluster of three. The user of the
+//! connection may use only our keys, with only our commands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -65,7 +65,7 @@ mod on_a_cluster {
     static CLUSTER: Shared<Cluster> = Shared::new();
 }
 
-/// As in tests/redis/acl.rs, which shows that each of them is needed.
+/// The same rights as in `tests/redis/acl.rs`, which shows that each of them is needed.
 const USER: &str = "tollgate on >secret ~tollgate:* resetchannels -@all +evalsha +eval +time +get +set \
                     +getrange +setrange +strlen +expire +del";
 
@@ -73,7 +73,7 @@ fn start(flavour: Flavour) -> Result<Server, LaunchError> {
     Launch::new(flavour).config("user", USER).start()
 }
 
-/// Every limiter has keys of its own, so that the tests can share a server.
+/// Returns the shared server, and starts it first if necessary. Limiters have different prefixes, so tests can share it.
 fn shared<T: Running>(
     server: &'static Shared<T>,
     start: impl FnOnce() -> Result<T, LaunchError>,
@@ -81,7 +81,7 @@ fn shared<T: Running>(
     server.get(start).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A limiter with keys of its own.
+/// Opens a limiter with its own prefix of keys.
 fn open_at(url: &str, clock: &ManualClock) -> Limiter {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));

@@ -13,7 +13,7 @@ const EVERY_LIMIT: [&str; 6] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_above_the_limit_never_waits() {
+async fn cost_above_the_limit_is_refused_at_once() {
     for limit in EVERY_LIMIT {
         let scope = scope(limit);
         let refused = Polled::new(scope.acquire("key").cost(5)).poll().unwrap().unwrap();
@@ -28,7 +28,7 @@ async fn a_cost_above_the_limit_never_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_of_0_is_an_error() {
+async fn cost_of_0_is_an_error() {
     let scope = scope(EVERY_LIMIT[0]);
     let result = scope.acquire("key").cost(0).await;
     assert_eq!(result, Err(Error::Cost(CostError::Zero)));
@@ -50,7 +50,7 @@ async fn too_long_wait_is_refused_at_once_without_a_charge() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_includes_the_waiters_ahead() {
-    // limit, how long one waits that asks 2 behind three that ask 4, 3 and 1, all spent
+    // Limit, and how long an acquire of 2 waits behind acquires of 4, 3 and 1 when all units are spent.
     let table = [
         ("fixed-window limit=4 window=40ms", 120),
         ("sliding-window-log limit=4 window=40ms", 120),
@@ -65,7 +65,7 @@ async fn wait_includes_the_waiters_ahead() {
         let own = |max_wait| scope.acquire("key").cost(2).max_wait(max_wait);
         let refused = Polled::new(own(ms(want_ms - 1))).poll().unwrap().unwrap();
         let would = would_wait(&refused).unwrap();
-        // It stops counting once it is too long.
+        // The forecast stops when the wait is too long.
         assert!(would > ms(want_ms - 1) && would <= ms(want_ms), "{limit}: {would:?}");
         let admitted = Polled::new(own(ms(want_ms))).must_wait();
         let [a, b, c] = ahead;
@@ -101,7 +101,7 @@ async fn waiters_are_refused_at_once_when_the_front_makes_them_late() {
     let scope = scope("fixed-window limit=2 window=100ms");
     scope.check("key").cost(2).now().unwrap();
     let began = Instant::now();
-    // Tasks of their own, or polling one would poll the other.
+    // Each in its own task, because in one task polling one would poll the other.
     let [front, behind] = [scope.clone(), scope.clone()];
     let front = tokio::spawn(async move { front.acquire("key").cost(2).await.unwrap() });
     tokio::task::yield_now().await;
@@ -118,7 +118,7 @@ async fn waiters_are_refused_at_once_when_the_front_makes_them_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unpolled_front_does_not_hold_others_past_their_patience() {
+async fn unpolled_front_does_not_hold_waiters_past_their_max_wait() {
     let scope = scope("token-bucket capacity=1 refill=1/10ms");
     scope.check("key").now().unwrap();
     let _kept = Polled::new(scope.acquire("key")).must_wait();

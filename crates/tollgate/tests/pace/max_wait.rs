@@ -29,12 +29,12 @@ async fn request_that_would_be_late_fails_at_once_without_a_charge() {
             sent.await.unwrap().unwrap();
         }
         send_all(&service, 3..4).await;
-        assert_eq!(server.came(), [(0, 0), (100, 1), (200, 3)], "{limit}");
+        assert_eq!(server.arrivals(), [(0, 0), (100, 1), (200, 3)], "{limit}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_retry_after_counts_against_patience() {
+async fn retry_after_counts_against_max_wait() {
     let server = Server::new(&[busy("7")]);
     let service = paced(&PaceLayer::new(scope(TEN)).max_wait(ms(7_150)), &server);
     send_all(&service, 0..1).await;
@@ -45,11 +45,11 @@ async fn servers_retry_after_counts_against_patience() {
     for sent in in_time {
         sent.await.unwrap().unwrap();
     }
-    assert_eq!(server.came(), [(0, 0), (7_000, 1), (7_100, 2)]);
+    assert_eq!(server.arrivals(), [(0, 0), (7_000, 1), (7_100, 2)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_waiter_foresees_the_servers_and_the_limits_wait() {
+async fn first_waiters_forecast_includes_retry_after_and_the_limit() {
     let scope = scope("token-bucket capacity=1 refill=1/10s");
     for (max_wait_ms, want_ms) in [(500, 10_000), (5_000, 10_000)] {
         let server = Server::new(&[busy("1")]);
@@ -64,26 +64,26 @@ async fn first_waiter_foresees_the_servers_and_the_limits_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queued_requests_fail_at_once_when_the_server_makes_them_late() {
+async fn queued_requests_fail_at_once_when_retry_after_makes_them_late() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[busy("7").after(ms(50))]);
         let service = paced(&PaceLayer::new(scope.clone()).max_wait(ms(500)), &server);
-        let told = send(&service, 0).await;
+        let refused = send(&service, 0).await;
         let late = [send(&service, 1).await, send(&service, 2).await];
         let started = Instant::now();
         for sent in late {
             assert_eq!(would_wait(sent.await.unwrap()), ms(7_050), "{limit}");
         }
         assert_eq!(started.elapsed(), ms(50), "{limit}");
-        assert_eq!(told.await.unwrap().unwrap().status(), 429);
-        assert_eq!((server.came_ms(), scope.limiter().waiting()), (vec![0], 0), "{limit}");
+        assert_eq!(refused.await.unwrap().unwrap().status(), 429);
+        assert_eq!((server.arrivals_ms(), scope.limiter().waiting()), (vec![0], 0), "{limit}");
     }
 }
 
-/// Its place in the limit is taken 10 ms ahead.
+/// A shaping limit is charged 10 ms ahead; the charge is refunded.
 #[tokio::test(start_paused = true)]
-async fn request_about_to_go_is_not_charged_when_its_wait_becomes_too_long() {
+async fn request_about_to_be_sent_is_not_charged_when_its_wait_becomes_too_long() {
     let scope = scope(SHAPED);
     let server = Server::new(&[busy("7").after(ms(95))]);
     let service = paced(&PaceLayer::new(scope.clone()).max_wait(ms(500)), &server);
@@ -94,15 +94,15 @@ async fn request_about_to_go_is_not_charged_when_its_wait_becomes_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_just_within_patience_is_waited() {
+async fn wait_of_exactly_max_wait_is_accepted() {
     let server = Server::new(&[busy("7")]);
     let service = paced(&PaceLayer::new(scope(TEN)).max_wait(ms(7_000)), &server);
     send_all(&service, 0..2).await;
-    assert_eq!(server.came_ms(), [0, 7_000]);
+    assert_eq!(server.arrivals_ms(), [0, 7_000]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_costs_more_than_the_limit_fails() {
+async fn request_that_costs_0_or_more_than_the_limit_fails() {
     let server = Server::new(&[]);
     let layer = PaceLayer::new(scope("token-bucket capacity=2 refill=10/s"));
     let service = paced(&layer.cost(|cost: &u32| u64::from(*cost)), &server);
@@ -113,11 +113,11 @@ async fn request_that_costs_more_than_the_limit_fails() {
     );
     let nothing = send(&service, 0).await.await.unwrap();
     assert!(matches!(nothing, Err(PaceError::Limiter(Error::Cost(_)))), "{nothing:?}");
-    assert_eq!(server.came(), []);
+    assert_eq!(server.arrivals(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_message_says_how_long_and_what_to_do() {
+async fn too_long_error_says_how_long_and_what_to_do() {
     let server = Server::new(&[busy("7")]);
     let service = paced(&PaceLayer::new(scope(TEN)).max_wait(ms(1)), &server);
     send_all(&service, 0..1).await;

@@ -1,4 +1,4 @@
-//! Asking until something is so, and reading what went wrong.
+//! Helpers that poll for a condition, and that find the server of a key.
 
 use std::time::{Duration, Instant};
 
@@ -8,28 +8,28 @@ use tollgate_launcher::Server;
 
 use crate::setup::{LIMITS, PATIENCE, named};
 
-/// Looks again and again until there is something.
-pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls `poll` until it returns something.
+pub(crate) async fn until<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = poll().await {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Asks until the servers of a limiter are asked without reserve.
+/// Peeks at the ids until all of them are decided by servers and every breaker is closed.
 pub(crate) async fn until_well(limiter: &Limiter, scope: &Scope, ids: &[impl AsRef<str>]) {
-    until("all servers are well", async || {
-        let mut are_all_well = true;
+    until("all servers answer", async || {
+        let mut are_all_decided = true;
         for id in ids {
-            are_all_well &= scope.peek(id.as_ref()).await.is_ok_and(|peek| !peek.is_degraded());
+            are_all_decided &= scope.peek(id.as_ref()).await.is_ok_and(|peek| !peek.is_degraded());
         }
         let servers = limiter.health()?.servers;
         let is_closed = |server: &ServerHealth| server.breaker == BreakerState::Closed;
-        (are_all_well && servers.iter().all(is_closed)).then_some(())
+        (are_all_decided && servers.iter().all(is_closed)).then_some(())
     })
     .await;
 }
@@ -50,14 +50,14 @@ pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Error>) -> Store
     }
 }
 
-/// Every key that is on a server.
+/// Every key on a server.
 pub(crate) fn keys_on(server: &Server) -> Vec<String> {
     server.ask(cmd("KEYS").arg("*")).unwrap()
 }
 
-/// An id for each of the servers, which has its keys.
+/// Finds an id on each of the servers, in their order.
 pub(crate) async fn ids_on(limiter: &Limiter, servers: &[Server]) -> Vec<String> {
-    let scope = named(limiter, "where", LIMITS[0]);
+    let scope = named(limiter, "probe", LIMITS[0]);
     let mut ids: Vec<Option<String>> = servers.iter().map(|_| None).collect();
     for number in 0_u32.. {
         let id = format!("id-{number}");
@@ -74,7 +74,7 @@ pub(crate) async fn ids_on(limiter: &Limiter, servers: &[Server]) -> Vec<String>
     ids.into_iter().flatten().collect()
 }
 
-/// The same numbers every time, and no two alike for a long while.
+/// A pseudo-random generator (xorshift): the same numbers in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
