@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
 use tollgate_core::store::twins;
-use tollgate_launcher::{Flavour, Launch, Server, Shared};
+use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 
 /// All twins, each after the ones it needs.
 const TWINS: [&str; 8] = [
@@ -21,7 +21,7 @@ const TWINS: [&str; 8] = [
 ];
 
 /// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that store nothing on it.
-static SERVERS: Shared<[Server; 2]> = Shared::new();
+static SERVERS: SharedServers<[Server; 2]> = SharedServers::new();
 
 /// A connection to each server.
 pub(crate) struct Servers {
