@@ -1,9 +1,9 @@
-//! Code that the benchmarks share.
+//! Code that several benchmarks use.
 
 pub mod callgrind;
-pub mod client;
 pub mod cpu;
 pub mod h2load;
+pub mod http_connection;
 pub mod process;
 pub mod random;
 pub mod service;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
 use tollgate_core::store::twins;
-use tollgate_launcher::{Flavour, Launch, Server, Shared};
+use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 
 /// The texts of all twins, each after the twins that it uses.
 const TWINS: [&str; 9] = [
@@ -22,7 +22,7 @@ const TWINS: [&str; 9] = [
 ];
 
 /// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that store nothing on it.
-static SERVERS: Shared<[Server; 2]> = Shared::new();
+static SERVERS: SharedServers<[Server; 2]> = SharedServers::new();
 
 /// A connection to each server.
 pub(crate) struct Servers {

@@ -14,8 +14,9 @@ use hyper::http::request::Parts;
 use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
 use tollgate_playground::{
-    Algorithm, AnswerJson, BurstBody, Comparison, Playground, PlaygroundError, RequestBody,
-    ResetJson, Round, Session, StateBody, StateJson, Traffic,
+    AnswerJson, BurstBody, CompareBody as Traffic, Comparison, Playground,
+    PlaygroundAlgorithm as Algorithm, PlaygroundDecisions as Round, PlaygroundError, RequestBody,
+    ResetJson, Session, StateBody, StateJson,
 };
 
 use super::Problem;

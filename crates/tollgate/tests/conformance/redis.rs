@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::{Limiter, ManualClock, OnFailure, Redis};
-use tollgate_launcher::{Cluster, Flavour, Launch, LaunchError, Running, Server, Shared};
+use tollgate_launcher::{
+    Cluster, Flavour, Launch, LaunchError, Server, ServerGroup, SharedServers,
+};
 
 mod on_redis {
     use super::*;
@@ -17,7 +19,7 @@ mod on_redis {
         open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    static SERVER: Shared<Server> = Shared::new();
+    static SERVER: SharedServers<Server> = SharedServers::new();
 }
 
 mod on_valkey {
@@ -30,7 +32,7 @@ mod on_valkey {
         open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    static SERVER: Shared<Server> = Shared::new();
+    static SERVER: SharedServers<Server> = SharedServers::new();
 }
 
 mod on_shards {
@@ -45,7 +47,7 @@ mod on_shards {
         open_at(&format!("redis+shards://tollgate:secret@{}", addrs.join(",")), clock)
     }
 
-    static SERVERS: Shared<[Server; 3]> = Shared::new();
+    static SERVERS: SharedServers<[Server; 3]> = SharedServers::new();
 }
 
 mod on_a_cluster {
@@ -62,7 +64,7 @@ mod on_a_cluster {
         open_at(&cluster.url().replace("://", "://tollgate:secret@"), clock)
     }
 
-    static CLUSTER: Shared<Cluster> = Shared::new();
+    static CLUSTER: SharedServers<Cluster> = SharedServers::new();
 }
 
 /// The same rights as in `tests/redis/acl.rs`, which shows that each of them is needed.
@@ -74,8 +76,8 @@ fn start(flavour: Flavour) -> Result<Server, LaunchError> {
 }
 
 /// Returns the shared server, and starts it first if necessary. Limiters have different prefixes, so tests can share it.
-fn shared<T: Running>(
-    server: &'static Shared<T>,
+fn shared<T: ServerGroup>(
+    server: &'static SharedServers<T>,
     start: impl FnOnce() -> Result<T, LaunchError>,
 ) -> &'static T {
     server.get(start).unwrap_or_else(|error| panic!("{error}"))

@@ -85,9 +85,9 @@ fn traffic_is_bounded() {
         (json!({"at_ms": [3_600_001]}), "at_ms: 3600001 is too late; use at most 3600000"),
         (
             json!({"at_ms": [3_600_001, 0]}),
-            "at_ms: a request comes before the one before it; sort them",
+            "at_ms: the times are not in ascending order; sort them",
         ),
-        (json!({"at_ms": [2, 1]}), "at_ms: a request comes before the one before it; sort them"),
+        (json!({"at_ms": [2, 1]}), "at_ms: the times are not in ascending order; sort them"),
         (
             json!({"at_ms": [0, -1]}),
             "at_ms[1]: invalid type: integer `-1`, expected a whole number",

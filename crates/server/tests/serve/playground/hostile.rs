@@ -74,15 +74,12 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
             }
         }
         for (config, want) in [
-            (r#"{"maxRequests":1.5}"#, "config.maxRequests: it is no whole number; use 1 to 1000"),
-            (r#"{"maxTokens":1001}"#, "config.maxTokens: it is too much; use 1 to 1000"),
-            (r#"{"capacity":999.999}"#, "config.capacity: it is no whole number"),
-            (
-                r#"{"windowSeconds":0.09}"#,
-                "config.windowSeconds: it is too little; use 0.1 to 3600",
-            ),
-            (r#"{"windowSeconds":3601}"#, "config.windowSeconds: it is too much"),
-            (r#"{"leakRate":0.009}"#, "config.leakRate: it is too little; use 0.01 to 1000"),
+            (r#"{"maxRequests":1.5}"#, "config.maxRequests: not a whole number; use 1 to 1000"),
+            (r#"{"maxTokens":1001}"#, "config.maxTokens: too large; use 1 to 1000"),
+            (r#"{"capacity":999.999}"#, "config.capacity: not a whole number"),
+            (r#"{"windowSeconds":0.09}"#, "config.windowSeconds: too small; use 0.1 to 3600"),
+            (r#"{"windowSeconds":3601}"#, "config.windowSeconds: too large"),
+            (r#"{"leakRate":0.009}"#, "config.leakRate: too small; use 0.01 to 1000"),
             (
                 r#"{"maxrequests":1}"#,
                 "config.maxrequests: unknown field `maxrequests`, expected one of",

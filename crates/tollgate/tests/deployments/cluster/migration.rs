@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tollgate::{Limiter, Scope};
-use tollgate_launcher::{Cluster, Flavour, Node};
+use tollgate_launcher::{Cluster, ClusterNode, Flavour};
 
 use super::load::{Load, meanwhile, spent, until_spent};
 use super::slots::{errors, ids_in};
@@ -70,7 +70,7 @@ async fn move_there_and_back(flavour: Flavour) {
     assert!(!errors.contains("CROSSSLOT"), "{errors}");
 }
 
-async fn move_slowly(cluster: &Cluster, load: &Load, to: Node) {
+async fn move_slowly(cluster: &Cluster, load: &Load, to: ClusterNode) {
     meanwhile(|| cluster.begin_migration(SLOT, to)).unwrap();
     load.wait_for_answers(20).await;
     while meanwhile(|| cluster.move_keys(SLOT, to, KEYS_AT_ONCE)).unwrap() > 0 {

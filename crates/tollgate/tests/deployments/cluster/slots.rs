@@ -2,7 +2,7 @@
 
 use redis::Value::{Array, Int};
 use redis::cmd;
-use tollgate_launcher::{Cluster, Node};
+use tollgate_launcher::{Cluster, ClusterNode};
 
 /// The slot of an id without braces: CRC16 (XMODEM) mod 16384, one bit after the other.
 pub(crate) fn slot_of(id: &str) -> u16 {
@@ -21,7 +21,7 @@ pub(crate) fn ids_in(slot: u16, count: usize) -> Vec<String> {
 }
 
 /// Finds `count` ids on a node, each in another slot.
-pub(crate) fn ids_of(cluster: &Cluster, node: Node, count: usize) -> Vec<String> {
+pub(crate) fn ids_of(cluster: &Cluster, node: ClusterNode, count: usize) -> Vec<String> {
     let port = redis::Value::Int(cluster[node].addr().port().into());
     let ranges: Vec<Vec<redis::Value>> = cluster[node].ask(cmd("CLUSTER").arg("SLOTS")).unwrap();
     let own: Vec<_> = ranges
@@ -44,13 +44,13 @@ pub(crate) fn ids_of(cluster: &Cluster, node: Node, count: usize) -> Vec<String>
 }
 
 /// A node's counts of the errors that it answered with, such as `MOVED` and `ASK`, since they were reset.
-pub(crate) fn errors(cluster: &Cluster, node: Node) -> Vec<String> {
+pub(crate) fn errors(cluster: &Cluster, node: ClusterNode) -> Vec<String> {
     let info: String = cluster[node].ask(cmd("INFO").arg("errorstats")).unwrap();
     info.lines().filter(|line| line.starts_with("errorstat_")).map(str::to_owned).collect()
 }
 
 /// A number in a section of a node's `INFO`.
-pub(crate) fn count(cluster: &Cluster, node: Node, section: &str, name: &str) -> u64 {
+pub(crate) fn count(cluster: &Cluster, node: ClusterNode, section: &str, name: &str) -> u64 {
     let info: String = cluster[node].ask(cmd("INFO").arg(section)).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix(name));
     let digits = |line: &str| line.chars().take_while(char::is_ascii_digit).collect::<String>();

@@ -1,4 +1,4 @@
-//! A limiter under test: a loop around its one call, compiled for that call alone.
+//! A limiter that is measured: loops around its check, each compiled for this limiter's check only.
 
 use std::time::Instant;
 
@@ -6,36 +6,40 @@ use tollgate::Limiter;
 
 use crate::traffic::Sequence;
 
-pub(crate) trait Subject: Send + Sync {
+/// A limiter that is measured.
+pub(crate) trait MeasuredLimiter: Send + Sync {
     /// Checks the keys of a sequence, and returns how many were allowed.
     fn pass(&self, sequence: &Sequence) -> usize;
 
-    /// Checks each key once, and notes how long every call took.
+    /// Checks each key once, and writes the duration of each call to `calls_ns`.
     fn timed_calls(&self, keys: &[String], calls_ns: &mut [u32]);
 
-    /// Returns how many checks found no room for a state of their own. If any did, the benchmark is void.
+    /// Returns how many checks used the overflow state, because the memory bound was reached. If there are any, the
+    /// measurement is invalid.
     fn overflowed(&self) -> u64;
 }
 
-/// A subject that calls `check`, which tells whether a key's request is allowed.
-pub(crate) fn subject(check: impl Fn(&String) -> bool + Send + Sync + 'static) -> Box<dyn Subject> {
-    Box::new(By { check, ours: None })
+/// Returns a limiter that calls `check`, which returns whether a request of the key is allowed.
+pub(crate) fn limiter_by(
+    check: impl Fn(&String) -> bool + Send + Sync + 'static,
+) -> Box<dyn MeasuredLimiter> {
+    Box::new(LimiterByFunction { check, ours: None })
 }
 
-/// The same for one of ours.
-pub(crate) fn our_subject(
+/// Returns a limiter that calls `check` on `ours`, whose memory use can be read.
+pub(crate) fn our_limiter_by(
     ours: Limiter,
     check: impl Fn(&String) -> bool + Send + Sync + 'static,
-) -> Box<dyn Subject> {
-    Box::new(By { check, ours: Some(ours) })
+) -> Box<dyn MeasuredLimiter> {
+    Box::new(LimiterByFunction { check, ours: Some(ours) })
 }
 
-struct By<F> {
+struct LimiterByFunction<F> {
     check: F,
     ours: Option<Limiter>,
 }
 
-impl<F: Fn(&String) -> bool + Send + Sync> Subject for By<F> {
+impl<F: Fn(&String) -> bool + Send + Sync> MeasuredLimiter for LimiterByFunction<F> {
     fn pass(&self, sequence: &Sequence) -> usize {
         let pass = || sequence.keys.iter().filter(|key| (self.check)(key)).count();
         (0..sequence.times).map(|_| pass()).sum()

@@ -1,4 +1,4 @@
-//! An HTTP connection over which requests are sent one after the other.
+//! An HTTP connection that sends requests one after the other.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long an answer may take: the first one is slow under valgrind.
+/// How long an answer may take. The first one is slow under valgrind.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection over which requests are sent one after the other.
+/// An HTTP connection that sends requests one after the other.
 #[derive(Debug)]
-pub struct Client {
+pub struct HttpConnection {
     stream: TcpStream,
     host: SocketAddr,
 }
 
-impl Client {
+impl HttpConnection {
     /// Connects to a server.
-    pub fn connect(host: SocketAddr) -> Result<Client> {
+    pub fn connect(host: SocketAddr) -> Result<HttpConnection> {
         let stream = TcpStream::connect_timeout(&host, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Client { stream, host })
+        Ok(HttpConnection { stream, host })
     }
 
-    /// The body of the answer, which must be 200.
+    /// Posts a body, and returns the body of the answer, whose status must be 200.
     pub fn post(&mut self, path: &str, body: &str) -> Result<String> {
         let (host, length) = (self.host, body.len());
         let request = format!(
@@ -37,10 +37,12 @@ impl Client {
         let mut buffer = [0; 4096];
         while !is_complete(&answer) {
             let count = self.stream.read(&mut buffer)?;
-            ensure!(count > 0, "{path}: the connection is closed after `{answer}`");
+            ensure!(count > 0, "{path}: the server closed the connection after `{answer}`");
             answer.push_str(&String::from_utf8_lossy(buffer.get(..count).unwrap_or_default()));
         }
-        body_of(&answer).map(str::to_owned).with_context(|| format!("{path} says\n{answer}"))
+        body_of(&answer)
+            .map(str::to_owned)
+            .with_context(|| format!("{path}: unexpected answer\n{answer}"))
     }
 }
 
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_complete_with_its_last_byte() {
+    fn answer_is_complete_with_its_last_byte() {
         let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
         assert!(is_complete(whole));
         for end in 0..whole.len() {
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_200_is_an_answer() {
+    fn answer_without_status_200_has_no_body() {
         assert_eq!(body_of("HTTP/1.1 200 OK\r\na: b\r\n\r\n{}"), Some("{}"));
         assert_eq!(body_of("HTTP/1.1 404 Not Found\r\na: b\r\n\r\n{}"), None);
     }
