@@ -273,7 +273,7 @@ fn https_is_trusted_as_the_system_trusts() {
     let (code, _, stderr) = check(&stranger);
     assert_eq!(code, 2);
     let problem = "cannot be trusted: invalid peer certificate: UnknownIssuer";
-    assert!(stderr.contains(problem) && stderr.contains("see that its certificate"), "{stderr}");
+    assert!(stderr.contains(problem) && stderr.contains("check that its certificate"), "{stderr}");
     let (code, _, stderr) = check(&ours);
     assert_eq!(code, 2);
     assert!(stderr.contains("did not answer"), "{stderr}");
