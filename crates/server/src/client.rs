@@ -40,7 +40,8 @@ pub(crate) struct ServerResponse {
 }
 
 impl ServerClient {
-    /// Makes a client of the server at a URL: `http://127.0.0.1:8080`, or behind a gateway `https://example.com/limits`.
+    /// Makes a client of the server at a URL: `http://127.0.0.1:8080`, or behind a gateway
+    /// `https://example.com/limits`.
     pub(crate) fn new(text: &str, timeout: ResponseTimeout) -> anyhow::Result<ServerClient> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let url = url

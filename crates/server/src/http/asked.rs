@@ -12,7 +12,7 @@ use fields::Fields;
 
 use super::Problem;
 use super::problem::shown;
-use crate::pipeline::{DecisionRequest, Subject, Terms};
+use crate::pipeline::{DecisionRequest, DecisionTarget, Terms};
 use crate::trust::{Description, InvalidDescription, MAX_ATTRIBUTES};
 
 /// The most requests of a batch.
@@ -35,15 +35,15 @@ pub(crate) fn decode(json: &[u8]) -> Result<DecisionRequest<'_>, Problem> {
 fn request(fields: Fields<'_>) -> Result<DecisionRequest<'_>, Problem> {
     let Fields { limit, key, domain, attributes, verified, said, cost, max_wait_us } = fields;
     let is_described = attributes.is_some() || verified.is_some() || said.is_some();
-    let subject = match (limit, key, domain) {
+    let target = match (limit, key, domain) {
         (Some(name), Some(key), None) if !is_described => {
-            Subject::Limit { name: name.0, key: key.0 }
+            DecisionTarget::Limit { name: name.0, key: key.0 }
         }
         (None, None, domain) if domain.is_some() || attributes.is_some() => {
             let [attributes, verified, said] =
                 [attributes, verified, said].map(Option::unwrap_or_default);
             let description = Description::new(attributes, verified, said)?;
-            Subject::Rules { domain: domain.map(|domain| domain.0), description }
+            DecisionTarget::Rules { domain: domain.map(|domain| domain.0), description }
         }
         (limit, key, domain) => {
             return Err(Problem::bad_request(match (limit, key, domain) {
@@ -63,7 +63,7 @@ fn request(fields: Fields<'_>) -> Result<DecisionRequest<'_>, Problem> {
     };
     let cost = cost.map(|cost| Cost::new(cost.0)).transpose().map_err(tollgate::Error::from)?;
     let max_wait = max_wait_us.map(|wait| Duration::from_micros(wait.0));
-    Ok(DecisionRequest { subject, terms: Terms { cost: cost.map(Cost::units), max_wait } })
+    Ok(DecisionRequest { target, terms: Terms { cost: cost.map(Cost::units), max_wait } })
 }
 
 impl From<InvalidDescription> for Problem {

@@ -24,12 +24,12 @@ pub(super) use self::params::AuthorizeSettings;
 use self::params::{Params, PathParts};
 use super::Problem;
 use super::openapi::AuthorizeAnswers;
-use crate::held::{HeldRequest, HeldRequests, Place};
+use crate::held::{HeldRequest, HeldRequests, HoldPermit};
 use crate::lifecycle::Lifecycle;
 use crate::listener::Hold;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
-use crate::pipeline::{Pipeline, SentRuling};
+use crate::pipeline::{PendingRuling, Pipeline};
 
 /// Says why a request is not let through, in a word: proxies tell one reason from another by it, whatever the status.
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
@@ -85,7 +85,7 @@ impl Authorizer {
         let mut check = now.check(&domain, &attributes);
         let mut place = None;
         if now.is_shaping() {
-            place = self.held.join();
+            place = self.held.reserve();
             check =
                 check.max_wait(if place.is_some() { params.max_wait() } else { Duration::ZERO });
         }
@@ -96,7 +96,12 @@ impl Authorizer {
     }
 
     /// Waits for the ruling, and says what comes of it.
-    async fn decided(&self, params: &Params, sent: SentRuling, place: Option<Place>) -> Answer {
+    async fn decided(
+        &self,
+        params: &Params,
+        sent: PendingRuling,
+        place: Option<HoldPermit>,
+    ) -> Answer {
         let ruling = match self.pipeline.ruling(sent).await {
             Ok(ruling) => ruling,
             Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
@@ -160,7 +165,7 @@ async fn answer(
         Answer::Now(response) => Ok(response),
         Answer::Later { response, delay, held } => {
             let _held_open = hold.as_ref().map(Hold::begin);
-            match held.until_its_turn(delay, &authorizer.lifecycle).await {
+            match held.wait(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
             }
@@ -227,7 +232,7 @@ enum Begun {
     Refused(Response),
     Unwelcome(Unwelcome),
     /// With a place among those that wait, if that may be the answer.
-    Sent(SentRuling, Option<Place>),
+    Sent(PendingRuling, Option<HoldPermit>),
 }
 
 /// What is answered, and when.

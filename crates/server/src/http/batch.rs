@@ -16,7 +16,7 @@ use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
-use crate::pipeline::{DecisionRequest, Pipeline, SentRequest};
+use crate::pipeline::{DecisionRequest, PendingAnswer, Pipeline};
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
@@ -77,8 +77,11 @@ pub(super) async fn batch(
     Ok(json(answers.into_body()))
 }
 
-fn send<'a>(pipeline: &Pipeline, request: DecisionRequest<'a>) -> Result<SentRequest<'a>, Problem> {
-    pipeline.send(request).map_err(|none| Problem::no_decider(&none, DOMAIN_IN_BODY))
+fn send<'a>(
+    pipeline: &Pipeline,
+    request: DecisionRequest<'a>,
+) -> Result<PendingAnswer<'a>, Problem> {
+    pipeline.send(request).map_err(|target| Problem::unknown_target(&target, DOMAIN_IN_BODY))
 }
 
 /// What is answered so far, as JSON, and the memory that it holds.
@@ -108,7 +111,7 @@ impl Answers {
         Ok(self.held.grow_to(bytes)?)
     }
 
-    async fn push(&mut self, pipeline: &Pipeline, sent: Result<SentRequest<'_>, Problem>) {
+    async fn push(&mut self, pipeline: &Pipeline, sent: Result<PendingAnswer<'_>, Problem>) {
         if self.json.len() > 1 {
             self.json.push(b',');
         }

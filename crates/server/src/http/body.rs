@@ -89,7 +89,7 @@ impl From<UnreadBody> for Problem {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, unread.to_string())
             }
             UnreadBody::OutOfMemory => Problem::no_memory(),
-            UnreadBody::BrokenOff => Problem::bad_request(unread.to_string()),
+            UnreadBody::Incomplete => Problem::bad_request(unread.to_string()),
         }
     }
 }

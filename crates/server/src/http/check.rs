@@ -13,7 +13,7 @@ use super::decision::{DecisionJson, RulingJson};
 use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
 use super::{Problem, asked};
 use crate::budget::Budget;
-use crate::pipeline::{Pipeline, PipelineAnswer, Undecided};
+use crate::pipeline::{DecideError, Pipeline, PipelineAnswer};
 
 /// How a domain is named in a body.
 pub(super) const DOMAIN_IN_BODY: &str = r#"{"domain":"api", …}"#;
@@ -87,11 +87,11 @@ pub(super) fn write(answer: PipelineAnswer, to: &mut Vec<u8>) {
     }
 }
 
-impl From<Undecided<'_>> for Problem {
-    fn from(undecided: Undecided<'_>) -> Problem {
-        match undecided {
-            Undecided::NoDecider(none) => Problem::no_decider(&none, DOMAIN_IN_BODY),
-            Undecided::Failed(error) => Problem::from(error),
+impl From<DecideError<'_>> for Problem {
+    fn from(error: DecideError<'_>) -> Problem {
+        match error {
+            DecideError::UnknownTarget(target) => Problem::unknown_target(&target, DOMAIN_IN_BODY),
+            DecideError::Failed(error) => Problem::from(error),
         }
     }
 }

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::body::OUT_OF_MEMORY;
 use crate::budget::Exhausted;
-use crate::pipeline::NoDecider;
+use crate::pipeline::UnknownTarget;
 
 /// About the most bytes of a client's own text that it is told again.
 const SHOWN: usize = 64;
@@ -107,17 +107,17 @@ impl Problem {
     }
 
     /// For a request that names a limit or a domain that does not exist. `how` shows how to name a domain.
-    pub(super) fn no_decider(none: &NoDecider<'_>, how: &str) -> Problem {
-        match none {
-            NoDecider::UnknownLimit(name) => Problem::unknown_limit(name),
-            NoDecider::UnknownDomain(domain) => {
+    pub(super) fn unknown_target(target: &UnknownTarget<'_>, how: &str) -> Problem {
+        match target {
+            UnknownTarget::Limit(name) => Problem::unknown_limit(name),
+            UnknownTarget::Domain(domain) => {
                 let detail = format!(
                     "there are no rules of a domain `{}`; add some to the server's configuration",
                     shown(domain)
                 );
                 Problem::new(StatusCode::NOT_FOUND, detail)
             }
-            NoDecider::NoOnlyDomain => Problem::bad_request(format!(
+            UnknownTarget::DomainNotGiven => Problem::bad_request(format!(
                 "no domain is named, which works only if all rules are of one domain; if they are of several, \
                  name one: {how}; if there are no rules, add some to the server's configuration"
             )),

@@ -19,7 +19,7 @@ use super::api::Api;
 use super::body::JsonBody;
 use super::check::{MAX_BYTES, decide};
 use super::host::problem_with_host;
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::observe::{Observation, Observer};
 
 /// The whole API, as a service of HTTP requests.
@@ -71,13 +71,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Observing<F> {
-        let endpoint = Endpoint::of(request.uri().path());
+        let endpoint = RequestEndpoint::of(request.uri().path());
         let observer = Arc::clone(self.api.observer());
         let observation = observer.begin(endpoint, &request);
         let problem = problem_with_host(request.headers(), request.version());
         let answer = match (endpoint, request.method()) {
             _ if problem.is_some() => Answer::Refused { problem },
-            (Endpoint::Check, &Method::POST) => {
+            (RequestEndpoint::Check, &Method::POST) => {
                 Answer::Check { answer: (self.check)(self.api.clone(), request) }
             }
             _ => Answer::Routed { answer: self.router.call(request) },

@@ -81,7 +81,7 @@ impl Params {
     pub(super) fn domain<'d>(&'d self, now: &'d Snapshot<'_>) -> Result<Cow<'d, str>, Problem> {
         let named = self.domain.as_deref().map(Cow::Borrowed);
         pipeline::domain(named, now)
-            .map_err(|none| Problem::no_decider(&none, "/v1/authorize/{domain}"))
+            .map_err(|target| Problem::unknown_target(&target, "/v1/authorize/{domain}"))
     }
 
     pub(super) fn proxy(&self) -> Proxy {
