@@ -37,7 +37,7 @@ fn an_unknown_limit_prints_the_servers_detail() {
     let server = ServerProcess::start(&[]);
     let (code, stdout, stderr) = run(&["check", "fre", "k", "--server", &server.url]);
     assert_eq!((code, stdout.as_str()), (2, ""));
-    let words = "there is no limit `fre`; GET /v1/limits lists them (404 Not Found)";
+    let words = "there is no limit `fre`; GET /v1/limits lists the limits (404 Not Found)";
     assert_eq!(stderr, format!("error: {}: {words}\n", server.url));
 }
 
