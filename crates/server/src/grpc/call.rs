@@ -166,7 +166,7 @@ fn unread(why: UnreadBody) -> Status {
             "the message is too long; send at most {most} bytes: fewer descriptors, or shorter values"
         )),
         UnreadBody::OutOfMemory => Status::resource_exhausted(why.to_string()),
-        UnreadBody::BrokenOff => Status::invalid_argument(why.to_string()),
+        UnreadBody::Incomplete => Status::invalid_argument(why.to_string()),
     }
 }
 

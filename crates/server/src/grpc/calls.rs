@@ -17,7 +17,7 @@ use super::call::{self, Answered};
 use super::rate_limit::RateLimitService;
 use super::routed;
 use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
@@ -63,7 +63,7 @@ impl Calls {
         charge: MemoryCharge,
     ) -> RunningCall {
         let request = request.map(CallBody::new);
-        if Endpoint::of(request.uri().path()) == Endpoint::RateLimit {
+        if RequestEndpoint::of(request.uri().path()) == RequestEndpoint::RateLimit {
             let work = rate_limit(Arc::clone(&self.envoy), request, self.max_time, charge);
             return RunningCall { respond: Some(respond), work: Box::pin(work) };
         }
@@ -73,8 +73,8 @@ impl Calls {
 
     /// Counts a call that is refused because memory is short.
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
-        let endpoint = Endpoint::of(request.uri().path());
-        if endpoint == Endpoint::RateLimit {
+        let endpoint = RequestEndpoint::of(request.uri().path());
+        if endpoint == RequestEndpoint::RateLimit {
             self.envoy.observer.refused(endpoint);
         }
     }
@@ -113,7 +113,7 @@ async fn rate_limit(
     max_time: Duration,
     mut charge: MemoryCharge,
 ) -> Work {
-    let mut observation = envoy.observer.begin(Endpoint::RateLimit, &request);
+    let mut observation = envoy.observer.begin(RequestEndpoint::RateLimit, &request);
     let Answered { response, status } = {
         let began = observation.began();
         let answered = call::should_rate_limit(&envoy, request, max_time, began, &mut charge);

@@ -37,7 +37,7 @@ fn an_unknown_limit_prints_the_servers_detail() {
     let server = ServerProcess::start(&[]);
     let (code, stdout, stderr) = run(&["check", "fre", "k", "--server", &server.url]);
     assert_eq!((code, stdout.as_str()), (2, ""));
-    let words = "there is no limit `fre`; GET /v1/limits lists them (404 Not Found)";
+    let words = "there is no limit `fre`; GET /v1/limits lists the limits (404 Not Found)";
     assert_eq!(stderr, format!("error: {}: {words}\n", server.url));
 }
 
@@ -273,7 +273,7 @@ fn https_is_trusted_as_the_system_trusts() {
     let (code, _, stderr) = check(&stranger);
     assert_eq!(code, 2);
     let problem = "cannot be trusted: invalid peer certificate: UnknownIssuer";
-    assert!(stderr.contains(problem) && stderr.contains("see that its certificate"), "{stderr}");
+    assert!(stderr.contains(problem) && stderr.contains("check that its certificate"), "{stderr}");
     let (code, _, stderr) = check(&ours);
     assert_eq!(code, 2);
     assert!(stderr.contains("did not answer"), "{stderr}");

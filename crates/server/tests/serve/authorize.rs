@@ -224,8 +224,8 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
         ("/web/max_wait_us=60000001", "at most 60000000"),
         ("/web/proxy=squid", "use `forwarded` or `nginx`"),
         ("/web/dommain=web", "unknown setting `dommain`"),
-        ("/%ff", "percent-encode UTF-8"),
-        ("/web/%ff", "percent-encode UTF-8"),
+        ("/%ff", "send percent-encoded UTF-8"),
+        ("/web/%ff", "send percent-encoded UTF-8"),
     ] {
         let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
         assert_eq!(status, 400, "{path}");
@@ -234,15 +234,15 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
     for path in ["/", "/web/", "/web/proxy=nginx/", "/web/a/b"] {
         let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
         assert_eq!(status, 404, "{path}");
-        assert!(detail.contains("there is no `/v1/authorize/"), "{path}: {detail}");
+        assert!(detail.contains("there is no path `/v1/authorize/"), "{path}: {detail}");
     }
     let (status, detail) = problem(ask(&server, "/shop", "GET", "/").send().unwrap());
     assert_eq!(status, 404, "{detail}");
     for (method, uri, want) in [
-        ("G T", "/", "x-forwarded-method is no method"),
-        ("", "/", "x-forwarded-method is no method"),
-        ("GET", "http://shop.example/", "x-forwarded-uri is no path"),
-        ("GET", "", "x-forwarded-uri is no path"),
+        ("G T", "/", "x-forwarded-method is not a method"),
+        ("", "/", "x-forwarded-method is not a method"),
+        ("GET", "http://shop.example/", "x-forwarded-uri is not a path"),
+        ("GET", "", "x-forwarded-uri is not a path"),
     ] {
         let (status, detail) = problem(ask(&server, "", method, uri).send().unwrap());
         assert_eq!(status, 400, "{method} {uri}");
@@ -257,7 +257,7 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
     assert!(detail.contains("x-original-method is missing"), "{detail}");
     let twice = ask(&server, "", "GET", "/").header("x-forwarded-uri", "/b");
     let (_, detail) = problem(twice.send().unwrap());
-    assert!(detail.contains("x-forwarded-uri is there twice"), "{detail}");
+    assert!(detail.contains("x-forwarded-uri occurs twice"), "{detail}");
     assert_eq!(status_of_paths(&server), 200, "nothing was charged");
 }
 

@@ -152,7 +152,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
         let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
         let (status, detail) = problem(server.post("/v1/check", body.to_string()).send().unwrap());
         assert_eq!(status, 400, "{text}");
-        for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add some"] {
+        for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add rules"] {
             assert!(detail.contains(remedy), "{detail}");
         }
         let batch = server.post("/v1/check/batch", json!([body]).to_string()).send().unwrap();
@@ -310,10 +310,10 @@ fn said_attributes_match_rules_and_make_no_keys() {
 fn unknown_limits_and_domains_are_404() {
     let server = slow();
     for (body, want) in [
-        (r#"{"limit":"nope","key":"a"}"#, "there is no limit `nope`; GET /v1/limits lists them"),
+        (r#"{"limit":"nope","key":"a"}"#, "there is no limit `nope`; GET /v1/limits lists the limits"),
         (
             r#"{"domain":"nope"}"#,
-            "there are no rules of a domain `nope`; add some to the server's configuration",
+            "the domain `nope` has no rules; add rules for it to the rules file of the server",
         ),
     ] {
         let response = server.post("/v1/check", body).send().unwrap();
@@ -327,18 +327,18 @@ fn bad_checks_are_refused_with_place_and_remedy() {
     let many: serde_json::Map<_, _> = (0..33).map(|at| (at.to_string(), json!("x"))).collect();
     let many = json!({"domain": "api", "attributes": many.clone(), "said": many}).to_string();
     for (body, want) in [
-        (r#"{"limit":"free"}"#, "`key` is missing; say whom to limit, such as \"user:42\""),
-        (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists them"),
+        (r#"{"limit":"free"}"#, "`key` is missing; send the key to limit, such as \"user:42\""),
+        (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists the limits"),
         (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
         (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
         (
             r#"{"limit":"free","key":"a","domain":"api"}"#,
-            "leave out `limit` and `key`, or `domain`",
+            "remove `domain`, or remove `limit` and `key`",
         ),
-        (r#"{"key":"a","domain":"api"}"#, "leave out `limit` and `key`, or `domain`"),
-        (r#"{"limit":"free","key":"a","attributes":{}}"#, "a limit looks at no attributes"),
-        (r#"{"limit":"free","key":"a","verified":{}}"#, "a limit looks at no attributes"),
-        (r#"{"limit":"free","key":"a","said":{}}"#, "a limit looks at no attributes"),
+        (r#"{"key":"a","domain":"api"}"#, "remove `domain`, or remove `limit` and `key`"),
+        (r#"{"limit":"free","key":"a","attributes":{}}"#, "a check by `limit` and `key` takes no attributes"),
+        (r#"{"limit":"free","key":"a","verified":{}}"#, "a check by `limit` and `key` takes no attributes"),
+        (r#"{"limit":"free","key":"a","said":{}}"#, "a check by `limit` and `key` takes no attributes"),
         (r#"{"limit":"free","key":"a","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"domain":"api","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"limit":1,"key":"a"}"#, "line 1 column 10: invalid type: integer `1`"),
@@ -348,25 +348,25 @@ fn bad_checks_are_refused_with_place_and_remedy() {
         ),
         ("{\"limit\":\"free\",\n \"nokey\":1}", "line 2 column 8: unknown field `nokey`, expected"),
         (r#"{"limit":"free","limit":"pro","key":"a"}"#, "duplicate field `limit`"),
-        (r#"{"domain":"api","attributes":{"a":"1","a":"2"}}"#, "attribute `a` is there twice"),
+        (r#"{"domain":"api","attributes":{"a":"1","a":"2"}}"#, "attribute `a` occurs twice"),
         (
             r#"{"domain":"api","attributes":{"a":1}}"#,
             "invalid type: integer `1`, expected a string",
         ),
         (
             r#"{"domain":"api","attributes":[]}"#,
-            "an object of texts, such as {\"path\":\"/login\"}",
+            "an object of strings, such as {\"path\":\"/login\"}",
         ),
-        (&many, "66 attributes in all; use at most 64"),
+        (&many, "there are 66 attributes in all; send at most 64"),
         (
             r#"{"domain":"api","attributes":{"ip":"203.0.113.9:80"}}"#,
-            "attributes.ip: `203.0.113.9:80` is no IP address; send one without a port, or none",
+            "attributes.ip: `203.0.113.9:80` is not an IP address; send an address without a port",
         ),
-        (r#"{"domain":"api","verified":{"ip":"me"}}"#, "verified.ip: `me` is no IP address"),
-        ("[]", "a check is an object; send"),
-        (r#"["free","a"]"#, "a check is an object; send"),
-        ("null", "a check is an object; send"),
-        ("", "a check is an object; send"),
+        (r#"{"domain":"api","verified":{"ip":"me"}}"#, "verified.ip: `me` is not an IP address"),
+        ("[]", "a check must be a JSON object; send"),
+        (r#"["free","a"]"#, "a check must be a JSON object; send"),
+        ("null", "a check must be a JSON object; send"),
+        ("", "a check must be a JSON object; send"),
         (r#"{"limit":"free","key":"a"} {}"#, "line 1 column 28: trailing characters; send JSON"),
         (r#"{"limit":"free""#, "line 1 column 15: EOF while parsing an object; send JSON"),
     ] {
@@ -388,7 +388,7 @@ fn a_check_has_at_most_64_attributes() {
     let body = json!({"domain": "api", "attributes": attributes(65)}).to_string();
     let (status, detail) = problem(server.post("/v1/check", body).send().unwrap());
     assert_eq!(status, 400);
-    assert!(detail.contains("too many attributes; use at most 64"), "{detail}");
+    assert!(detail.contains("too many attributes; send at most 64"), "{detail}");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    assert!(answer.contains("or its chunks are malformed; send all of it"), "{answer}");
+    assert!(answer.contains("or its chunks are malformed; send the whole body"), "{answer}");
     assert_eq!(
         server.check(r#"{"limit":"free","key":"a"}"#)["remaining"],
         59,

@@ -28,7 +28,7 @@ fn limits_are_listed_with_their_bounds() {
     assert_eq!(free, want);
     assert_eq!(all["limits"][2], want);
     let (status, detail) = problem(server.get("/v1/limits/nope").send().unwrap());
-    assert_eq!((status, &*detail), (404, "there is no limit `nope`; GET /v1/limits lists them"));
+    assert_eq!((status, &*detail), (404, "there is no limit `nope`; GET /v1/limits lists the limits"));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_rule_has_all_the_limits_that_it_may_spend() {
     get(&server, "/v1/limits/free/keys/a?limit=free", "Decision");
     let (status, detail) = problem(server.get("/v1/limits/free/keys/a?limit=pro").send().unwrap());
     assert_eq!(status, 404);
-    assert!(detail.starts_with("limit: no request with this key spends it"), "{detail}");
+    assert!(detail.starts_with("limit: no request with this key spends this limit"), "{detail}");
 }
 
 #[test]
@@ -138,17 +138,17 @@ fn bad_paths_are_refused_with_a_reason() {
         ("/v1/limits/free/keys/%ff", 400, "no UTF-8"),
         ("/v1/limits/%ff/keys/", 400, "no UTF-8"),
         ("/v1/limits/nope/keys/", 404, "there is no limit `nope`"),
-        ("/v1/limits/free/keys/a/b", 404, "there is no `/v1/limits/free/keys/a/b`"),
-        ("/v1/limits/free/keys", 404, "there is no `/v1/limits/free/keys`"),
+        ("/v1/limits/free/keys/a/b", 404, "there is no path `/v1/limits/free/keys/a/b`"),
+        ("/v1/limits/free/keys", 404, "there is no path `/v1/limits/free/keys`"),
         ("/v1/limits/free/keys/a?cost=0", 400, "cost is 0; use at least 1"),
-        ("/v1/limits/free/keys/a?cost=-1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?cost=1.5", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?cost=1&cost=2", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?costs=1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?entries=1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/?cost=x", 400, "use such as ?cost=1&entries=true"),
-        ("/nowhere%0a", 404, "there is no `/nowhere%0a`; GET /openapi.json lists what is"),
-        ("/page/nope.js", 404, "there is no `/page/nope.js`"),
+        ("/v1/limits/free/keys/a?cost=-1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?cost=1.5", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?cost=1&cost=2", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?costs=1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?entries=1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/?cost=x", 400, "use a query such as ?cost=1&entries=true"),
+        ("/nowhere%0a", 404, "there is no path `/nowhere%0a`; GET /openapi.json lists the paths"),
+        ("/page/nope.js", 404, "there is no path `/page/nope.js`"),
     ] {
         let (told, detail) = problem(server.get(path).send().unwrap());
         assert_eq!(told, status, "{path}: {detail}");
@@ -173,7 +173,7 @@ fn a_wrong_method_is_405_and_names_the_allowed_ones() {
         assert_eq!(response.headers()["allow"], want, "{path}");
         let (status, detail) = problem(response);
         assert_eq!(status, 405, "{path}");
-        assert!(detail.contains("use one that Allow lists"), "{detail}");
+        assert!(detail.contains("use one of the methods in the header Allow"), "{detail}");
     }
 }
 

@@ -421,7 +421,7 @@ fn all_players_together_take_a_bounded_share_of_a_redis() {
         assert_eq!(refused.is_some(), redis.is_some());
         if let Some(refused) = refused {
             assert!(refused.headers().contains_key("retry-after"));
-            assert!(problem(refused).1.contains("too many play"));
+            assert!(problem(refused).1.contains("too many users"));
         }
     });
 }

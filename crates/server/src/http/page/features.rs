@@ -1,6 +1,7 @@
-//! `GET /page/server.json`: what the page can show to whoever asks.
+//! `GET /page/server.json`: the features that the page can show to its user.
 //!
-//! It could ask for everything and see what is refused; but browsers write each such answer into their console as an error.
+//! The page does not find that out by requests that may be refused, because browsers log each refusal as an error in
+//! their console.
 
 use std::sync::Arc;
 
@@ -11,33 +12,33 @@ use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::http::request::Parts;
 use serde::Serialize;
 
-use crate::http::operator::{Known, Operator};
+use crate::http::operator::{Operator, OperatorStatus};
 use crate::operators::OperatorAccess;
 use crate::store::StoreKind;
 use tollgate_playground::Playground;
 
-/// What there is to see.
+/// The features that the page can show.
 #[derive(Debug, Serialize)]
-struct About {
-    /// Whether there is anything to play with.
+struct PageFeatures {
+    /// Whether the playground is switched on.
     playground: bool,
-    operations: Known,
+    operations: OperatorStatus,
     /// `memory` or `redis`.
     store: &'static str,
 }
 
-pub(super) async fn about(
+pub(super) async fn features(
     State(playground): State<Option<Playground>>,
     State(operators): State<Arc<OperatorAccess>>,
     State(store): State<StoreKind>,
     parts: Parts,
 ) -> Response {
-    let about = About {
+    let features = PageFeatures {
         playground: playground.is_some(),
-        operations: Operator::known(&parts, &operators),
+        operations: Operator::status(&parts, &operators),
         store: store.name(),
     };
-    let mut response = Json(about).into_response();
+    let mut response = Json(features).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -1,30 +1,31 @@
-//! Writes objects of JSON whose names are ours: serde looks at every letter of a name, at every answer, for what
-//! it might have to escape.
+//! Writes JSON objects whose names need no escapes. Serde would search every name for letters to escape, in every
+//! answer.
 
-/// An object, of which some is written.
-pub(super) struct Object<'a> {
+/// A JSON object that is being written.
+pub(super) struct JsonObject<'a> {
     to: &'a mut Vec<u8>,
-    /// What comes before the next name.
-    before: u8,
+    /// The byte before the next name: `{`, then `,`.
+    separator: u8,
 }
 
-impl<'a> Object<'a> {
-    pub(super) fn new(to: &'a mut Vec<u8>) -> Object<'a> {
-        Object { to, before: b'{' }
+impl<'a> JsonObject<'a> {
+    pub(super) fn new(to: &'a mut Vec<u8>) -> JsonObject<'a> {
+        JsonObject { to, separator: b'{' }
     }
 
+    /// Writes a flag.
     pub(super) fn flag(&mut self, name: &'static str, value: bool) {
         self.name(name).extend_from_slice(if value { b"true" } else { b"false" });
     }
 
-    /// Nothing if it is not set.
+    /// Writes a flag if it is set, and nothing otherwise.
     pub(super) fn flag_if_set(&mut self, name: &'static str, value: bool) {
         if value {
             self.flag(name, value);
         }
     }
 
-    /// `null` if there is none.
+    /// Writes a number, or `null` for `None`.
     pub(super) fn number(&mut self, name: &'static str, value: impl Into<Option<u64>>) {
         match value.into() {
             Some(value) => {
@@ -35,13 +36,13 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// `null` if there is none.
+    /// Writes a text, or `null` for `None`.
     pub(super) fn text(&mut self, name: &'static str, value: Option<&str>) {
-        // OK because memory takes all of it, and every text has a JSON.
+        // OK because writing to memory cannot fail, and every text can be written as JSON.
         let _ = serde_json::to_writer(self.name(name), &value);
     }
 
-    /// A text of letters and digits, such as base64.
+    /// Writes a text that needs no escapes, such as base64.
     pub(super) fn plain_text(&mut self, name: &'static str, value: &str) {
         let to = self.name(name);
         to.push(b'"');
@@ -49,7 +50,7 @@ impl<'a> Object<'a> {
         to.push(b'"');
     }
 
-    /// An array, each of whose items writes itself.
+    /// Writes an array, with a function that writes one item.
     pub(super) fn array<T>(
         &mut self,
         name: &'static str,
@@ -67,13 +68,14 @@ impl<'a> Object<'a> {
         to.push(b']');
     }
 
+    /// Ends the object.
     pub(super) fn end(self) {
         self.to.push(b'}');
     }
 
-    /// A name has no letter that JSON would escape. Returns where its value goes.
+    /// Writes a name, which needs no escapes. Returns the buffer, to which the value must be appended.
     fn name(&mut self, name: &'static str) -> &mut Vec<u8> {
-        self.to.push(std::mem::replace(&mut self.before, b','));
+        self.to.push(std::mem::replace(&mut self.separator, b','));
         self.to.push(b'"');
         self.to.extend_from_slice(name.as_bytes());
         self.to.extend_from_slice(b"\":");
