@@ -1,47 +1,48 @@
-//! The six limits that are drawn, all with a nominal 10 in 10 s.
+//! The six limits that are drawn. All allow a nominal 10 units in 10 s.
 
 use tollgate_core::Limit;
 
-/// The window of the window limits, and the time in which the buckets refill.
+/// The window of the window limits, and the time in which a bucket refills or leaks completely.
 pub(crate) const WINDOW_US: u64 = 10_000_000;
 
 /// A limit that is drawn.
-pub(crate) struct Decider {
+pub(crate) struct DrawnLimit {
     /// The name of its picture's file, without the extension.
     pub(crate) slug: &'static str,
     /// Its heading.
     pub(crate) title: &'static str,
-    /// The limit, as the command line takes it.
+    /// The limit, in the format of the command line.
     pub(crate) limit: &'static str,
 }
 
-pub(crate) const ALL: [Decider; 6] = [
-    Decider {
+/// The limits.
+pub(crate) const LIMITS: [DrawnLimit; 6] = [
+    DrawnLimit {
         slug: "fixed-window",
         title: "Fixed window",
         limit: "fixed-window limit=10 window=10s",
     },
-    Decider {
+    DrawnLimit {
         slug: "sliding-window-log",
         title: "Sliding window log",
         limit: "sliding-window-log limit=10 window=10s",
     },
-    Decider {
+    DrawnLimit {
         slug: "sliding-window-counter",
         title: "Sliding window counter",
         limit: "sliding-window-counter limit=10 window=10s",
     },
-    Decider {
+    DrawnLimit {
         slug: "token-bucket",
         title: "Token bucket",
         limit: "token-bucket capacity=10 refill=1/s",
     },
-    Decider {
+    DrawnLimit {
         slug: "leaky-bucket-policing",
         title: "Leaky bucket, policing",
         limit: "leaky-bucket capacity=10 leak=1/s mode=policing",
     },
-    Decider {
+    DrawnLimit {
         slug: "leaky-bucket-shaping",
         title: "Leaky bucket, shaping",
         limit: "leaky-bucket capacity=10 leak=1/s mode=shaping",

@@ -1,9 +1,9 @@
-//! The same traffic through all limits, and the requests that each lets through.
+//! Draws the same traffic under all limits: the requests that each limit allows.
 
 use crate::LimitRun;
 use crate::chart::{ChartPanel, GrowDirection, MARK_HEIGHT, MarkShape, marks};
-use crate::decided::{leaving, most_in};
-use crate::decider::{WINDOW_US, is_shaping};
+use crate::decisions::{leaving, most_in};
+use crate::limits::{WINDOW_US, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
 use crate::traffic::END_US;
 
@@ -14,7 +14,7 @@ const FIRST_TOP: f64 = 84.0;
 const LANE_HEIGHT: f64 = 62.0;
 const LANE_PITCH: f64 = 76.0;
 
-/// One row: a name, two notes, and the times at which requests pass.
+/// A row of the picture: a name, two notes, and the times at which requests pass.
 struct TrafficLane {
     name: &'static str,
     notes: [String; 2],
@@ -24,16 +24,15 @@ struct TrafficLane {
 
 pub(crate) fn draw(runs: &[LimitRun]) -> String {
     let lanes: Vec<TrafficLane> =
-        asked(runs).into_iter().chain(runs.iter().map(let_through)).collect();
+        all_requests(runs).into_iter().chain(runs.iter().map(passed_requests)).collect();
     let caption = Caption {
-        title: "The same traffic through six deciders".to_owned(),
-        description: lanes.iter().map(described).collect::<Vec<_>>().join(" "),
+        title: "The same traffic under six limits".to_owned(),
+        description: lanes.iter().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let height = FIRST_TOP + LANE_PITCH * lanes.len() as f64 + 20.0;
     let mut svg = Svg::new(WIDTH, height as u32, &caption);
     svg.text("title", Point { x: 24.0, y: 34.0 }, &caption.title);
-    let note =
-        "All allow a nominal 10 in 10 s. Each dot is a request that passes, at the time it passes.";
+    let note = "All limits allow a nominal 10 in 10 s. Each dot is a request, at the time at which it passes.";
     svg.text("note", Point { x: 24.0, y: 54.0 }, note);
     for (nth, lane) in lanes.iter().enumerate() {
         let top = FIRST_TOP + LANE_PITCH * nth as f64;
@@ -47,24 +46,25 @@ pub(crate) fn draw(runs: &[LimitRun]) -> String {
     svg.finish()
 }
 
-/// Returns the first lane: the traffic itself.
-fn asked(runs: &[LimitRun]) -> Option<TrafficLane> {
+/// Returns the first lane, which has all requests.
+fn all_requests(runs: &[LimitRun]) -> Option<TrafficLane> {
     let everyday = &runs.first()?.everyday;
     let notes = [format!("{} requests", everyday.len()), String::new()];
     let instants = everyday.iter().map(|it| it.at_us).collect();
     Some(TrafficLane { name: "All requests", notes, class: "asked", instants })
 }
 
-fn let_through(run: &LimitRun) -> TrafficLane {
+/// Returns the lane of a limit: the requests that pass.
+fn passed_requests(run: &LimitRun) -> TrafficLane {
     let mut instants: Vec<u64> = leaving(&run.everyday).iter().map(|it| it.at_us).collect();
     instants.sort_unstable();
     let most = most_in(&leaving(&run.everyday), WINDOW_US);
     let verb = if is_shaping(&run.limit) { "leave" } else { "pass" };
     let notes = [format!("{} {verb}", instants.len()), format!("at most {most} in 10 s")];
-    TrafficLane { name: run.decider.title, notes, class: "allowed", instants }
+    TrafficLane { name: run.drawn.title, notes, class: "allowed", instants }
 }
 
-fn described(lane: &TrafficLane) -> String {
+fn description_of(lane: &TrafficLane) -> String {
     let [first, second] = &lane.notes;
     let comma = if second.is_empty() { "" } else { ", " };
     format!("{}: {first}{comma}{second}.", lane.name)

@@ -1,11 +1,11 @@
-//! The decisions on a trace, and counts of them.
+//! The decisions on a trace, and counts of units.
 
 use serde::Deserialize;
 use tollgate_core::{Cost, Limit, UnitRequest};
 
 use crate::traffic::TraceRequest;
 
-/// One decision: the fields of a line of `tollgate replay` that are drawn.
+/// A decision: the drawn fields of a line that `tollgate replay` prints.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct ReplayedDecision {
     /// When the request was made.
@@ -14,7 +14,7 @@ pub struct ReplayedDecision {
     pub cost: u64,
     /// Whether the request is allowed.
     pub allowed: bool,
-    /// The largest cost that would fit now.
+    /// The largest cost that would be allowed now.
     pub remaining: u64,
     /// How long an allowed request waits before it proceeds.
     pub delay_us: u64,
@@ -45,21 +45,21 @@ pub(crate) struct PassedUnits {
 }
 
 /// Returns the admitted units, at the times of their requests.
-pub(crate) fn admitted(decided: &[ReplayedDecision]) -> Vec<PassedUnits> {
-    let allowed = decided.iter().filter(|it| it.allowed);
+pub(crate) fn admitted(decisions: &[ReplayedDecision]) -> Vec<PassedUnits> {
+    let allowed = decisions.iter().filter(|it| it.allowed);
     allowed.map(|it| PassedUnits { at_us: it.at_us, units: it.cost }).collect()
 }
 
 /// Returns the admitted units, at the times at which their requests leave.
-pub(crate) fn leaving(decided: &[ReplayedDecision]) -> Vec<PassedUnits> {
-    let allowed = decided.iter().filter(|it| it.allowed);
+pub(crate) fn leaving(decisions: &[ReplayedDecision]) -> Vec<PassedUnits> {
+    let allowed = decisions.iter().filter(|it| it.allowed);
     allowed.map(|it| PassedUnits { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
 }
 
-/// A value that holds from an instant on.
+/// A time, and the value that holds from that time on.
 pub(crate) type LevelStep = (u64, u64);
 
-/// Returns the units that passed in the window before each instant, where they change.
+/// Returns the units that passed in the window before each instant, as the steps at which the number changes.
 pub(crate) fn trailing(passing: &[PassedUnits], window_us: u64) -> Vec<LevelStep> {
     let changes = |passing: &PassedUnits| [passing.at_us, passing.at_us + window_us];
     let mut instants: Vec<u64> = passing.iter().flat_map(changes).collect();
@@ -82,9 +82,9 @@ pub(crate) fn most_in(passing: &[PassedUnits], interval_us: u64) -> u64 {
     passing.iter().map(from).max().unwrap_or(0)
 }
 
-/// Returns the values of `remaining`, where they change.
-pub(crate) fn remaining(decided: &[ReplayedDecision]) -> Vec<LevelStep> {
-    let mut steps: Vec<LevelStep> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
+/// Returns the values of `remaining`, as the steps at which it changes.
+pub(crate) fn remaining(decisions: &[ReplayedDecision]) -> Vec<LevelStep> {
+    let mut steps: Vec<LevelStep> = decisions.iter().map(|it| (it.at_us, it.remaining)).collect();
     steps.dedup_by_key(|(_, remaining)| *remaining);
     steps
 }
