@@ -251,13 +251,14 @@ fn decide_alone(
     if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
-type Part = ((usize, usize), Cost, Manner);
+/// A scope and a key by their numbers, the cost, and how the limit takes part.
+pub(crate) type RandomPart = ((usize, usize), Cost, Manner);
 
 /// A limit's role and intent in a joint check.
-type Manner = (Role, Intent);
+pub(crate) type Manner = (Role, Intent);
 
 fn expect(
-    parts: &[Part],
+    parts: &[RandomPart],
     scopes: &[Scope],
     states: &mut [State],
     now_us: u64,

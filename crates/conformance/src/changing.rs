@@ -14,6 +14,7 @@ use tollgate_core::{
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
+use crate::agreement::{Manner, RandomPart};
 use crate::store::{Make, block_on, cases, open};
 use crate::together::{expected_summary, summary};
 use crate::trace::{Step, Walk};
@@ -23,7 +24,7 @@ use crate::{any, keys, trace};
 const SCOPES: usize = 4;
 
 /// One key of one name, in every version that it can be.
-struct Known {
+struct ChangingKey {
     versions: Vec<Version>,
 }
 
@@ -50,9 +51,9 @@ impl DerefMut for Version {
     }
 }
 
-impl Known {
-    fn new(limit: Limit) -> Known {
-        Known { versions: vec![Version { walk: Walk::new(limit), stays_under: None }] }
+impl ChangingKey {
+    fn new(limit: Limit) -> ChangingKey {
+        ChangingKey { versions: vec![Version { walk: Walk::new(limit), stays_under: None }] }
     }
 
     /// Adds a forgotten version, if in any version nothing of the key is spent, also after a step back of the clock.
@@ -108,7 +109,7 @@ fn carry_over(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
 }
 
 #[derive(Clone, Debug)]
-enum Request {
+enum ChangingRequest {
     Check,
     Peek,
     Refund(prop::sample::Index),
@@ -116,27 +117,27 @@ enum Request {
     Together(Vec<(prop::sample::Index, prop::sample::Index, Manner)>),
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request() -> impl Strategy<Value = ChangingRequest> {
     let index = any::<prop::sample::Index>;
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
     let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Peek)];
     let others = prop::collection::vec((index(), index(), (role, intent)), 0..4);
     prop_oneof![
-        8 => Just(Request::Check),
-        2 => Just(Request::Peek),
-        2 => index().prop_map(Request::Refund),
-        1 => Just(Request::Reset),
-        4 => others.prop_map(Request::Together),
+        8 => Just(ChangingRequest::Check),
+        2 => Just(ChangingRequest::Peek),
+        2 => index().prop_map(ChangingRequest::Refund),
+        1 => Just(ChangingRequest::Reset),
+        4 => others.prop_map(ChangingRequest::Together),
     ]
 }
 
-struct World {
+struct ChangingLimiter {
     clock: ManualClock,
     limiter: Limiter,
     scopes: Vec<Scope>,
     keys: Vec<Vec<u8>>,
     /// By name, then by key.
-    known: [Vec<Known>; 2],
+    known: [Vec<ChangingKey>; 2],
     receipts: Vec<(usize, usize, Receipt)>,
     now_us: u64,
 }
@@ -146,8 +147,8 @@ fn name_of(scope: usize) -> usize {
     usize::from(scope == SCOPES - 1)
 }
 
-impl World {
-    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> World {
+impl ChangingLimiter {
+    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> ChangingLimiter {
         let (clock, limiter) = open(make);
         let name = |index| ["changing", "other"][name_of(index)];
         let scopes: Vec<Scope> = limits
@@ -156,9 +157,9 @@ impl World {
             .map(|(index, limit)| limiter.scope(name(index), *limit).unwrap())
             .collect();
         let known = [0, SCOPES - 1]
-            .map(|first| keys.iter().map(|_| Known::new(*scopes[first].limit())).collect());
+            .map(|first| keys.iter().map(|_| ChangingKey::new(*scopes[first].limit())).collect());
         let now_us = trace::START_US;
-        World { clock, limiter, scopes, keys, known, receipts: Vec::new(), now_us }
+        ChangingLimiter { clock, limiter, scopes, keys, known, receipts: Vec::new(), now_us }
     }
 
     /// Moves the clock for this key's step. Returns the cost of the request.
@@ -175,13 +176,13 @@ impl World {
         &mut self,
         (scope, key): (usize, usize),
         cost: Cost,
-        request: &Request,
+        request: &ChangingRequest,
     ) -> Result<(), TestCaseError> {
         let now_us = self.now_us;
         self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         match request {
-            Request::Check => self.check((scope, key), cost).await?,
-            Request::Peek => {
+            ChangingRequest::Check => self.check((scope, key), cost).await?,
+            ChangingRequest::Peek => {
                 let requested = &self.scopes[scope];
                 let answer = requested.peek(&self.keys[key]).cost(cost.units()).await.unwrap();
                 self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
@@ -191,18 +192,18 @@ impl World {
                     copy.limit.in_place_of(requested.limit(), decision)
                 })?;
             }
-            Request::Refund(which) if !self.receipts.is_empty() => {
+            ChangingRequest::Refund(which) if !self.receipts.is_empty() => {
                 let index = which.index(self.receipts.len());
                 self.refund(scope, index).await?;
             }
-            Request::Refund(_) => {}
-            Request::Reset => {
+            ChangingRequest::Refund(_) => {}
+            ChangingRequest::Reset => {
                 let requested = &self.scopes[scope];
                 requested.reset(&self.keys[key]).await.unwrap();
-                self.known[name_of(scope)][key] = Known::new(*requested.limit());
+                self.known[name_of(scope)][key] = ChangingKey::new(*requested.limit());
                 self.receipts.retain(|it| (name_of(it.0), it.1) != (name_of(scope), key));
             }
-            Request::Together(others) => self.together((scope, key), cost, others).await?,
+            ChangingRequest::Together(others) => self.together((scope, key), cost, others).await?,
         }
         self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         self.list((scope, key)).await
@@ -266,10 +267,11 @@ impl World {
         cost: Cost,
         others: &[(prop::sample::Index, prop::sample::Index, Manner)],
     ) -> Result<(), TestCaseError> {
-        let mut parts: Vec<Part> = vec![(first, cost, (Role::Enforced, Intent::Charge))];
+        let mut parts: Vec<RandomPart> = vec![(first, cost, (Role::Enforced, Intent::Charge))];
         for (index, (scope, key, manner)) in others.iter().enumerate() {
             let (scope, key) = (scope.index(SCOPES), key.index(self.keys.len()));
-            let is_new = |&((other, of), ..): &Part| (name_of(other), of) != (name_of(scope), key);
+            let is_new =
+                |&((other, of), ..): &RandomPart| (name_of(other), of) != (name_of(scope), key);
             if parts.iter().all(is_new) {
                 parts.push(((scope, key), Cost::new(index as u64 + 1).unwrap(), *manner));
             }
@@ -300,7 +302,7 @@ impl World {
     /// Combines the expected parts, keeping the versions of each key that explain the answers.
     fn expected(
         &mut self,
-        parts: &[Part],
+        parts: &[RandomPart],
         each: &[LimitDecision],
     ) -> Result<Expected, TestCaseError> {
         let now_us = self.now_us;
@@ -346,11 +348,6 @@ impl World {
     }
 }
 
-type Part = ((usize, usize), Cost, Manner);
-
-/// A limit's role and intent in a joint check.
-type Manner = (Role, Intent);
-
 /// Decides one part of a joint check, which is charged or not.
 fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> LimitDecision {
     let (limit, now_us) = (walk.limit, walk.now_us);
@@ -375,7 +372,7 @@ fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
         any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47);
     let limits = prop::collection::vec(limit, SCOPES);
     proptest!(cases(128), |(limits in limits, keys in keys, (steps, requests) in requests)| {
-        let mut world = World::new(make, &limits, keys);
+        let mut world = ChangingLimiter::new(make, &limits, keys);
         for (step, (scope, key, request)) in steps.iter().zip(&requests) {
             let at = (scope.index(SCOPES), key.index(world.keys.len()));
             let Some(cost) = world.aim(at, step) else { break };

@@ -36,7 +36,7 @@ pub struct Applied {
     /// The limit that the request spends.
     pub spends: Spends,
     /// Why the request spends that limit.
-    pub because: Reason,
+    pub because: AppliedReason,
     /// The cost of the request in units.
     pub cost: u64,
     /// The failure policy of the rule; the limiter's policy applies if `None`.
@@ -98,7 +98,7 @@ impl Spends {
 /// Why a rule spends a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum AppliedReason {
     /// The rule has an override for this key.
     Override,
     /// The rule has an override for addresses in a network.
@@ -272,19 +272,21 @@ fn reason(
     rule: &PlannedRule,
     request: &NumberedRequest<'_>,
     because: SpendReason<'_>,
-) -> Reason {
+) -> AppliedReason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (SpendReason::Override(None), _) => Reason::Override,
-        (SpendReason::Override(Some(found)), _) => Reason::NetworkOverride {
+        (SpendReason::Override(None), _) => AppliedReason::Override,
+        (SpendReason::Override(Some(found)), _) => AppliedReason::NetworkOverride {
             network: networks::text(found.network),
             set: found.set.map(str::to_owned),
         },
-        (SpendReason::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
-        (SpendReason::Default, Some(id)) => {
-            Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        (SpendReason::Tier(tier), Some(id)) => {
+            AppliedReason::Tier { by: by(id), tier: tier.to_owned() }
         }
-        (_, None) => Reason::Only,
+        (SpendReason::Default, Some(id)) => {
+            AppliedReason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        }
+        (_, None) => AppliedReason::Only,
     }
 }
 
@@ -397,22 +399,22 @@ fn write_network(f: &mut fmt::Formatter<'_>, network: &str, set: Option<&str>) -
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for AppliedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Override => f.write_str("an override for this key"),
-            Reason::NetworkOverride { network, set } => {
+            AppliedReason::Override => f.write_str("an override for this key"),
+            AppliedReason::NetworkOverride { network, set } => {
                 f.write_str("an override for ")?;
                 write_network(f, network, set.as_deref())
             }
-            Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
-            Reason::NoTier { by, tier: Some(tier) } => {
+            AppliedReason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
+            AppliedReason::NoTier { by, tier: Some(tier) } => {
                 write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
             }
-            Reason::NoTier { by, tier: None } => {
+            AppliedReason::NoTier { by, tier: None } => {
                 write!(f, "the default: `{by}` is not known")
             }
-            Reason::Only => f.write_str("the rule's only limit"),
+            AppliedReason::Only => f.write_str("the rule's only limit"),
         }
     }
 }

@@ -28,7 +28,10 @@ fn limits_are_listed_with_their_bounds() {
     assert_eq!(free, want);
     assert_eq!(all["limits"][2], want);
     let (status, detail) = problem(server.get("/v1/limits/nope").send().unwrap());
-    assert_eq!((status, &*detail), (404, "there is no limit `nope`; GET /v1/limits lists the limits"));
+    assert_eq!(
+        (status, &*detail),
+        (404, "there is no limit `nope`; GET /v1/limits lists the limits")
+    );
 }
 
 #[test]

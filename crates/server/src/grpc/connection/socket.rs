@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::frames::FrameScan;
 use crate::lifecycle;
-use crate::listener::{ConnectionSlot, Reason};
+use crate::listener::{CloseReason, ConnectionSlot};
 
 /// The length of the preface that every connection of HTTP/2 begins with.
 const PREFACE_BYTES: usize = 24;
@@ -158,7 +158,7 @@ impl<S> Socket<S> {
         cx: &mut Context<'_>,
     ) -> io::Result<()> {
         if is_pending && beginning.deadline.as_mut().poll(cx).is_ready() {
-            self.place.count_closed(Reason::FirstByte);
+            self.place.count_closed(CloseReason::FirstByte);
             return Err(ErrorKind::TimedOut.into());
         }
         self.beginning = beginning.after(read_bytes);
