@@ -173,7 +173,7 @@ async fn a_sentinel_that_missed_a_failover_does_not_lead_back() {
     let began = Instant::now();
     until("the one that answers is found wanting", async || {
         let error = store_error(scope.check("a").await).to_string();
-        error.contains("has not heard of the last failover").then_some(())
+        error.contains("does not know of the last failover").then_some(())
     })
     .await;
     while began.elapsed() < Duration::from_secs(2) {
