@@ -10,23 +10,23 @@ use tollgate_limiter::{Error, StoreError};
 
 use super::tls::Certificates;
 
-/// The servers of a limiter, and how they belong together.
+/// The servers of a limiter, and how the keys are spread over them.
 #[derive(Clone, Debug)]
 pub(super) enum Deployment {
-    One(Server),
+    One(ServerSettings),
     /// A cluster: some of its servers. Their replies name the others.
     Cluster {
-        seeds: Vec<Server>,
+        seeds: Vec<ServerSettings>,
     },
     Sentinel {
-        sentinels: Vec<Server>,
+        sentinels: Vec<ServerSettings>,
         /// The name of the primary in the sentinels' configuration.
         name: String,
         /// The settings of connections to the primary; the sentinels know its address.
-        primary: Server,
+        primary: ServerSettings,
     },
-    /// Servers that know nothing of each other. Each has some of the keys.
-    Shards(Vec<Server>),
+    /// Servers that do not know of each other. Each of them has some of the keys.
+    Shards(Vec<ServerSettings>),
 }
 
 impl Deployment {
@@ -46,7 +46,7 @@ impl Deployment {
         let mut servers = self.servers();
         let given = servers.first().and_then(|server| server.certificates.as_deref());
         let Some(mut certificates) = given.cloned() else {
-            let problem = "the URL asks for no TLS; use rediss, or leave the certificate out";
+            let problem = "the URL does not use TLS; use rediss, or leave the certificate out";
             return Err(Error::Setting { setting, problem: problem.to_owned() });
         };
         change(&mut certificates).map_err(|problem| Error::Setting { setting, problem })?;
@@ -58,7 +58,7 @@ impl Deployment {
     }
 
     #[cfg(feature = "tls")]
-    fn servers(&mut self) -> Vec<&mut Server> {
+    fn servers(&mut self) -> Vec<&mut ServerSettings> {
         match self {
             Deployment::One(server) => vec![server],
             Deployment::Cluster { seeds: servers } | Deployment::Shards(servers) => {
@@ -73,16 +73,19 @@ impl Deployment {
 
 /// A server, and the settings of connections to it.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct ServerSettings {
     connection: ConnectionInfo,
     name: String,
     /// `None` if connections are not encrypted.
     certificates: Option<Arc<Certificates>>,
 }
 
-impl Server {
+impl ServerSettings {
     /// Returns a server. With certificates, connections to it use TLS.
-    fn new(mut connection: ConnectionInfo, certificates: Option<Arc<Certificates>>) -> Server {
+    fn new(
+        mut connection: ConnectionInfo,
+        certificates: Option<Arc<Certificates>>,
+    ) -> ServerSettings {
         let name = match connection.addr().clone() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 let name = name(&host, port);
@@ -95,7 +98,7 @@ impl Server {
             }
             other => other.to_string(),
         };
-        Server { connection, name, certificates }
+        ServerSettings { connection, name, certificates }
     }
 
     /// Returns the client that opens connections.
@@ -109,10 +112,10 @@ impl Server {
     }
 
     /// Returns the same server with another version of the protocol.
-    pub(super) fn speaking(&self, protocol: ProtocolVersion) -> Server {
+    pub(super) fn with_protocol(&self, protocol: ProtocolVersion) -> ServerSettings {
         let settings = self.connection.redis_settings().clone().set_protocol(protocol);
         let connection = self.connection.clone().set_redis_settings(settings);
-        Server { connection, ..self.clone() }
+        ServerSettings { connection, ..self.clone() }
     }
 
     /// Whether the server sends push messages (RESP3).
@@ -121,13 +124,13 @@ impl Server {
     }
 
     /// Returns a server with the same user, TLS and database at another address.
-    pub(super) fn at(&self, host: &str, port: u16) -> Server {
+    pub(super) fn at(&self, host: &str, port: u16) -> ServerSettings {
         let elsewhere = ConnectionAddr::Tcp(host.to_owned(), port);
-        Server::new(self.connection.clone().set_addr(elsewhere), self.certificates.clone())
+        ServerSettings::new(self.connection.clone().set_addr(elsewhere), self.certificates.clone())
     }
 
-    /// Returns host and port, or the socket's path: `redis.example:6379`, `[::1]:6379`, `/run/redis.sock`. In one form
-    /// The form is the same however the URL spells the address, without user and password.
+    /// Returns host and port, or the socket's path: `redis.example:6379`, `[::1]:6379`, `/run/redis.sock`. The name is the same
+    /// however the URL spells the address, and has no user and no password.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -149,7 +152,7 @@ impl Server {
 }
 
 /// Leaves the user out: a URL without the colon has the password in the user's place.
-impl fmt::Debug for Server {
+impl fmt::Debug for ServerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
             .field("name", &self.name)

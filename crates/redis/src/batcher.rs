@@ -1,7 +1,7 @@
 //! The queue of requests for one server, and when they are sent. No clock and no I/O.
 //!
 //! A request that arrives while nothing is in flight is sent at once. Requests that arrive later wait until a batch is
-//! back, and are then sent together. There is no timer: a request never waits for others to fill a batch.
+//! answered, and are then sent as one batch. There is no timer: a request never waits until a batch is full.
 //!
 //! Slow requests have a lane and a quota of their own, so that a client that sends many of them does
 //! not delay the checks of other clients: slow requests are sent in separate batches, one batch at a
@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-/// How many batches may be in flight at once: while the server works on one, the next one is made.
+/// The number of batches that may be in flight at once: while the server works on one batch, the next one is made.
 const MAX_IN_FLIGHT: usize = 2;
 
 /// The largest weight of a batch. The server serves nothing else while it runs a batch: about 4 us per unit of weight,
@@ -22,54 +22,55 @@ const OTHERS_PER_SLOW: usize = 3;
 /// Requests that wait to be sent.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
-    queues: [Queue<T>; 3],
+    queues: [LaneQueue<T>; 3],
     /// The number of the request that was put in last.
     newest: u64,
     in_flight: usize,
     is_slow_in_flight: bool,
     /// The weight of other requests that is sent before the next slow batch, if that much waits.
     others_first: usize,
-    room: Room,
+    bounds: QueueBounds,
 }
 
-/// The largest weight that may wait.
+/// The largest weights that may wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct QueueBounds {
     pub(super) slow: usize,
     pub(super) others: usize,
 }
 
-/// The queue in which a request waits. Requests of `Usual` and `Patient` are sent in order of arrival.
+/// The queue in which a request waits. Requests of `Usual` and `LongDeadline` are sent in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Usual,
-    /// Requests with more time than the limiter's deadline. A lane of their own keeps each queue in order of deadlines.
-    Patient,
+    /// Requests whose time is longer than the limiter's deadline. They have a lane of their own, so that each queue is in the
+    /// order of the deadlines.
+    LongDeadline,
     /// Requests that may take the server much longer than a check.
     Slow,
 }
 
 impl Lane {
-    pub(super) const ALL: [Lane; 3] = [Lane::Usual, Lane::Patient, Lane::Slow];
+    pub(super) const ALL: [Lane; 3] = [Lane::Usual, Lane::LongDeadline, Lane::Slow];
 
     /// The lanes whose requests share batches, in order of arrival.
-    const OTHERS: [Lane; 2] = [Lane::Usual, Lane::Patient];
+    const OTHERS: [Lane; 2] = [Lane::Usual, Lane::LongDeadline];
 }
 
 /// The requests to send next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Batch<T> {
     pub(super) requests: Vec<T>,
-    /// Whether these are slow requests: their sender calls [`Batcher::finish_slow`] afterwards.
+    /// Whether these are slow requests. Their sender then calls [`Batcher::finish_slow`] afterwards.
     pub(super) is_slow: bool,
 }
 
-/// Says what the caller does after it has put a request in.
+/// What the caller does after it has put a request into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Start to send: take batches until one is empty.
+pub(super) enum NextAction {
+    /// It starts to send: it takes batches until one is empty.
     Send,
-    /// Nothing: another task is sending, and will take the request along.
+    /// Nothing: another task is sending, and will send the request too.
     Wait,
 }
 
@@ -82,14 +83,14 @@ pub(super) struct QueueFull<T> {
 }
 
 impl<T> Batcher<T> {
-    pub(super) fn new(room: Room) -> Batcher<T> {
+    pub(super) fn new(bounds: QueueBounds) -> Batcher<T> {
         Batcher {
-            queues: Lane::ALL.map(|_| Queue::new()),
+            queues: Lane::ALL.map(|_| LaneQueue::new()),
             newest: 0,
             in_flight: 0,
             is_slow_in_flight: false,
             others_first: 0,
-            room,
+            bounds,
         }
     }
 
@@ -98,27 +99,27 @@ impl<T> Batcher<T> {
         self.queues.iter().map(|queue| queue.weight).sum()
     }
 
-    fn queue(&mut self, lane: Lane) -> &mut Queue<T> {
+    fn queue(&mut self, lane: Lane) -> &mut LaneQueue<T> {
         &mut self.queues[lane as usize]
     }
 
-    /// Returns the weight that waits in the lanes which share their room with `lane`, and the largest allowed.
-    fn waiting_beside(&self, lane: Lane) -> (usize, usize) {
+    /// Returns the weight that waits in the lanes which share a bound with `lane`, and that bound.
+    fn waiting_and_bound(&self, lane: Lane) -> (usize, usize) {
         let slow = self.queues[Lane::Slow as usize].weight;
         match lane {
-            Lane::Slow => (slow, self.room.slow),
-            Lane::Usual | Lane::Patient => (self.weight() - slow, self.room.others),
+            Lane::Slow => (slow, self.bounds.slow),
+            Lane::Usual | Lane::LongDeadline => (self.weight() - slow, self.bounds.others),
         }
     }
 
-    /// Puts a request at the end of a queue. A request that is too heavy for any queue goes in when nothing waits.
+    /// Puts a request at the end of a queue. A request that is heavier than the bound is accepted when nothing waits.
     pub(super) fn put(
         &mut self,
         request: T,
         weight: usize,
         lane: Lane,
-    ) -> Result<Next, QueueFull<T>> {
-        let (waiting, most) = self.waiting_beside(lane);
+    ) -> Result<NextAction, QueueFull<T>> {
+        let (waiting, most) = self.waiting_and_bound(lane);
         if waiting > 0 && waiting.saturating_add(weight) > most {
             return Err(QueueFull { request, waiting });
         }
@@ -126,10 +127,10 @@ impl<T> Batcher<T> {
         let number = self.newest;
         self.queue(lane).put(number, request, weight);
         if self.in_flight == MAX_IN_FLIGHT {
-            return Ok(Next::Wait);
+            return Ok(NextAction::Wait);
         }
         self.in_flight += 1;
-        Ok(Next::Send)
+        Ok(NextAction::Send)
     }
 
     /// Returns the next batch for a sender: up to [`MAX_BATCH`] in weight, or one request that is heavier. Empty if no
@@ -185,11 +186,11 @@ impl<T> Batcher<T> {
         self.queues[lane as usize].front()
     }
 
-    /// Removes requests from the front of a queue while `is_over` holds, and returns them.
-    pub(super) fn take_over(&mut self, lane: Lane, is_over: impl Fn(&T) -> bool) -> Vec<T> {
+    /// Removes requests from the front of a queue while `is_overdue` holds, and returns them.
+    pub(super) fn take_overdue(&mut self, lane: Lane, is_overdue: impl Fn(&T) -> bool) -> Vec<T> {
         let queue = self.queue(lane);
         let mut over = Vec::new();
-        while queue.front().is_some_and(&is_over) {
+        while queue.front().is_some_and(&is_overdue) {
             over.extend(queue.pop());
         }
         over
@@ -210,7 +211,7 @@ impl<T> Batcher<T> {
     pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
         self.is_slow_in_flight = false;
-        let queues = std::mem::replace(&mut self.queues, Lane::ALL.map(|_| Queue::new()));
+        let queues = std::mem::replace(&mut self.queues, Lane::ALL.map(|_| LaneQueue::new()));
         let mut places: Vec<_> = queues.into_iter().flat_map(|queue| queue.waiting).collect();
         places.sort_unstable_by_key(|place| place.number);
         places.into_iter().filter_map(|place| Some(place.request?.0)).collect()
@@ -219,7 +220,7 @@ impl<T> Batcher<T> {
 
 /// The queue of one lane.
 #[derive(Debug)]
-struct Queue<T> {
+struct LaneQueue<T> {
     /// In the order of their numbers; the first entry is not empty.
     waiting: VecDeque<BatchEntry<T>>,
     /// How many entries are empty.
@@ -235,9 +236,9 @@ struct BatchEntry<T> {
     request: Option<(T, usize)>,
 }
 
-impl<T> Queue<T> {
-    fn new() -> Queue<T> {
-        Queue { waiting: VecDeque::new(), empty: 0, weight: 0 }
+impl<T> LaneQueue<T> {
+    fn new() -> LaneQueue<T> {
+        LaneQueue { waiting: VecDeque::new(), empty: 0, weight: 0 }
     }
 
     fn put(&mut self, number: u64, request: T, weight: usize) {
@@ -279,7 +280,7 @@ impl<T> Queue<T> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::Lane::{Patient, Slow, Usual};
+    use super::Lane::{LongDeadline, Slow, Usual};
     use super::*;
 
     fn batcher() -> Batcher<usize> {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     fn with_room(others: usize) -> Batcher<usize> {
-        Batcher::new(Room { slow: 200, others })
+        Batcher::new(QueueBounds { slow: 200, others })
     }
 
     /// Returns the requests of the next batch, which must not be slow.
@@ -301,11 +302,11 @@ mod tests {
     fn first_request_is_sent_at_once_and_later_ones_together() {
         let mut batcher = batcher();
         for sender in 0..MAX_IN_FLIGHT {
-            assert_eq!(batcher.put(sender, 1, Usual), Ok(Next::Send));
+            assert_eq!(batcher.put(sender, 1, Usual), Ok(NextAction::Send));
             assert_eq!(take(&mut batcher), [sender]);
         }
         for request in 10..15 {
-            assert_eq!(batcher.put(request, 1, Usual), Ok(Next::Wait));
+            assert_eq!(batcher.put(request, 1, Usual), Ok(NextAction::Wait));
         }
         assert_eq!(take(&mut batcher), [10, 11, 12, 13, 14]);
     }
@@ -314,7 +315,7 @@ mod tests {
     fn sender_stops_at_an_empty_batch_and_the_next_request_starts_another() {
         let mut batcher = batcher();
         for _ in 0..10 {
-            assert_eq!(batcher.put(1, 1, Usual), Ok(Next::Send));
+            assert_eq!(batcher.put(1, 1, Usual), Ok(NextAction::Send));
             assert_eq!(take(&mut batcher), [1]);
             assert!(take(&mut batcher).is_empty());
         }
@@ -335,11 +336,11 @@ mod tests {
     #[test]
     fn queue_is_bounded_by_weight_and_has_room_again() {
         let mut batcher = with_room(20);
-        assert_eq!(batcher.put(1, 12, Usual), Ok(Next::Send));
-        assert_eq!(batcher.put(2, 8, Usual), Ok(Next::Send));
+        assert_eq!(batcher.put(1, 12, Usual), Ok(NextAction::Send));
+        assert_eq!(batcher.put(2, 8, Usual), Ok(NextAction::Send));
         assert_eq!(batcher.put(3, 1, Usual), Err(QueueFull { request: 3, waiting: 20 }));
         assert_eq!(take(&mut batcher), [1, 2]);
-        assert_eq!(batcher.put(3, 30, Usual), Ok(Next::Wait), "into an empty queue");
+        assert_eq!(batcher.put(3, 30, Usual), Ok(NextAction::Wait), "into an empty queue");
         assert_eq!(batcher.put(4, 1, Usual), Err(QueueFull { request: 4, waiting: 30 }));
     }
 
@@ -393,9 +394,9 @@ mod tests {
         }
         batcher.remove(1);
         assert_eq!(batcher.front(Usual), Some(&2));
-        assert_eq!(batcher.take_over(Usual, |request| *request < 5), [2, 3]);
+        assert_eq!(batcher.take_overdue(Usual, |request| *request < 5), [2, 3]);
         assert_eq!((batcher.front(Usual), batcher.weight()), (Some(&9), 4));
-        assert_eq!(batcher.take_over(Usual, |_| true), [9, 4]);
+        assert_eq!(batcher.take_overdue(Usual, |_| true), [9, 4]);
         assert_eq!((batcher.front(Usual), batcher.weight()), (None, 0));
         assert!(take(&mut batcher).is_empty());
     }
@@ -405,20 +406,22 @@ mod tests {
         let mut batcher = batcher();
         batcher.put(1, 1, Usual).unwrap();
         batcher.take();
-        for (request, lane) in [(2, Usual), (3, Slow), (4, Patient), (5, Usual)] {
+        for (request, lane) in [(2, Usual), (3, Slow), (4, LongDeadline), (5, Usual)] {
             batcher.put(request, 1, lane).unwrap();
         }
         assert_eq!(batcher.give_up(), [2, 3, 4, 5], "in order of arrival");
-        assert_eq!((batcher.weight(), batcher.put(6, 1, Usual)), (0, Ok(Next::Send)));
+        assert_eq!((batcher.weight(), batcher.put(6, 1, Usual)), (0, Ok(NextAction::Send)));
     }
 
     #[test]
     fn usual_and_patient_requests_are_sent_in_order_of_arrival() {
         let mut batcher = with_room(10);
-        for (request, lane) in [(1, Patient), (2, Usual), (3, Usual), (4, Patient), (5, Usual)] {
+        for (request, lane) in
+            [(1, LongDeadline), (2, Usual), (3, Usual), (4, LongDeadline), (5, Usual)]
+        {
             batcher.put(request, 2, lane).unwrap();
         }
-        assert_eq!(batcher.put(6, 1, Patient), Err(QueueFull { request: 6, waiting: 10 }));
+        assert_eq!(batcher.put(6, 1, LongDeadline), Err(QueueFull { request: 6, waiting: 10 }));
         assert_eq!(batcher.remove(3), Some(3));
         assert_eq!(take(&mut batcher), [1, 2, 4, 5]);
         assert_eq!((batcher.weight(), take(&mut batcher)), (0, vec![]));
@@ -427,11 +430,11 @@ mod tests {
     #[test]
     fn patient_request_does_not_hide_overdue_ones() {
         let mut batcher = batcher();
-        for (request, lane) in [(1, Patient), (2, Usual), (3, Usual)] {
+        for (request, lane) in [(1, LongDeadline), (2, Usual), (3, Usual)] {
             batcher.put(request, 1, lane).unwrap();
         }
-        assert_eq!((batcher.front(Patient), batcher.front(Usual)), (Some(&1), Some(&2)));
-        assert_eq!(batcher.take_over(Usual, |_| true), [2, 3]);
+        assert_eq!((batcher.front(LongDeadline), batcher.front(Usual)), (Some(&1), Some(&2)));
+        assert_eq!(batcher.take_overdue(Usual, |_| true), [2, 3]);
         assert_eq!((batcher.weight(), batcher.give_up()), (1, vec![1]));
     }
 
@@ -472,7 +475,7 @@ mod tests {
         batcher.put(1, 190, Slow).unwrap();
         assert_eq!(batcher.put(2, 11, Slow), Err(QueueFull { request: 2, waiting: 190 }));
         batcher.put(3, 20, Usual).unwrap();
-        assert_eq!(batcher.put(4, 1, Patient), Err(QueueFull { request: 4, waiting: 20 }));
+        assert_eq!(batcher.put(4, 1, LongDeadline), Err(QueueFull { request: 4, waiting: 20 }));
         assert!(batcher.put(5, 10, Slow).is_ok());
     }
 

@@ -1,17 +1,19 @@
-//! A circuit breaker: a server that does not answer is left alone for a while, and then tried with
-//! one batch. No clock and no I/O.
+//! A circuit breaker: a server that does not answer gets no requests for a while, and then one batch as a probe. No clock
+//! and no I/O.
 //!
-//! The breaker is closed while the server is well. It opens after 5 bad outcomes in a row, or if half of the outcomes
+//! The breaker is closed while the server answers. It opens after 5 bad outcomes in a row, or if half of the outcomes
 //! of the last second were bad. Then nothing is admitted for 100 ms, and after that one batch, the probe. If the probe
 //! is answered, the breaker closes; if not, it stays open for twice as long, up to a second.
 //!
 //! Every phase is a period with a number. A ticket carries the number of its period, and the outcome of a batch that
 //! was sent in an earlier period is ignored.
 
+use tollgate_limiter::BreakerState;
+
 /// The number of bad outcomes in a row that opens the breaker.
 const MAX_BAD_IN_A_ROW: u32 = 5;
 
-/// With fewer outcomes in a second, it does not matter that half of them are bad.
+/// The fewest outcomes in a second of which half must be bad to open the breaker.
 const MIN_OUTCOMES: u64 = 20;
 
 /// The outcomes of a second are counted in two halves.
@@ -21,19 +23,19 @@ const HALF_SECOND_US: u64 = 500_000;
 const MIN_PAUSE_US: u64 = 100_000;
 const MAX_PAUSE_US: u64 = 1_000_000;
 
-/// A probe that has not been reported after this time, or after twice the deadline if that is longer, never will be: its
-/// task was dropped.
+/// After this time, or after twice the deadline if that is longer, an unreported probe counts as lost: its task was
+/// dropped.
 const MAX_PROBE_US: u64 = 5_000_000;
 
-/// How long a caller should wait while a probe is in flight: the end of the probe is not known.
-const LOOK_AGAIN_US: u64 = 1_000;
+/// How long a caller should wait while a probe is in flight, because the end of the probe is not known.
+const PROBE_WAIT_US: u64 = 1_000;
 
-/// After this time closed, the next failure counts as a new one: the pause starts small again.
+/// If the breaker has been closed for this time, the next pause is the shortest again.
 const SETTLED_US: u64 = 10_000_000;
 
 /// The result of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum BatchOutcome {
     Answered,
     Failed,
     /// No answer within the deadline.
@@ -44,19 +46,10 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Closed,
-    /// Nothing is admitted.
-    Open,
-    /// One batch is admitted, or is in flight.
-    HalfOpen,
-}
-
 /// The breaker of one server. Times are of a monotonic clock, which may step back a little.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
-    phase: Phase,
+    phase: BreakerPhase,
     /// A new number in every phase.
     period: u64,
     /// How long the breaker was open last, before jitter; 0 if it never was.
@@ -69,18 +62,18 @@ pub(super) struct Breaker {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum BreakerPhase {
     Closed { since_us: u64 },
     Open { since_us: u64, pause_us: u64 },
     Probing { since_us: u64 },
 }
 
 impl Breaker {
-    /// Returns a closed breaker. Breakers with other seeds probe at other times. `deadline_us` is the time after which an
-    /// outcome is known.
+    /// Returns a closed breaker. Breakers with different seeds probe at different times. `deadline_us` is the time after
+    /// which an outcome is known.
     pub(super) fn new(seed: u64, deadline_us: u64) -> Breaker {
         Breaker {
-            phase: Phase::Closed { since_us: 0 },
+            phase: BreakerPhase::Closed { since_us: 0 },
             period: 0,
             pause_us: 0,
             bad_in_a_row: 0,
@@ -90,67 +83,68 @@ impl Breaker {
         }
     }
 
-    /// Admits a batch, or returns how long until the next batch may go, in microseconds.
+    /// Admits a batch, or returns how long until the next batch may be sent, in microseconds.
     pub(super) fn admit(&mut self, now_us: u64) -> Result<Ticket, u64> {
         if let Some(left_us) = self.is_open(now_us) {
             return Err(left_us);
         }
-        if !matches!(self.phase, Phase::Closed { .. }) {
-            self.enter(Phase::Probing { since_us: now_us });
+        if !matches!(self.phase, BreakerPhase::Closed { .. }) {
+            self.enter(BreakerPhase::Probing { since_us: now_us });
         }
         Ok(Ticket(self.period))
     }
 
-    /// Like [`Breaker::admit`], but changes nothing: for a request that would join a queue.
+    /// Returns how long until the next batch may be sent; `None` if a batch may be sent now. Changes nothing: for a request
+    /// that would join a queue.
     #[inline]
     pub(super) fn is_open(&self, now_us: u64) -> Option<u64> {
         match self.phase {
-            Phase::Closed { .. } => None,
-            Phase::Open { since_us, pause_us } => left_us(since_us, pause_us, now_us),
-            Phase::Probing { since_us } => {
+            BreakerPhase::Closed { .. } => None,
+            BreakerPhase::Open { since_us, pause_us } => left_us(since_us, pause_us, now_us),
+            BreakerPhase::Probing { since_us } => {
                 let left_us = left_us(since_us, self.max_probe_us, now_us);
-                left_us.map(|left_us| left_us.min(LOOK_AGAIN_US))
+                left_us.map(|left_us| left_us.min(PROBE_WAIT_US))
             }
         }
     }
 
     /// Records the outcome of a batch. Ignores a batch of an earlier period.
-    pub(super) fn report(&mut self, ticket: Ticket, outcome: Outcome, now_us: u64) {
+    pub(super) fn report(&mut self, ticket: Ticket, outcome: BatchOutcome, now_us: u64) {
         if ticket.0 != self.period {
             return;
         }
-        let is_bad = outcome != Outcome::Answered;
+        let is_bad = outcome != BatchOutcome::Answered;
         match self.phase {
-            Phase::Closed { since_us } => {
-                if self.is_too_bad(is_bad, now_us) {
+            BreakerPhase::Closed { since_us } => {
+                if self.count_outcome(is_bad, now_us) {
                     let is_settled = now_us.abs_diff(since_us) >= SETTLED_US;
                     self.open(if is_settled { 0 } else { self.pause_us }, now_us);
                 }
             }
-            Phase::Probing { .. } if is_bad => self.open(self.pause_us, now_us),
-            Phase::Probing { .. } => self.close(now_us),
+            BreakerPhase::Probing { .. } if is_bad => self.open(self.pause_us, now_us),
+            BreakerPhase::Probing { .. } => self.close(now_us),
             // No ticket has this period.
-            Phase::Open { .. } => {}
+            BreakerPhase::Open { .. } => {}
         }
     }
 
     /// Takes back the ticket of a batch whose outcome stays unknown. If the batch was the probe, the next batch is the probe.
     pub(super) fn withdraw(&mut self, ticket: Ticket, now_us: u64) {
-        if ticket.0 == self.period && matches!(self.phase, Phase::Probing { .. }) {
-            self.enter(Phase::Open { since_us: now_us, pause_us: 0 });
+        if ticket.0 == self.period && matches!(self.phase, BreakerPhase::Probing { .. }) {
+            self.enter(BreakerPhase::Open { since_us: now_us, pause_us: 0 });
         }
     }
 
-    pub(super) fn state(&self, now_us: u64) -> State {
+    pub(super) fn state(&self, now_us: u64) -> BreakerState {
         match self.phase {
-            Phase::Closed { .. } => State::Closed,
-            Phase::Open { .. } if self.is_open(now_us).is_some() => State::Open,
-            Phase::Open { .. } | Phase::Probing { .. } => State::HalfOpen,
+            BreakerPhase::Closed { .. } => BreakerState::Closed,
+            BreakerPhase::Open { .. } if self.is_open(now_us).is_some() => BreakerState::Open,
+            BreakerPhase::Open { .. } | BreakerPhase::Probing { .. } => BreakerState::HalfOpen,
         }
     }
 
     /// Counts an outcome. Returns whether the breaker must open.
-    fn is_too_bad(&mut self, is_bad: bool, now_us: u64) -> bool {
+    fn count_outcome(&mut self, is_bad: bool, now_us: u64) -> bool {
         self.bad_in_a_row = if is_bad { self.bad_in_a_row + 1 } else { 0 };
         self.recent.count(is_bad, now_us);
         self.bad_in_a_row >= MAX_BAD_IN_A_ROW || self.recent.is_half_bad()
@@ -160,21 +154,21 @@ impl Breaker {
     fn open(&mut self, last_us: u64, now_us: u64) {
         self.pause_us = (2 * last_us).clamp(MIN_PAUSE_US, MAX_PAUSE_US);
         let pause_us = self.jittered_us(self.pause_us);
-        self.enter(Phase::Open { since_us: now_us, pause_us });
+        self.enter(BreakerPhase::Open { since_us: now_us, pause_us });
     }
 
     fn close(&mut self, now_us: u64) {
         self.bad_in_a_row = 0;
         self.recent = RecentOutcomes::default();
-        self.enter(Phase::Closed { since_us: now_us });
+        self.enter(BreakerPhase::Closed { since_us: now_us });
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: BreakerPhase) {
         self.phase = phase;
         self.period = self.period.wrapping_add(1);
     }
 
-    /// Adds or takes away up to a fifth.
+    /// Adds or subtracts up to a fifth, at random.
     fn jittered_us(&mut self, pause_us: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -193,21 +187,21 @@ fn left_us(since_us: u64, lasts_us: u64, now_us: u64) -> Option<u64> {
 /// The outcomes of this half second and of the one before it.
 #[derive(Clone, Debug, Default)]
 struct RecentOutcomes {
-    older: Tally,
-    newer: Tally,
+    older: BatchCounts,
+    newer: BatchCounts,
     /// When the newer half began.
     begun_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct BatchCounts {
     all: u64,
     bad: u64,
 }
 
 impl RecentOutcomes {
     fn count(&mut self, is_bad: bool, now_us: u64) {
-        self.turn(now_us);
+        self.rotate(now_us);
         self.newer.all += 1;
         self.newer.bad += u64::from(is_bad);
     }
@@ -218,13 +212,13 @@ impl RecentOutcomes {
         all >= MIN_OUTCOMES && bad * 2 >= all
     }
 
-    fn turn(&mut self, now_us: u64) {
+    fn rotate(&mut self, now_us: u64) {
         if now_us.abs_diff(self.begun_us) < HALF_SECOND_US {
             return;
         }
         let next_us = self.begun_us.saturating_add(HALF_SECOND_US);
         *self = if now_us.abs_diff(next_us) < HALF_SECOND_US {
-            RecentOutcomes { older: self.newer, newer: Tally::default(), begun_us: next_us }
+            RecentOutcomes { older: self.newer, newer: BatchCounts::default(), begun_us: next_us }
         } else {
             RecentOutcomes { begun_us: now_us, ..RecentOutcomes::default() }
         };
@@ -236,8 +230,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::Outcome::{Answered, Failed, Slow};
-    use super::State::{Closed, HalfOpen, Open};
+    use super::BatchOutcome::{Answered, Failed, Slow};
+    use super::BreakerState::{Closed, HalfOpen, Open};
     use super::*;
 
     const MS: u64 = 1_000;
@@ -494,7 +488,7 @@ mod tests {
     enum Act {
         Admit,
         /// Reports the outcome of one of the tickets that are out.
-        Report(prop::sample::Index, Outcome),
+        Report(prop::sample::Index, BatchOutcome),
         Wait(u64),
         StepBack(u64),
     }
@@ -512,7 +506,7 @@ mod tests {
     }
 
     /// A breaker, and what a caller knows about it.
-    struct Watched {
+    struct ObservedBreaker {
         breaker: Breaker,
         now_us: u64,
         /// Unreported tickets, of this period and of earlier ones.
@@ -524,7 +518,7 @@ mod tests {
         outcomes: Vec<(u64, bool)>,
     }
 
-    impl Watched {
+    impl ObservedBreaker {
         fn act(&mut self, act: &Act) {
             match act {
                 Act::Admit => self.admit(),
@@ -552,7 +546,7 @@ mod tests {
             self.fresh.push(ticket);
         }
 
-        fn report(&mut self, of: &prop::sample::Index, outcome: Outcome) {
+        fn report(&mut self, of: &prop::sample::Index, outcome: BatchOutcome) {
             let count = self.fresh.len() + self.stale.len();
             if count == 0 {
                 return;
@@ -563,13 +557,13 @@ mod tests {
             }
         }
 
-        fn report_stale(&mut self, index: usize, outcome: Outcome) {
+        fn report_stale(&mut self, index: usize, outcome: BatchOutcome) {
             let before = format!("{:?}", self.breaker);
             self.breaker.report(self.stale.swap_remove(index), outcome, self.now_us);
             assert_eq!(format!("{:?}", self.breaker), before);
         }
 
-        fn report_fresh(&mut self, index: usize, outcome: Outcome) {
+        fn report_fresh(&mut self, index: usize, outcome: BatchOutcome) {
             let is_bad = outcome != Answered;
             self.breaker.report(self.fresh.swap_remove(index), outcome, self.now_us);
             let state = self.breaker.state(self.now_us);
@@ -614,7 +608,7 @@ mod tests {
             seed in any::<u64>(),
             acts in vec(any_act(), 0..400),
         ) {
-            let mut watched = Watched {
+            let mut watched = ObservedBreaker {
                 breaker: Breaker::new(seed, 10_000),
                 now_us: START,
                 fresh: Vec::new(),

@@ -18,7 +18,7 @@ use super::{RedisStore, key};
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct Redis {
-    settings: Settings,
+    settings: RedisSettings,
     builder: Builder,
     deadline: Duration,
     on_failure: Option<OnFailure>,
@@ -26,14 +26,14 @@ pub struct Redis {
 
 /// The servers, and the settings for their use.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct RedisSettings {
     pub(super) deployment: Deployment,
     pub(super) prefix: String,
 }
 
-impl Settings {
-    fn of(url: &str) -> Result<Settings, Error> {
-        Ok(Settings { deployment: Deployment::of(url)?, prefix: "tollgate:".to_owned() })
+impl RedisSettings {
+    fn of(url: &str) -> Result<RedisSettings, Error> {
+        Ok(RedisSettings { deployment: Deployment::of(url)?, prefix: "tollgate:".to_owned() })
     }
 
     // Certificates need the feature `tls`, which brings a TLS library.
@@ -71,8 +71,8 @@ impl Redis {
     ///   the others
     /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/database]`: the primary of that name, as
     ///   these sentinels know it; `?sentinel_user=…&sentinel_password=…` is the login at the sentinels
-    /// - `redis+shards://[user[:password]@]host[:port],…[/database]`: servers that know nothing of each
-    ///   other; each key is on one of them, which depends on their addresses, not on their order
+    /// - `redis+shards://[user[:password]@]host[:port],…[/database]`: servers that do not know of each other; which of them
+    ///   has a key depends on their addresses, not on their order
     ///
     /// `rediss` instead of `redis` means TLS (feature `tls`). Redis must be version 6 or newer; a
     /// proxy that does not know its `HELLO` needs `?protocol=resp2`.
@@ -80,10 +80,10 @@ impl Redis {
     /// Limits hold for all processes that use the same servers and prefix. This call does not connect; the first
     /// check does, and again when a connection breaks.
     ///
-    /// One script decides several limits of one check, all or none, if their keys are on one server and,
-    /// in a cluster, in one slot. That is so for all limits of one id. Otherwise the places are charged one after
-    /// the other, and the charges are given back if one place refuses: no limit admits too much, but while such a check is
-    /// under way, other requests miss the units that it may give back.
+    /// One script decides several limits of one check, all or none, if their keys are on one server and, in a cluster, in
+    /// one slot. All limits of one key are. Otherwise the places are charged one after the other, and the charges are given
+    /// back if one place refuses: no limit admits too much, but while such a check is under way, the units that it may give
+    /// back are missing for other requests.
     ///
     /// TLS trusts the certificates that the system trusts, or the ones in the file that `SSL_CERT_FILE` names.
     /// `?ca=/path/to/ca.pem` trusts the certificates in that file instead, and `?cert=/path&key=/path` shows a
@@ -99,7 +99,7 @@ impl Redis {
     /// # }
     /// ```
     pub fn at(url: &str) -> Result<Redis, Error> {
-        let (settings, builder) = (Settings::of(url)?, Limiter::builder());
+        let (settings, builder) = (RedisSettings::of(url)?, Limiter::builder());
         Ok(Redis { settings, builder, deadline: DEADLINE, on_failure: None })
     }
 
@@ -147,8 +147,8 @@ impl Redis {
         Redis { builder: self.builder.max_waiting(max_waiting), ..self }
     }
 
-    /// Trusts servers whose certificates are signed by these, instead of by the ones that the system trusts. PEM, as
-    /// in the file that a URL names with `?ca=`. The URL must use TLS.
+    /// Trusts servers whose certificates are signed by these certificates, instead of by the certificates that the system
+    /// trusts. PEM, as in the file that a URL names with `?ca=`. The URL must use TLS.
     #[cfg(feature = "tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Result<Redis, Error> {
         self.settings.set_root_certificate(pem.into())?;

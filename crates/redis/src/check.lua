@@ -11,20 +11,20 @@
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
 --             limit     its index in ARGV[1], from 1
 --             cost
---             role      0 enforced, 1 shadow, plus 2 if the charge is only looked at; for a refund the
---                       kind of its place: 0 in a window, 1 in a log, 2 in a bucket
+--             role      0 enforced, 1 shadow, plus 2 if the charge is a peek; for a refund the kind of
+--                       its place: 0 in a window, 1 in a log, 2 in a bucket
 --             at_us     2^53 for the server's time
 --             a, b      for a check or peek, the longest wait, 2^53 for any; for a refund, the place
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
 --             1 denied for ever   remaining, reset_after_us, 0
---             2 allowed           remaining, reset_after_us, and the part of its place that does not
---                                 follow from the rest
+--             2 allowed           remaining, reset_after_us, and the part of its place that cannot be
+--                                 computed from the other numbers
 --             3 allowed later     the same, and one more <I7, delay_us
 --             8 to 11             0 to 3, and one more <I7, first_back_us, which is 0 otherwise
 --             4 done              the units that a refund gave back, or the number of the text that is
---                                 the state; how many texts after it have the slots of a log; 0
+--                                 the state; the number of texts after it with the slots of a log; 0
 --             5 failed            the number of the text that says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
@@ -46,7 +46,7 @@ local ANSWER = "<BI7I7I7"
 
 local KEYS = KEYS
 
--- How much longer a state is kept than it is needed: the 10 s that a clock may step back, and up to a
+-- How long a state is kept after it is no longer needed: the 10 s that a clock may step back, and up to a
 -- second for rounding. With the caller's time an hour more, because it may differ from the server's.
 local SPARE_S, CALLERS_SPARE_S = 11, 3611
 
@@ -92,8 +92,8 @@ local function work_on(state, units)
   return units
 end
 
--- Whether a request that is this much work is decided in this call.
-local function takes(units)
+-- Whether a request of this much work is decided in this call.
+local function fits_in_call(units)
   if is_over or (work > 0 and work + units > MAX_WORK and units > 0) then
     is_over = true
     return false
@@ -179,9 +179,9 @@ local function packed_decision(
   elseif retry_after_us == NEVER then
     status, last = DENIED_FOR_EVER, 0
   end
-  if limit.asked then
+  if limit.requested then
     first_back_us =
-      algorithm.in_place_of(limit, limit.asked, remaining, reset_after_us, first_back_us)
+      algorithm.in_place_of(limit, limit.requested, remaining, reset_after_us, first_back_us)
   end
   if first_back_us > 0 and delay_us > 0 then
     return struct_pack("<BI7I7I7I7I7",
@@ -210,7 +210,7 @@ local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   end
   local state
   state, limit = state_at(key, limit, now_us, cost)
-  if not takes(work_on(state, 1)) then
+  if not fits_in_call(work_on(state, 1)) then
     return answer(struct_pack(ANSWER, LATER, 0, 0, 0))
   elseif not state then
     put_off_from(key)
@@ -243,7 +243,7 @@ local SHADOW, LOOK = 1, 2
 local WORK = { [PEEK] = 1, [REFUND] = 8, [STATE] = 16 }
 
 -- Returns whether the server will have no state of the key after this call.
-local function is_none(state)
+local function is_absent(state)
   return not state.is_carried
     and (state.ttl_s == 0 or (is_fresh[state.key] and not state.ttl_s))
 end
@@ -264,16 +264,16 @@ local function place_kind(limit)
 end
 
 local function refund(state, limit, now_us, cost, kind, place, place_too, spare_s)
-  if is_none(state) then
+  if is_absent(state) then
     return answer(struct_pack(ANSWER, DONE, 0, 0, 0))
   end
-  -- The charge was made under an earlier limit and is not in this limit's state: look for it at a time that
-  -- never comes, and in a bucket that was full long ago, so that nothing is given back.
+  -- The charge was made under an earlier limit and is not in this limit's state. So that nothing is given
+  -- back, the place is a time that never comes, or a bucket that was full long ago.
   if kind ~= place_kind(limit) then
     place, place_too = TWO_53, 0
   end
   local back = algorithm.refund(limit, state, now_us, cost, place, place_too)
-  local _, standing = algorithm.look(limit, state, now_us)
+  local _, standing = algorithm.read_standing(limit, state, now_us)
   if is_corrupt(state, limit, limit.decide.remaining(limit, standing)) then
     return answer(packed_failure(state))
   end
@@ -296,9 +296,9 @@ end
 -- joining them takes longer than sending them.
 local function send_state(state)
   local decide = state.limit.decide
-  texts[#texts + 1] = is_none(state) and "" or state.limit.tag .. decide.packed(state)
+  texts[#texts + 1] = is_absent(state) and "" or state.limit.tag .. decide.packed(state)
   local first = #texts
-  if decide.slots and not is_none(state) then
+  if decide.slots and not is_absent(state) then
     for _, slots in ipairs(decide.slots(state)) do
       texts[#texts + 1] = slots
     end
@@ -315,7 +315,7 @@ local function add_siblings(count)
   end
 end
 
--- Puts a request off, with all of its keys, so that later requests of these keys stay behind it.
+-- Puts a request off, with all of its keys, so that later requests of these keys are put off too.
 local function put_all_off(charges)
   add_siblings(#charges)
   for _, charge in ipairs(charges) do
@@ -332,7 +332,7 @@ local function put_all_later(count)
   end
 end
 
--- Twin of check_all in together.rs, which also combines the answers.
+-- Twin of check_all in crates/core/src/check_all.rs, which also combines the answers.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
   add_siblings(#charges)
@@ -384,14 +384,14 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if is_over then
       state = nil
     elseif what == STATE or what == REFUND then
-      -- Under the limit that the state has: a refund is no reason to change it back to an old one.
+      -- Under the limit that the state has: a refund does not carry the state over to another limit.
       state = found_at(key, limit)
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
     end
     if what == CHECK_ALL then
       units = units + work_on(state, 2)
-    elseif what ~= CHECK and not takes(work_on(state, WORK[what] or 0)) then
+    elseif what ~= CHECK and not fits_in_call(work_on(state, WORK[what] or 0)) then
       answer(struct_pack(ANSWER, LATER, 0, 0, 0))
       what = nil
     end
@@ -420,7 +420,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
       send_state(state)
     end
   end
-  if what == CHECK_ALL and not takes(units) then
+  if what == CHECK_ALL and not fits_in_call(units) then
     put_all_later(count)
   elseif is_put_off then
     put_all_off(charges)
@@ -440,18 +440,18 @@ function carried_over(state, limit, now_us, cost)
     return state, limit
   end
   -- A key without a state has spent nothing under any limit.
-  if is_none(state) then
+  if is_absent(state) then
     local fresh = fresh_at(key, limit)
     fresh.ttl_s = state.ttl_s
     return fresh, limit
   end
-  local _, standing = algorithm.look(old, state, now_us)
+  local _, standing = algorithm.read_standing(old, state, now_us)
   if is_corrupt(state, old, old.decide.remaining(old, standing)) then
     return state, limit
   end
   local is_done, decides, carried = algorithm.carry_over(limit, old, state, now_us, cost)
   if not is_done then
-    decides.asked = limit
+    decides.requested = limit
     return state, decides
   end
   carried = carried == state and state:copy() or carried

@@ -10,24 +10,24 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 use tollgate_limiter::StoreError;
 
-use super::address::Server;
+use super::address::ServerSettings;
 use super::connect::{MAX_OPENING, connect};
 use super::fault::Fault;
-use super::node::{Load, Node, Reroute};
+use super::node::{Node, RequestGroup, Reroute};
 use super::race::first_of;
-use super::shared::Shared;
-use super::slots::{Address, Redirect, SlotMap, slot_of};
+use super::shared::StoreContext;
+use super::slots::{Redirect, ServerAddress, SlotMap, slot_of};
 use super::target::Target;
 use super::waiting::WaitingRequest;
-use super::wire::Request;
+use super::wire::StoreRequest;
 
 /// The time between two refreshes of the slots while there are requests.
 const REFRESH_US: u64 = 10_000_000;
 
 /// The time between two refreshes while servers redirect requests or fail.
-const HURRIED_REFRESH_US: u64 = 100_000;
+const FAILING_REFRESH_US: u64 = 100_000;
 
-/// How long a node without slots is kept after a slot was being moved to it.
+/// How long a node without slots is kept after it was last seen that a slot is being moved to it.
 const IMPORTING_US: u64 = 10_000_000;
 
 /// The most redirects of one request. Two in a row are usual while a slot is being moved.
@@ -37,10 +37,10 @@ const MAX_HOPS: u8 = 8;
 const MAX_NODES: usize = 2_048;
 
 /// A Redis Cluster.
-pub(super) struct Cluster {
-    shared: Arc<Shared>,
+pub(super) struct RedisCluster {
+    shared: Arc<StoreContext>,
     /// At least one.
-    seeds: Vec<(Server, Address)>,
+    seeds: Vec<(ServerSettings, ServerAddress)>,
     topology: RwLock<Topology>,
     /// When the slots were last refreshed; `u64::MAX` while a refresh is under way.
     refreshed_us: AtomicU64,
@@ -48,19 +48,19 @@ pub(super) struct Cluster {
     first_seed: AtomicUsize,
     /// The server that the next refresh queries first. It rotates, because one server may be wrong.
     next: AtomicUsize,
-    split: SplitCheck,
-    itself: Weak<Cluster>,
+    split: SplitCheckFn,
+    itself: Weak<RedisCluster>,
 }
 
 /// Decides a check of several keys each on its own, because their slot is being moved: some keys are on one server and
 /// some on another.
-pub(super) type SplitCheck = Box<dyn Fn(WaitingRequest) + Send + Sync>;
+pub(super) type SplitCheckFn = Box<dyn Fn(WaitingRequest) + Send + Sync>;
 
 /// The servers and their slots.
 #[derive(Default)]
 struct Topology {
     slots: SlotMap,
-    nodes: HashMap<Address, KnownNode>,
+    nodes: HashMap<ServerAddress, KnownNode>,
 }
 
 /// A node, and whether a slot is being moved to it.
@@ -70,13 +70,13 @@ struct KnownNode {
     importing_us: AtomicU64,
 }
 
-impl Cluster {
+impl RedisCluster {
     pub(super) fn new(
-        shared: &Arc<Shared>,
-        seeds: Vec<(Server, Address)>,
-        split: SplitCheck,
-    ) -> Arc<Cluster> {
-        Arc::new_cyclic(|itself| Cluster {
+        shared: &Arc<StoreContext>,
+        seeds: Vec<(ServerSettings, ServerAddress)>,
+        split: SplitCheckFn,
+    ) -> Arc<RedisCluster> {
+        Arc::new_cyclic(|itself| RedisCluster {
             shared: Arc::clone(shared),
             seeds,
             topology: RwLock::default(),
@@ -93,23 +93,23 @@ impl Cluster {
         let Some(charge) = waiting.request.charges().first() else { return };
         waiting.route.slot = slot_of(&charge.key);
         self.refresh(REFRESH_US);
-        self.node_of(waiting.route.slot).put(Load::One(waiting));
+        self.node_of(waiting.route.slot).put(RequestGroup::One(waiting));
     }
 
     /// Sends requests: the ones for one server together, and in their order.
     pub(super) fn put_all(&self, all: Vec<WaitingRequest>) {
-        let mut loads: Vec<(Arc<Node>, Vec<WaitingRequest>)> = Vec::new();
+        let mut groups: Vec<(Arc<Node>, Vec<WaitingRequest>)> = Vec::new();
         for mut waiting in all {
             let Some(charge) = waiting.request.charges().first() else { continue };
             waiting.route.slot = slot_of(&charge.key);
             let node = self.node_of(waiting.route.slot);
-            match loads.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
-                Some((_, load)) => load.push(waiting),
-                None => loads.push((node, vec![waiting])),
+            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, group)) => group.push(waiting),
+                None => groups.push((node, vec![waiting])),
             }
         }
         self.refresh(REFRESH_US);
-        loads.into_iter().for_each(|(node, load)| node.put(Load::Many(load)));
+        groups.into_iter().for_each(|(node, group)| node.put(RequestGroup::Many(group)));
     }
 
     /// Returns the node that has a slot, or a seed if no owner is known: a seed redirects the request.
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     /// Returns the node at an address, which is made if it does not exist yet.
-    fn node_at(&self, address: &Address) -> Arc<Node> {
+    fn node_at(&self, address: &ServerAddress) -> Arc<Node> {
         if let Some(known) = self.topology.read().nodes.get(address) {
             return Arc::clone(&known.node);
         }
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// Returns the node at an address that a slot is being moved to.
-    fn importing_node_at(&self, address: &Address) -> Arc<Node> {
+    fn importing_node_at(&self, address: &ServerAddress) -> Arc<Node> {
         let node = self.node_at(address);
         if let Some(known) = self.topology.read().nodes.get(address) {
             known.importing_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
@@ -148,23 +148,23 @@ impl Cluster {
         node
     }
 
-    fn node(&self, address: &Address) -> Arc<Node> {
+    fn node(&self, address: &ServerAddress) -> Arc<Node> {
         // With the user and the TLS of the seeds, which are the same for all servers.
         let server = self.seeds[0].0.at(&address.host, address.port);
         let cluster: Weak<dyn Reroute> = self.itself.clone();
         Node::new(&self.shared, Target::of(server), Some(cluster))
     }
 
-    /// Decides a request that the server cannot decide while it moves the slot.
-    fn charge_apart(&self, waiting: WaitingRequest, from: &Arc<Node>) {
+    /// Sends a request again that the server cannot decide while it moves the slot; a check of several keys is split.
+    fn decide_separately(&self, waiting: WaitingRequest, from: &Arc<Node>) {
         match &waiting.request {
-            Request::CheckAll { charges, .. } if charges.len() > 1 => (self.split)(waiting),
-            // One key is never on two servers. The request goes to the same server again until the hops end.
-            _ => from.put(Load::One(waiting)),
+            StoreRequest::CheckAll { charges, .. } if charges.len() > 1 => (self.split)(waiting),
+            // A single key is never on two servers: the request is sent to the same server again, up to `MAX_HOPS` times.
+            _ => from.put(RequestGroup::One(waiting)),
         }
     }
 
-    /// Begins to refresh the slots, if the last refresh was that long ago and none is under way.
+    /// Begins to refresh the slots, if the last refresh was at least `after_us` ago and no refresh is under way.
     fn refresh(&self, after_us: u64) {
         let (now_us, last_us) =
             (self.shared.clock.now_us(), self.refreshed_us.load(Ordering::Relaxed));
@@ -180,8 +180,8 @@ impl Cluster {
         if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
             let refresh = Refresh { cluster, is_done: false };
             self.shared.executor.spawn(async move {
-                if let Ok(Ok(slots)) = timeout(MAX_OPENING, refresh.cluster.ask()).await {
-                    refresh.cluster.adopt(slots);
+                if let Ok(Ok(slots)) = timeout(MAX_OPENING, refresh.cluster.query_slots()).await {
+                    refresh.cluster.use_slots(slots);
                 }
                 refresh.finish();
             });
@@ -189,32 +189,32 @@ impl Cluster {
     }
 
     /// Queries the servers for the slots, until one answers.
-    async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
-        let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
+    async fn query_slots(&self) -> Result<SlotMap, Option<StoreError>> {
+        let known: Vec<ServerAddress> = self.topology.read().slots.owners().cloned().collect();
         let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
-        let mut asked: Vec<(Server, Address)> = known
+        let mut servers: Vec<(ServerSettings, ServerAddress)> = known
             .iter()
             .map(|address| (self.seeds[0].0.at(&address.host, address.port), address.clone()))
             .chain(seeds)
             .collect();
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
-        asked.rotate_left(first);
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % servers.len().max(1);
+        servers.rotate_left(first);
         // Servers whose breakers are closed come first.
-        asked.sort_by_key(|(_, address)| !self.is_well(address));
+        servers.sort_by_key(|(_, address)| !self.is_well(address));
         first_of(
-            asked
+            servers
                 .into_iter()
                 .map(|(server, address)| async move { slots_at(&server, &address).await }),
         )
         .await
     }
 
-    fn is_well(&self, address: &Address) -> bool {
+    fn is_well(&self, address: &ServerAddress) -> bool {
         self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
     }
 
-    /// Uses new slots. Drops the nodes that have no slot, unless a slot is being moved to them.
-    fn adopt(&self, slots: SlotMap) {
+    /// Replaces the slots. Drops the nodes that have no slot, unless a slot is being moved to them.
+    fn use_slots(&self, slots: SlotMap) {
         let now_us = self.shared.clock.now_us();
         let mut topology = self.topology.write();
         topology.nodes.retain(|address, known| {
@@ -238,7 +238,7 @@ impl Cluster {
     }
 }
 
-impl Reroute for Cluster {
+impl Reroute for RedisCluster {
     fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect) {
         let keys: usize = requests.iter().map(|waiting| waiting.request.charges().len()).sum();
         let is_one = requests.len() == 1;
@@ -253,21 +253,21 @@ impl Reroute for Cluster {
             match &redirect {
                 Redirect::Moved { slot, to } => {
                     self.topology.write().slots.set(*slot, to.clone());
-                    self.refresh(HURRIED_REFRESH_US);
-                    self.node_at(to).put(Load::One(waiting));
+                    self.refresh(FAILING_REFRESH_US);
+                    self.node_at(to).put(RequestGroup::One(waiting));
                 }
                 Redirect::Ask { to } if keys == 1 => {
                     (waiting.route.is_alone, waiting.route.is_asking) = (true, true);
-                    self.importing_node_at(to).put(Load::One(waiting));
+                    self.importing_node_at(to).put(RequestGroup::One(waiting));
                 }
-                // Some of the keys are on this server and some on the other: each request goes alone. Redis before
-                // version 7 says ASK then as well, though only a key that is missing here must go there.
+                // Some of the keys are on this server and some on the other, so each request is sent in a call of its own.
+                // Redis before version 7 also replies ASK in that case, although only a key that is missing here is there.
                 Redirect::Ask { .. } | Redirect::TryAgain => {
                     waiting.route.is_alone = true;
                     if is_one {
-                        self.charge_apart(waiting, from);
+                        self.decide_separately(waiting, from);
                     } else {
-                        from.put(Load::One(waiting));
+                        from.put(RequestGroup::One(waiting));
                     }
                 }
             }
@@ -275,7 +275,7 @@ impl Reroute for Cluster {
     }
 
     fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError) {
-        self.refresh(HURRIED_REFRESH_US);
+        self.refresh(FAILING_REFRESH_US);
         self.first_seed.fetch_add(1, Ordering::Relaxed);
         for mut waiting in requests {
             let node = self.node_of(waiting.route.slot);
@@ -285,17 +285,17 @@ impl Reroute for Cluster {
             }
             waiting.route.hops += 1;
             waiting.route.is_asking = false;
-            node.put(Load::One(waiting));
+            node.put(RequestGroup::One(waiting));
         }
     }
 
     fn server_failed(&self) {
-        self.refresh(HURRIED_REFRESH_US);
+        self.refresh(FAILING_REFRESH_US);
     }
 }
 
 /// Queries one server for the slots.
-async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
+async fn slots_at(server: &ServerSettings, address: &ServerAddress) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
     let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
     let said = said.map_err(|error| Fault::from_command(&error, server.name()))?;
@@ -306,7 +306,7 @@ async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreEr
 /// A refresh of the slots that is under way. If it is dropped before it is done, because its runtime has ended, the next
 /// request begins another one.
 struct Refresh {
-    cluster: Arc<Cluster>,
+    cluster: Arc<RedisCluster>,
     is_done: bool,
 }
 
@@ -323,7 +323,7 @@ impl Drop for Refresh {
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for RedisCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster").field("nodes", &self.nodes()).finish_non_exhaustive()
     }

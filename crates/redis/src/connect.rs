@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisError};
 use tollgate_limiter::StoreError;
 
-use super::address::Server;
+use super::address::ServerSettings;
 use super::fault::{Fault, FaultKind};
 
 /// The longest time for opening a connection.
@@ -31,7 +31,7 @@ impl OpenConnection {
 }
 
 /// Opens a connection for scripts.
-pub(super) async fn open(server: &Server) -> Result<OpenConnection, StoreError> {
+pub(super) async fn open(server: &ServerSettings) -> Result<OpenConnection, StoreError> {
     let is_closed = Arc::new(AtomicBool::new(false));
     let mut config = config();
     if server.is_pushing() {
@@ -46,8 +46,8 @@ pub(super) async fn open(server: &Server) -> Result<OpenConnection, StoreError> 
 }
 
 /// Opens a connection for a command or two that every server and version knows.
-pub(super) async fn connect(server: &Server) -> Result<MultiplexedConnection, StoreError> {
-    connect_with(&server.speaking(ProtocolVersion::RESP2), &config()).await
+pub(super) async fn connect(server: &ServerSettings) -> Result<MultiplexedConnection, StoreError> {
+    connect_with(&server.with_protocol(ProtocolVersion::RESP2), &config()).await
 }
 
 fn config() -> AsyncConnectionConfig {
@@ -57,7 +57,7 @@ fn config() -> AsyncConnectionConfig {
 }
 
 async fn connect_with(
-    server: &Server,
+    server: &ServerSettings,
     config: &AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, StoreError> {
     let client = server.client()?;
@@ -67,7 +67,7 @@ async fn connect_with(
 
 /// Returns the error for a connection that could not be opened. The server's text may repeat the password, which must not
 /// get into an error.
-fn opening_error(error: &RedisError, server: &Server) -> StoreError {
+fn opening_error(error: &RedisError, server: &ServerSettings) -> StoreError {
     let fault = Fault::from_command(error, server.name());
     match fault.kind {
         FaultKind::UnknownCommand if server.is_pushing() => StoreError::refused(
@@ -82,7 +82,7 @@ fn opening_error(error: &RedisError, server: &Server) -> StoreError {
 }
 
 /// Whether the server's text contains the password, or its beginning: the text may be cut off.
-fn repeats_password(error: &RedisError, server: &Server) -> bool {
+fn repeats_password(error: &RedisError, server: &ServerSettings) -> bool {
     let (Some(password), Some(detail)) = (server.password(), error.detail()) else { return false };
     let beginning = password.char_indices().nth(8).map_or(password, |(at, _)| &password[..at]);
     detail.contains(beginning)

@@ -14,7 +14,9 @@ use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::batcher::MAX_BATCH;
 use super::node::MAX_CARRIED_OVER;
-use super::wire::{Answers, Arguments, Charge, MAX_CHARGES, Reply, Request, RequestEnd};
+use super::wire::{
+    Arguments, MAX_CHARGES, Reply, RequestOutcome, ScriptReply, ServerCharge, StoreRequest,
+};
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::store::{self, Name};
 
@@ -48,7 +50,7 @@ impl Bench {
     }
 
     /// Runs one call. Returns the replies of requests that were decided, and the time that the server took.
-    fn call(&mut self, requests: &[Request], script: Carry) -> (Vec<Reply>, u64) {
+    fn call(&mut self, requests: &[StoreRequest], script: Carry) -> (Vec<Reply>, u64) {
         let arguments = Arguments::of(requests);
         let arguments = match script {
             Carry::Nothing => arguments,
@@ -61,11 +63,11 @@ impl Bench {
         let mut command = arguments.command("EVALSHA", &hash);
         let value = command.arg(self.now_us).query(&mut self.connection).unwrap();
         let took_us = self.last_took_us();
-        let mut answers = Answers::of(value).unwrap();
+        let mut answers = ScriptReply::of(value).unwrap();
         let reply = |end| match end {
-            RequestEnd::Reply(reply) => Some(reply.unwrap()),
-            RequestEnd::PutOff => panic!("put off"),
-            RequestEnd::Later => None,
+            RequestOutcome::Reply(reply) => Some(reply.unwrap()),
+            RequestOutcome::PutOff => panic!("put off"),
+            RequestOutcome::Later => None,
         };
         let replies = requests.iter().filter_map(|request| reply(answers.next(request)));
         (replies.collect(), took_us)
@@ -90,7 +92,7 @@ impl Bench {
     fn fill(&mut self, key: &str, limit: Limit, units: usize) -> Vec<ChargePlace> {
         let mut places = Vec::with_capacity(units);
         while places.len() < units {
-            let batch: Vec<Request> =
+            let batch: Vec<StoreRequest> =
                 (places.len()..units).take(16).map(|_| check(key, limit)).collect();
             let (replies, _) = self.call(&batch, Carry::Nothing);
             places.extend(replies.into_iter().map(|reply| match reply {
@@ -118,35 +120,35 @@ enum Carry {
     Over,
 }
 
-fn charge(key: &str, limit: Limit, cost: u64) -> Charge {
+fn charge(key: &str, limit: Limit, cost: u64) -> ServerCharge {
     let (name, demand) =
         (Name::new("test", []), Demand::of(UnitRequest::new(Cost::new(cost).unwrap())));
     let of = store::Charge::new(Arc::new(name), key.as_bytes(), limit, demand);
-    Charge { key: key.as_bytes().into(), of }
+    ServerCharge { key: key.as_bytes().into(), of }
 }
 
-fn check(key: &str, limit: Limit) -> Request {
-    Request::Check { charge: charge(key, limit, 1), at_us: None }
+fn check(key: &str, limit: Limit) -> StoreRequest {
+    StoreRequest::Check { charge: charge(key, limit, 1), at_us: None }
 }
 
 /// Returns a check that is refused, and so has to search for its wait.
-fn refused(key: &str, limit: Limit) -> Request {
-    Request::Check { charge: charge(key, limit, limit.size()), at_us: None }
+fn refused(key: &str, limit: Limit) -> StoreRequest {
+    StoreRequest::Check { charge: charge(key, limit, limit.size()), at_us: None }
 }
 
-fn refund(key: &str, limit: Limit, place: ChargePlace) -> Request {
-    Request::Refund { charge: charge(key, limit, 1), place, at_us: None }
+fn refund(key: &str, limit: Limit, place: ChargePlace) -> StoreRequest {
+    StoreRequest::Refund { charge: charge(key, limit, 1), place, at_us: None }
 }
 
 /// Returns one check of as many limits as are allowed, each on a key of its own.
-fn together(key: &str, limit: Limit, cost: u64) -> Vec<Request> {
+fn together(key: &str, limit: Limit, cost: u64) -> Vec<StoreRequest> {
     let count = MAX_CHARGES / charge(key, limit, 1).counts_as();
     let charges = (0..count).map(|at| charge(&format!("{key} {at}"), limit, cost)).collect();
-    vec![Request::CheckAll { charges, at_us: None }]
+    vec![StoreRequest::CheckAll { charges, at_us: None }]
 }
 
 /// Returns as many requests as fit in one batch, each on a key of its own.
-fn full_batch(key: &str, request: impl Fn(&str) -> Request) -> Vec<Request> {
+fn full_batch(key: &str, request: impl Fn(&str) -> StoreRequest) -> Vec<StoreRequest> {
     let count = (MAX_BATCH / request(key).weight()).max(1);
     (0..count).map(|number| request(&format!("{key} {number}"))).collect()
 }
@@ -169,7 +171,7 @@ impl Bench {
         name: &str,
         copies: Copies<'_>,
         script: Carry,
-        requests: impl Fn() -> Vec<Request>,
+        requests: impl Fn() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
         let decided = self.measure(name, copies, script, &requests);
@@ -182,7 +184,7 @@ impl Bench {
         name: &str,
         copies: Copies<'_>,
         script: Carry,
-        requests: impl Fn() -> Vec<Request>,
+        requests: impl Fn() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
         let decided = self.measure(name, copies, script, &requests);
@@ -195,7 +197,7 @@ impl Bench {
         name: &str,
         copies: Copies<'_>,
         script: Carry,
-        requests: &[Request],
+        requests: &[StoreRequest],
     ) -> usize {
         let (mut runs, mut decided) = (Vec::new(), 0);
         for _ in 0..RUNS {
@@ -246,8 +248,8 @@ impl Bench {
     }
 }
 
-fn state(key: &str, limit: Limit) -> Request {
-    Request::State { charge: charge(key, limit, 1), at_us: None }
+fn state(key: &str, limit: Limit) -> StoreRequest {
+    StoreRequest::State { charge: charge(key, limit, 1), at_us: None }
 }
 
 #[test]
@@ -261,7 +263,7 @@ fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
         let middle = places[places.len() / 2];
         let plain = Copies { of: "plain", count: 16 };
         let log = Copies { of: "log", count: 32 };
-        let batch = |key: &str, request: &dyn Fn(&str) -> Request| full_batch(key, request);
+        let batch = |key: &str, request: &dyn Fn(&str) -> StoreRequest| full_batch(key, request);
 
         bench.case_on("check of a log without holes", plain, Carry::Nothing, || {
             batch("plain", &|key| check(key, limit))
@@ -287,7 +289,7 @@ fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
             batch("log", &|key| state(key, limit))
         });
         bench.case_on("reset of a long log", log, Carry::Nothing, || {
-            batch("log", &|key| Request::Reset { charge: charge(key, limit, 1) })
+            batch("log", &|key| StoreRequest::Reset { charge: charge(key, limit, 1) })
         });
         bench.now_us -= 20_000_000;
         bench.case_on("check of a long log on a new clock", log, Carry::Nothing, || {

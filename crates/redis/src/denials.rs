@@ -1,8 +1,7 @@
-//! The deny cache: a refusal holds until its wait is over, so a repeated request need not cost a round
-//! trip.
+//! The deny cache: a refusal holds until its wait is over, so a repeated request needs no round trip.
 //!
-//! A refusal is remembered for at most a second, because only this process's requests are known here: units that
-//! another process gives back are noticed that much later. Such short entries need no sweep. There are two
+//! A refusal is remembered for at most a second, because this process does not know the requests of other processes: it
+//! notices units that another process gives back up to a second late. Such short entries need no sweep. There are two
 //! generations: a second after the young one began it becomes the old one, and the previous old one is cleared, because
 //! all of its entries have ended by then.
 
@@ -20,20 +19,20 @@ const MAX_LIFE_US: u64 = 1_000_000;
 
 /// The most refusals in a generation. Further refusals are not remembered, and such requests go to the server.
 ///
-/// Seven eighths of a power of two, at which a map would double. They take 1.6 MB, so both
-/// generations 3.2 MB, and that stays allocated; at most twice as much if many are forgotten, because
-/// a map that is riddled with holes may grow once.
-const MAX_YOUNG: usize = 14_336;
+/// The number is seven eighths of a power of two: with one more, a map would double. That many refusals take 1.6 MB, both
+/// generations 3.2 MB, which stay allocated. If many refusals are forgotten, it is at most twice as much, because a map
+/// with many removed entries may grow once.
+const MAX_PER_GENERATION: usize = 14_336;
 
 /// The refusals of the last second.
 ///
-/// After a refusal of cost 5 at 0 ms that said to wait 400 ms, requests of cost 5 and more are answered here
-/// until 400 ms; at 300 ms with a wait of 100 ms. A request of cost 4 might fit, so it goes to the server.
+/// After a refusal of cost 5 at 0 ms with a wait of 400 ms, requests of cost 5 and more are answered here until 400 ms;
+/// at 300 ms the answer is a wait of 100 ms. A request of cost 4 might fit, so it goes to the server.
 pub(crate) struct Denials {
     fingerprint: SipHasher13,
     limits: RandomState,
-    /// How many refusals there are, so that an empty cache is not searched.
-    held: AtomicUsize,
+    /// The number of refusals, so that an empty cache is not searched.
+    count: AtomicUsize,
     generations: Mutex<Generations>,
 }
 
@@ -49,7 +48,7 @@ pub(crate) struct DenialQuery<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Refusal {
+struct CachedRefusal {
     /// A keyed hash of the limit: 64 bits are enough for the few limits that a key has in a second.
     limit: u64,
     cost: u64,
@@ -59,12 +58,12 @@ struct Refusal {
     decision: Option<LimitDecision>,
 }
 
-/// A key is in at most one of the two.
+/// The refusals of the last two seconds. A key is in at most one of the two maps.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<KeyFingerprint, Refusal, RandomState>,
-    old: HashMap<KeyFingerprint, Refusal, RandomState>,
-    /// When the young one began.
+    young: HashMap<KeyFingerprint, CachedRefusal, RandomState>,
+    old: HashMap<KeyFingerprint, CachedRefusal, RandomState>,
+    /// When the young generation began.
     begun_us: u64,
 }
 
@@ -74,7 +73,7 @@ impl Denials {
         Denials {
             fingerprint: SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8)),
             limits: seed,
-            held: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
             generations: Mutex::default(),
         }
     }
@@ -82,79 +81,79 @@ impl Denials {
     /// Remembers the refusal of a request that was sent at `sent_us`; an allowed request is ignored.
     ///
     /// Not for a refusal that `max_wait` caused: a caller with a longer `max_wait` might be allowed.
-    pub(crate) fn remember(&self, asked: DenialQuery<'_>, sent_us: u64, decision: LimitDecision) {
+    pub(crate) fn remember(&self, query: DenialQuery<'_>, sent_us: u64, decision: LimitDecision) {
         if decision.is_allowed() {
             return;
         }
-        let limit = self.limits.hash_one(asked.limit);
-        let refusal = Refusal { limit, cost: asked.cost, sent_us, decision: Some(decision) };
-        let place = self.place(asked.key);
+        let limit = self.limits.hash_one(query.limit);
+        let refusal = CachedRefusal { limit, cost: query.cost, sent_us, decision: Some(decision) };
+        let place = self.fingerprint_of(query.key);
         self.change(|generations| generations.insert(place, refusal));
     }
 
-    /// Returns the known refusal of a request, with what is left of its wait. A
-    /// larger cost than was refused waits at least as long.
+    /// Returns the remembered refusal of a request, with what is left of its wait. It also answers requests of a larger
+    /// cost, which wait at least as long.
     ///
     /// A refusal under another limit is forgotten: the request will carry the key's state over.
     #[inline]
-    pub(crate) fn recall(&self, asked: DenialQuery<'_>, now_us: u64) -> Option<LimitDecision> {
+    pub(crate) fn recall(&self, query: DenialQuery<'_>, now_us: u64) -> Option<LimitDecision> {
         if self.is_empty() {
             return None;
         }
-        let (place, limit) = (self.place(asked.key), self.limits.hash_one(asked.limit));
+        let (place, limit) = (self.fingerprint_of(query.key), self.limits.hash_one(query.limit));
         self.change(|generations| {
-            generations.turn(now_us);
+            generations.rotate(now_us);
             let refusal = generations.find(&place)?;
             if refusal.decision.is_some() && refusal.limit != limit {
                 generations.forget(place, now_us);
                 return None;
             }
-            refusal.answer(asked.cost, now_us)
+            refusal.answer(query.cost, now_us)
         })
     }
 
     /// Forgets the key's refusal, because units came back.
     pub(crate) fn forget(&self, key: &[u8], now_us: u64) {
-        let place = self.place(key);
+        let place = self.fingerprint_of(key);
         self.change(|generations| generations.forget(place, now_us));
     }
 
     #[inline]
     fn is_empty(&self) -> bool {
         // Relaxed: a thread that has received a refusal sees that it is counted.
-        self.held.load(Ordering::Relaxed) == 0
+        self.count.load(Ordering::Relaxed) == 0
     }
 
     fn change<T>(&self, act: impl FnOnce(&mut Generations) -> T) -> T {
         let mut generations = self.generations.lock();
         let answer = act(&mut generations);
-        self.held.store(generations.young.len() + generations.old.len(), Ordering::Relaxed);
+        self.count.store(generations.young.len() + generations.old.len(), Ordering::Relaxed);
         answer
     }
 
-    fn place(&self, key: &[u8]) -> KeyFingerprint {
+    fn fingerprint_of(&self, key: &[u8]) -> KeyFingerprint {
         self.fingerprint.hash(key).as_u128()
     }
 }
 
 impl fmt::Debug for Denials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Denials").field("count", &self.count).finish_non_exhaustive()
     }
 }
 
 impl Generations {
-    fn find(&self, place: &KeyFingerprint) -> Option<&Refusal> {
+    fn find(&self, place: &KeyFingerprint) -> Option<&CachedRefusal> {
         self.young.get(place).or_else(|| self.old.get(place))
     }
 
-    fn insert(&mut self, place: KeyFingerprint, new: Refusal) {
-        // A late answer does not turn the time back.
-        self.turn(new.sent_us.max(self.begun_us));
+    fn insert(&mut self, place: KeyFingerprint, new: CachedRefusal) {
+        // A late answer does not set the time back.
+        self.rotate(new.sent_us.max(self.begun_us));
         if self.find(&place).is_some_and(|kept| kept.outranks(&new)) {
             return;
         }
-        if self.young.len() < MAX_YOUNG || self.young.contains_key(&place) {
+        if self.young.len() < MAX_PER_GENERATION || self.young.contains_key(&place) {
             self.old.remove(&place);
             self.young.insert(place, new);
         }
@@ -163,31 +162,30 @@ impl Generations {
     fn forget(&mut self, place: KeyFingerprint, now_us: u64) {
         self.young.remove(&place);
         self.old.remove(&place);
-        self.insert(place, Refusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
+        self.insert(place, CachedRefusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
     }
 
-    /// Begins a new generation if the young one began a second ago, or on a clock that has stepped
-    /// back since.
-    fn turn(&mut self, now_us: u64) {
+    /// Begins a new generation if the young one began at least a second ago, or if the clock has stepped back since.
+    fn rotate(&mut self, now_us: u64) {
         if now_us.abs_diff(self.begun_us) >= MAX_LIFE_US {
             std::mem::swap(&mut self.young, &mut self.old);
-            // Cleared, not dropped: to free it and grow it again would take milliseconds under the lock.
+            // Cleared, not dropped: freeing the map and growing a new one would take milliseconds under the lock.
             self.young.clear();
             self.begun_us = now_us;
         }
     }
 }
 
-impl Refusal {
+impl CachedRefusal {
     /// Returns when the refusal ends.
     fn until_us(&self) -> u64 {
         let wait_us = self.decision.and_then(|it| it.retry_after_us()).unwrap_or(u64::MAX);
         self.sent_us.saturating_add(wait_us.min(MAX_LIFE_US))
     }
 
-    /// Returns whether this refusal is kept instead of the new one. While both hold, the one of the smaller cost answers
-    /// every request that the other does, if they are under one limit.
-    fn outranks(&self, new: &Refusal) -> bool {
+    /// Returns whether this refusal is kept instead of the new one. While two refusals under one limit both hold, the one of
+    /// the smaller cost answers every request that the other one answers.
+    fn outranks(&self, new: &CachedRefusal) -> bool {
         if self.decision.is_none() {
             return new.sent_us <= self.sent_us;
         }
@@ -245,7 +243,7 @@ mod tests {
     }
 
     /// A request to the limit of 10.
-    fn asked(key: &[u8], cost: u64) -> DenialQuery<'_> {
+    fn query(key: &[u8], cost: u64) -> DenialQuery<'_> {
         static LIMIT: LazyLock<Limit> =
             LazyLock::new(|| "token-bucket capacity=10 refill=1/s".parse().unwrap());
         DenialQuery { key, limit: &LIMIT, cost }
@@ -260,11 +258,11 @@ mod tests {
         }
 
         fn remember(&self, cost: u64, sent_us: u64, decision: LimitDecision) {
-            self.0.remember(asked(KEY, cost), START_US + sent_us, decision);
+            self.0.remember(query(KEY, cost), START_US + sent_us, decision);
         }
 
         fn recall(&self, cost: u64, at_us: u64) -> Option<LimitDecision> {
-            self.0.recall(asked(KEY, cost), START_US + at_us)
+            self.0.recall(query(KEY, cost), START_US + at_us)
         }
 
         fn retry(&self, cost: u64, at_us: u64) -> Option<Retry> {
@@ -415,9 +413,9 @@ mod tests {
         cache.0.forget(KEY, START_US);
         assert_eq!(cache.recall(5, 0), None);
 
-        cache.0.remember(asked(b"other", 5), START_US, wait(900_000));
+        cache.0.remember(query(b"other", 5), START_US, wait(900_000));
         cache.remember(5, 999_999, wait(900_000));
-        assert_eq!(cache.0.recall(asked(b"third", 5), START_US + 1_000_000), None);
+        assert_eq!(cache.0.recall(query(b"third", 5), START_US + 1_000_000), None);
         assert_eq!(cache.0.generations.lock().old.len(), 2);
         assert_eq!(cache.retry(5, 1_000_000), Some(Retry::AfterUs(899_999)));
         cache.0.forget(KEY, START_US + 1_000_000);
@@ -439,10 +437,10 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_do_not_share_refusals() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
-        assert_eq!(cache.0.recall(asked(b"user:43", 5), START_US), None);
+        assert_eq!(cache.0.recall(query(b"user:43", 5), START_US), None);
         cache.0.forget(b"user:43", START_US);
         assert!(cache.recall(5, 0).is_some());
     }
@@ -453,7 +451,7 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         let other: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
-        let under_other = DenialQuery { limit: &other, ..asked(KEY, 5) };
+        let under_other = DenialQuery { limit: &other, ..query(KEY, 5) };
         assert_eq!(cache.0.recall(under_other, START_US + 100), None);
         assert_eq!(cache.recall(5, 100), None);
         // A refusal that was in flight at that time is ignored as well.
@@ -467,7 +465,7 @@ mod tests {
     fn later_refusal_of_two_limits_stays() {
         let cache = OneKey::new();
         let other: Limit = "fixed-window limit=10 window=1s".parse().unwrap();
-        let under_other = |cost| DenialQuery { limit: &other, ..asked(KEY, cost) };
+        let under_other = |cost| DenialQuery { limit: &other, ..query(KEY, cost) };
         cache.remember(5, 100, wait(400_000));
         cache.0.remember(under_other(8), START_US + 200, wait(400_000));
         assert!(cache.0.recall(under_other(8), START_US + 300).is_some());
@@ -478,7 +476,7 @@ mod tests {
     #[test]
     fn a_refusal_outlives_the_turn_of_its_generation() {
         let cache = OneKey::new();
-        cache.0.remember(asked(b"first", 5), START_US, wait(1));
+        cache.0.remember(query(b"first", 5), START_US, wait(1));
         cache.remember(5, 999_999, wait(1_000_000));
         // The next generation begins as late as it can: just after the end of this one.
         assert!(cache.recall(5, 1_000_000).is_some());
@@ -494,20 +492,20 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.remember(5, 1_000_000, wait(400_000));
-        assert_eq!(cache.0.held.load(Ordering::Relaxed), 1);
+        assert_eq!(cache.0.count.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn a_full_generation_remembers_no_more_until_the_next() {
         let denials = Denials::new();
         let remember = |key: u32, sent_us| {
-            denials.remember(asked(&key.to_le_bytes(), 5), START_US + sent_us, wait(900_000));
+            denials.remember(query(&key.to_le_bytes(), 5), START_US + sent_us, wait(900_000));
         };
         let recall =
-            |key: u32, at_us| denials.recall(asked(&key.to_le_bytes(), 5), START_US + at_us);
-        let full = u32::try_from(MAX_YOUNG).unwrap();
+            |key: u32, at_us| denials.recall(query(&key.to_le_bytes(), 5), START_US + at_us);
+        let full = u32::try_from(MAX_PER_GENERATION).unwrap();
         (0..2 * full).for_each(|key| remember(key, 0));
-        assert_eq!(denials.held.load(Ordering::Relaxed), MAX_YOUNG);
+        assert_eq!(denials.count.load(Ordering::Relaxed), MAX_PER_GENERATION);
         assert!(recall(full - 1, 0).is_some());
         assert_eq!(recall(full, 0), None);
 
@@ -516,7 +514,7 @@ mod tests {
         assert_eq!(recall(0, 200_000), Some(wait(900_000)));
 
         (full..3 * full).for_each(|key| remember(key, 1_000_000));
-        assert_eq!(denials.held.load(Ordering::Relaxed), 2 * MAX_YOUNG);
+        assert_eq!(denials.count.load(Ordering::Relaxed), 2 * MAX_PER_GENERATION);
         assert!(recall(2 * full - 1, 1_000_000).is_some());
         assert_eq!(recall(2 * full, 1_000_000), None);
         assert!(recall(0, 1_000_000).is_some());
@@ -524,28 +522,28 @@ mod tests {
 
     #[test]
     fn an_entry_is_as_large_as_the_bound_says() {
-        let bytes = (size_of::<(KeyFingerprint, Refusal)>() + 1) * 2 * MAX_YOUNG;
+        let bytes = (size_of::<(KeyFingerprint, CachedRefusal)>() + 1) * 2 * MAX_PER_GENERATION;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 
     #[test]
     fn clock_that_steps_back_finds_room() {
         let denials = Denials::new();
-        for key in 0..=MAX_YOUNG {
-            denials.remember(asked(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
+        for key in 0..=MAX_PER_GENERATION {
+            denials.remember(query(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
         }
-        assert_eq!(denials.recall(asked(KEY, 5), START_US), None);
-        denials.remember(asked(KEY, 5), START_US, wait(900_000));
-        assert!(denials.recall(asked(KEY, 5), START_US).is_some());
+        assert_eq!(denials.recall(query(KEY, 5), START_US), None);
+        denials.remember(query(KEY, 5), START_US, wait(900_000));
+        assert!(denials.recall(query(KEY, 5), START_US).is_some());
     }
 
     #[test]
     fn the_end_of_time_does_not_overflow() {
         let denials = Denials::new();
-        denials.remember(asked(KEY, 5), u64::MAX - 10, wait(u64::MAX));
-        assert!(denials.recall(asked(KEY, u64::MAX), u64::MAX - 1).is_some());
-        assert_eq!(denials.recall(asked(KEY, 5), u64::MAX), None);
-        assert_eq!(denials.recall(asked(KEY, 5), 0), None);
+        denials.remember(query(KEY, 5), u64::MAX - 10, wait(u64::MAX));
+        assert!(denials.recall(query(KEY, u64::MAX), u64::MAX - 1).is_some());
+        assert_eq!(denials.recall(query(KEY, 5), u64::MAX), None);
+        assert_eq!(denials.recall(query(KEY, 5), 0), None);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -606,7 +604,7 @@ mod tests {
                 now_us += after_us;
                 match act {
                     Act::Remember { key, cost, retry, .. } => {
-                        denials.remember(asked(&[key], cost), now_us, denied(retry));
+                        denials.remember(query(&[key], cost), now_us, denied(retry));
                         let kept = model.get(&key).filter(|kept| {
                             kept.0 < cost && expected(kept, u64::MAX, now_us).is_some()
                         });
@@ -616,7 +614,7 @@ mod tests {
                     }
                     Act::Recall { key, cost } => {
                         let want = model.get(&key).and_then(|kept| expected(kept, cost, now_us));
-                        prop_assert_eq!(denials.recall(asked(&[key], cost), now_us), want);
+                        prop_assert_eq!(denials.recall(query(&[key], cost), now_us), want);
                     }
                     Act::Forget { key } => {
                         // Before a request that is sent at the same time: that one may have been refused later.
@@ -642,11 +640,11 @@ mod tests {
                 match act {
                     Act::Remember { key, cost, retry, lag_us } => {
                         let sent_us = now_us - lag_us;
-                        denials.remember(asked(&[key], cost), sent_us, denied(retry));
+                        denials.remember(query(&[key], cost), sent_us, denied(retry));
                         said.push((key, (cost, sent_us, retry)));
                     }
                     Act::Recall { key, cost } => {
-                        let known = denials.recall(asked(&[key], cost), now_us);
+                        let known = denials.recall(query(&[key], cost), now_us);
                         let same = |(whose, refused): &(u8, _)| {
                             *whose == key && expected(refused, cost, now_us) == known
                         };

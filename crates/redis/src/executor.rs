@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 /// The runtime on which a limiter's tasks run: the caller's, until that ends, and from then on a thread
 /// that all limiters of the process share, which never ends.
 ///
-/// A runtime that ends drops its tasks. A task that is dropped before it is done tells the executor,
-/// so that the next one runs in the background.
+/// A runtime that ends drops its tasks. A task that is dropped before it is done notifies the executor, so that the next
+/// task runs in the background.
 pub(super) struct Executor {
     /// The multi-thread runtime in which the limiter was built, if there was one.
     callers: Option<Handle>,
@@ -74,7 +74,8 @@ impl Executor {
         let unfinished = UnfinishedTask { executor: Some(Arc::clone(self)) };
         runtime.spawn(async move {
             let task = pin!(task);
-            // Declared last, and so dropped first: what the task leaves behind is handled elsewhere already.
+            // Declared last, and so dropped first: the executor already uses the background when the task's values are
+            // dropped.
             let unfinished = unfinished;
             task.await;
             unfinished.finish();
@@ -160,7 +161,7 @@ fn background() -> io::Result<&'static Handle> {
     if let Some(runtime) = BACKGROUND.get() {
         return Ok(runtime.handle());
     }
-    // Held, so that no second runtime is made: it could not be dropped inside another one.
+    // Held, so that no second runtime is made: a runtime cannot be dropped inside another one.
     let _starting = STARTING.lock();
     if let Some(runtime) = BACKGROUND.get() {
         return Ok(runtime.handle());

@@ -1,4 +1,4 @@
-//! Errors of a server, told apart here, where they are read.
+//! The errors of servers, classified where they are read.
 //!
 //! The rest of the store matches on [`FaultKind`], never on the text of an error. Callers get the [`StoreError`].
 
@@ -45,8 +45,8 @@ impl Fault {
         Fault { kind, error: StoreError::refused(&format!("{code} {detail}")) }
     }
 
-    /// Returns a fault for the text with which the script says why it did not decide a request: the problem, a line break
-    /// and the key.
+    /// Returns the fault for a script's message about a request that it did not decide: the problem, a line break and the
+    /// key.
     pub(super) fn from_script(text: &[u8]) -> Fault {
         let text = String::from_utf8_lossy(text);
         let (problem, key) = text.rsplit_once('\n').unwrap_or((&text, ""));
@@ -102,8 +102,8 @@ impl FaultKind {
         }
     }
 
-    /// Returns the kind of a problem that a script reports: `CORRUPT` is the script's own; the others are errors of its
-    /// commands, whose codes may have the name of the script before them, depending on the server's version.
+    /// Returns the kind of a problem that a script reports. The script itself reports `CORRUPT`; the other problems are errors
+    /// of its commands. Depending on the server's version, the name of the script may precede their codes.
     fn from_script(problem: &str) -> FaultKind {
         match problem {
             "CORRUPT" => FaultKind::Corrupt,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_of_a_command_error_is_told_by_its_code_or_its_text() {
+    fn kind_of_a_command_error_comes_from_its_code_or_its_text() {
         let script_of_redis_6 = "ERR Error running script (call to f_0): @user_script:3: -READONLY You can't write against \
                                  a read only replica.";
         let cases = [
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_of_a_script_error_is_told_by_its_text_and_names_the_key() {
+    fn kind_of_a_script_error_comes_from_its_text_and_the_error_names_the_key() {
         let corrupt = StoreError::Corrupt { key: "tollgate:{a}:api".to_owned() };
         for problem in
             ["CORRUPT", "WRONGTYPE Operation against a key", "@user_script: -WRONGTYPE x"]

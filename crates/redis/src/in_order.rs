@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use tollgate_limiter::store::Call;
 use tollgate_limiter::{Answer, Error, JointDecision, StoreError};
 
-use super::across;
 use super::batcher::MAX_BATCH;
 use super::reply::{ReplyFuture, joint};
 use super::servers::Servers;
-use super::wire::Request;
+use super::split_check;
+use super::wire::StoreRequest;
 
 /// Decides requests in their order. The answer has the same order; an error in `requests` is its own answer. `within` is
 /// the time that the caller has for all of them.
 pub(super) fn decide(
     servers: &Arc<Servers>,
-    requests: Vec<Result<(Request, Call), Error>>,
+    requests: Vec<Result<(StoreRequest, Call), Error>>,
     within: Option<Duration>,
 ) -> Answer<Vec<Result<JointDecision, Error>>> {
     let (sender, receiver) = oneshot::channel();
@@ -44,7 +44,7 @@ struct OrderedBatch {
     began: Instant,
     answers: Vec<Option<Result<JointDecision, Error>>>,
     /// The requests to send next, the places of their answers, and their weight.
-    next: Vec<(Request, Call)>,
+    next: Vec<(StoreRequest, Call)>,
     places: Vec<usize>,
     weight: usize,
 }
@@ -53,14 +53,14 @@ impl OrderedBatch {
     /// Decides all requests, or stops early if the caller has dropped the answer.
     async fn decide(
         mut self,
-        requests: Vec<Result<(Request, Call), Error>>,
+        requests: Vec<Result<(StoreRequest, Call), Error>>,
         sender: oneshot::Sender<Vec<Result<JointDecision, Error>>>,
     ) {
         for request in requests {
             match request {
                 Ok((request, call)) => {
-                    let is_across = self.servers.is_across(&request);
-                    if is_across || self.weight + request.weight() > MAX_BATCH {
+                    let is_split = self.servers.is_split(&request);
+                    if is_split || self.weight + request.weight() > MAX_BATCH {
                         self.send().await;
                     }
                     if sender.is_closed() {
@@ -70,7 +70,7 @@ impl OrderedBatch {
                     self.weight += request.weight();
                     self.next.push((request, call));
                     self.answers.push(None);
-                    if is_across {
+                    if is_split {
                         self.send().await;
                     }
                 }
@@ -94,8 +94,8 @@ impl OrderedBatch {
         self.weight = 0;
         let left = self.within.map(|within| within.saturating_sub(self.began.elapsed()));
         next.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
-        let receivers = match next.pop_if(|(last, _)| self.servers.is_across(last)) {
-            Some((across, call)) => vec![across::submit(&self.servers, across, &call)],
+        let receivers = match next.pop_if(|(last, _)| self.servers.is_split(last)) {
+            Some((request, call)) => vec![split_check::submit(&self.servers, request, &call)],
             None => self.servers.submit_all(next),
         };
         for (place, receiver) in places.into_iter().zip(receivers) {

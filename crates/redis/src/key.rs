@@ -170,17 +170,17 @@ mod tests {
     use super::*;
 
     /// The keys of one name.
-    struct Named(Keys, Box<[u8]>);
+    struct NamedKeys(Keys, Box<[u8]>);
 
-    impl Named {
+    impl NamedKeys {
         fn key(&self, id: &[u8]) -> Vec<u8> {
             self.0.key(id, &self.1).into()
         }
     }
 
-    fn keys(prefix: &str, name: &str) -> Named {
+    fn keys(prefix: &str, name: &str) -> NamedKeys {
         check_prefix(prefix).unwrap();
-        Named(Keys::new(prefix), encode_name(name))
+        NamedKeys(Keys::new(prefix), encode_name(name))
     }
 
     fn key(name: &str, id: impl AsRef<[u8]>) -> String {

@@ -18,7 +18,7 @@
 //! the function that sends a refund.
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
-//! - several places: `across` decides checks whose keys are on different servers
+//! - several places: `split_check` decides checks whose keys are on different servers
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
 //! - one server: `node`, with its queue (`batcher`) and its `breaker`
@@ -27,9 +27,10 @@
 //! - the wire: `wire`, the scripts (`script` puts them together), `key`, and errors of a server by kind (`fault`)
 //! - shared by all: `shared`, with the `executor` of all tasks, the deny cache (`denials`) and the log of outages (`outage`)
 
-mod across;
 mod address;
 mod batcher;
+#[doc(hidden)]
+pub mod bench;
 mod breaker;
 mod builder;
 mod cluster;
@@ -41,8 +42,6 @@ mod executor;
 mod fault;
 mod in_order;
 mod key;
-#[doc(hidden)]
-pub mod measured;
 mod node;
 mod outage;
 #[cfg(test)]
@@ -57,6 +56,7 @@ mod sentinel;
 mod servers;
 mod shared;
 mod slots;
+mod split_check;
 mod target;
 mod tls;
 mod waiting;
@@ -68,21 +68,21 @@ use std::time::Duration;
 
 use tollgate_core::{ChargeReceipt, Intent};
 use tollgate_limiter::store::{
-    Call, Charge as StoreCharge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState,
-    RemoteStore, UnreadPolicy, Wake,
+    Call, Charge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState, RemoteStore,
+    UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
 pub use builder::Redis;
-use builder::Settings;
+use builder::RedisSettings;
 use key::Keys;
 use refunds::{Refunds, UnreadCharge};
 use reply::ReplyFuture;
 use servers::Servers;
-use shared::Shared;
-use waiting::AndThen;
-pub(crate) use wire::{Charge, Request};
+use shared::StoreContext;
+use waiting::FollowUp;
 use wire::{MAX_CHARGES, Reply};
+pub(crate) use wire::{ServerCharge, StoreRequest};
 
 /// The Redis store.
 pub(crate) struct RedisStore {
@@ -94,34 +94,34 @@ pub(crate) struct RedisStore {
 impl RedisStore {
     /// Begins to use servers; none is connected yet.
     fn new(
-        settings: Settings,
+        settings: RedisSettings,
         deadline: Duration,
         fallback: &Arc<Fallback>,
     ) -> Result<RedisStore, Error> {
-        let Settings { deployment, prefix } = settings;
-        let shared = Shared::new(deadline, Arc::clone(fallback)).map_err(|error| {
+        let RedisSettings { deployment, prefix } = settings;
+        let shared = StoreContext::new(deadline, Arc::clone(fallback)).map_err(|error| {
             let problem = format!("no thread for its connections: {error}");
             Error::Setting { setting: "redis", problem }
         })?;
-        let servers = across::servers(&Arc::new(shared), deployment);
+        let servers = split_check::servers(&Arc::new(shared), deployment);
         let sender = Arc::clone(&servers);
-        let send = move |refund, wake| sender.give_back(refund, AndThen::Wake(wake));
+        let send = move |refund, wake| sender.give_back(refund, FollowUp::Wake(wake));
         let refunds = Arc::new(Refunds::new(send));
         Ok(RedisStore { servers, refunds, keys: Keys::new(&prefix) })
     }
 
     /// Returns a charge with its key on the server.
-    fn charge(&self, of: StoreCharge) -> Charge {
+    fn charge(&self, of: Charge) -> ServerCharge {
         let key = self.keys.key(of.key(), of.name().encoded());
-        Charge { key, of }
+        ServerCharge { key, of }
     }
 
     /// Sends a request whose keys are in one place.
     fn send<T: 'static>(
         &self,
-        request: Request,
+        request: StoreRequest,
         call: &Call,
-        and_then: AndThen,
+        and_then: FollowUp,
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
         let receiver = self.servers.submit(request, call, and_then);
@@ -129,14 +129,15 @@ impl RedisStore {
     }
 
     /// Returns the request for a check of several limits; an error if it is more than one script does.
-    fn joint(&self, request: JointRequest) -> Result<(Request, Call), Error> {
+    fn joint(&self, request: JointRequest) -> Result<(StoreRequest, Call), Error> {
         let JointRequest { charges, call } = request;
-        let charges: Vec<Charge> = charges.into_iter().map(|charge| self.charge(charge)).collect();
-        let weight = charges.iter().map(Charge::counts_as).sum();
+        let charges: Vec<ServerCharge> =
+            charges.into_iter().map(|charge| self.charge(charge)).collect();
+        let weight = charges.iter().map(ServerCharge::counts_as).sum();
         if weight > MAX_CHARGES {
             return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
         }
-        Ok((Request::CheckAll { charges, at_us: call.at_us }, call))
+        Ok((StoreRequest::CheckAll { charges, at_us: call.at_us }, call))
     }
 }
 
@@ -154,9 +155,9 @@ impl RemoteStore for RedisStore {
         let (charge, at_us) = (self.charge(charge), call.at_us);
         if charge.demand().intent == Intent::Peek {
             return self.send(
-                Request::Peek { charge, at_us },
+                StoreRequest::Peek { charge, at_us },
                 &call,
-                AndThen::Nothing,
+                FollowUp::Nothing,
                 reply::decision,
             );
         }
@@ -174,17 +175,17 @@ impl RemoteStore for RedisStore {
             }
         };
         let and_then = match &unread {
-            Some(unread) => AndThen::RefundUnlessRead(Arc::clone(unread)),
-            None => AndThen::Nothing,
+            Some(unread) => FollowUp::RefundUnlessRead(Arc::clone(unread)),
+            None => FollowUp::Nothing,
         };
-        let receiver = self.servers.submit(Request::Check { charge, at_us }, &call, and_then);
+        let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, and_then);
         Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
     }
 
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
         match self.joint(request) {
             Ok((request, call)) => {
-                let receiver = across::submit(&self.servers, request, &call);
+                let receiver = split_check::submit(&self.servers, request, &call);
                 Answer::pending(ReplyFuture::new(receiver, reply::joint))
             }
             Err(error) => Answer::ready(Err(error)),
@@ -202,30 +203,30 @@ impl RemoteStore for RedisStore {
 
     fn refund(
         &self,
-        charge: StoreCharge,
+        charge: Charge,
         receipt: ChargeReceipt,
         call: Call,
         wake: Wake,
     ) -> Answer<u64> {
         let charge = self.charge(charge);
-        let request = Request::Refund { charge, place: receipt.place(), at_us: call.at_us };
-        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+        let request = StoreRequest::Refund { charge, place: receipt.place(), at_us: call.at_us };
+        self.send(request, &call, FollowUp::Wake(wake), |reply| match reply {
             Reply::Refunded(units) => Some(units),
             _ => None,
         })
     }
 
-    fn reset(&self, charge: StoreCharge, call: Call, wake: Wake) -> Answer<()> {
-        let request = Request::Reset { charge: self.charge(charge) };
-        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+    fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()> {
+        let request = StoreRequest::Reset { charge: self.charge(charge) };
+        self.send(request, &call, FollowUp::Wake(wake), |reply| match reply {
             Reply::Reset => Some(()),
             _ => None,
         })
     }
 
-    fn state(&self, charge: StoreCharge, call: Call) -> Answer<KeyState> {
-        let request = Request::State { charge: self.charge(charge), at_us: call.at_us };
-        self.send(request, &call, AndThen::Nothing, |reply| match reply {
+    fn state(&self, charge: Charge, call: Call) -> Answer<KeyState> {
+        let request = StoreRequest::State { charge: self.charge(charge), at_us: call.at_us };
+        self.send(request, &call, FollowUp::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
                 Some(KeyState { limit, state: *state, now_us })
             }

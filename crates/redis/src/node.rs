@@ -18,28 +18,28 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollgate_limiter::{BreakerState, ServerHealth, StoreError};
 
-use super::batcher::{Batcher, Lane, Next, QueueFull, Room};
-use super::breaker::{self, Breaker};
+use super::batcher::{Batcher, Lane, NextAction, QueueBounds, QueueFull};
+use super::breaker::Breaker;
 use super::fault::Fault;
-use super::shared::Shared;
+use super::shared::StoreContext;
 use super::slots::Redirect;
 use super::target::Target;
 use super::waiting::WaitingRequest;
 #[cfg(test)]
 pub(super) use call::MAX_CARRIED_OVER;
-use connection::Connection;
-use sender::Sender;
+use connection::NodeConnection;
+use sender::BatchSender;
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
 /// room for slow requests holds 2,048 refunds from long logs, a second's work. Refunds of callers that gave up wait here
 /// as well; if there is no room for such a refund, its units stay spent.
-const MAX_WAITING: Room = Room { slow: 65_536, others: 65_536 };
+const MAX_WAITING: QueueBounds = QueueBounds { slow: 65_536, others: 65_536 };
 
-/// How late a request in the queue may fail, so that only few requests need a timer.
+/// How long after its deadline a request in the queue may fail, so that only few requests need a timer.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// The longest time that a batch delays the next one, and its report to the breaker, because callers of it wait longer than
-/// the limiter's deadline.
+/// The longest time that a batch delays the next batch, and its report to the breaker, because some of its callers wait
+/// longer than the limiter's deadline.
 const MAX_HOLD: Duration = Duration::from_secs(1);
 
 /// The most batches whose late replies are waited for.
@@ -47,12 +47,12 @@ const MAX_LINGERING: usize = 1_024;
 
 /// One server.
 pub(super) struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     target: Target,
-    batcher: Mutex<Batcher<Load>>,
+    batcher: Mutex<Batcher<RequestGroup>>,
     breaker: Mutex<Breaker>,
-    connection: Mutex<Connection>,
-    /// Held from taking a batch out of the queue until it is on its way, so that batches keep their order.
+    connection: Mutex<NodeConnection>,
+    /// Held from taking a batch out of the queue until it is sent, so that batches keep their order.
     turn: tokio::sync::Mutex<()>,
     /// A permit for each batch that was given up, and whose late reply is waited for.
     lingering: Arc<Semaphore>,
@@ -65,11 +65,11 @@ pub(super) struct Node {
 ///
 /// The cluster gives this to its nodes, so that a node knows nothing of clusters.
 pub(super) trait Reroute: Send + Sync {
-    /// Sends requests where a server says that they belong. The server charged nothing.
+    /// Sends requests to where a server redirects them. That server charged nothing.
     fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect);
 
-    /// Sends requests that were not sent to the server that has their slot by now. If it is still the same server, they
-    /// fail with `error`.
+    /// Handles requests that were not sent: sends them to the server that has their slot by now. If that is still the same
+    /// server, they fail with `error`.
     fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError);
 
     /// Notes that a server failed: it may have lost its slots.
@@ -78,7 +78,7 @@ pub(super) trait Reroute: Send + Sync {
 
 /// Requests that go in one batch.
 #[allow(clippy::large_enum_variant, reason = "nearly all are of one")]
-pub(super) enum Load {
+pub(super) enum RequestGroup {
     One(WaitingRequest),
     /// In this order.
     Many(Vec<WaitingRequest>),
@@ -86,11 +86,11 @@ pub(super) enum Load {
 
 impl Node {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<StoreContext>,
         target: Target,
         cluster: Option<Weak<dyn Reroute>>,
     ) -> Arc<Node> {
-        // The seed differs between nodes, so that nodes that fail together do not probe at the same times.
+        // The seeds of two nodes differ, so that nodes that fail at the same time do not probe at the same times.
         let (seed, deadline_us) = (shared.clock.now_us(), shared.deadline.as_micros());
         let deadline_us = u64::try_from(deadline_us).unwrap_or(u64::MAX);
         Arc::new(Node {
@@ -106,20 +106,20 @@ impl Node {
     }
 
     /// Sends requests with the next batch. They stay sent when their receivers are dropped.
-    pub(super) fn put(self: &Arc<Self>, mut load: Load) {
+    pub(super) fn put(self: &Arc<Self>, mut group: RequestGroup) {
         let is_open = self.breaker.lock().is_open(self.shared.clock.now_us());
         if let Some(left_us) = is_open {
-            return self.not_sent(flat([load]), &self.breaker_open(left_us));
+            return self.not_sent(flat([group]), &self.breaker_open(left_us));
         }
-        let (weight, lane) = (load.weight(), load.lane(self.shared.deadline));
+        let (weight, lane) = (group.weight(), group.lane(self.shared.deadline));
         let next = {
             let mut batcher = self.batcher.lock();
-            self.set_timer(&mut load, lane, batcher.newest() + 1);
-            batcher.put(load, weight, lane)
+            self.set_timer(&mut group, lane, batcher.newest() + 1);
+            batcher.put(group, weight, lane)
         };
         match next {
-            Ok(Next::Wait) => {}
-            Ok(Next::Send) => self.shared.executor.spawn(Sender::new(self).send_all()),
+            Ok(NextAction::Wait) => {}
+            Ok(NextAction::Send) => self.shared.executor.spawn(BatchSender::new(self).send_all()),
             Err(QueueFull { request, waiting }) => {
                 fail(flat([request]), &StoreError::Overloaded { waiting });
             }
@@ -128,9 +128,9 @@ impl Node {
 
     /// Sets a timer for a request whose deadline is earlier than the deadlines of the requests ahead of it. `number` is the
     /// number that the request will have in the queue.
-    fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
-        let deadline = load.timer_deadline(self.longest_in(lane));
-        if let (Some(deadline), Some(first)) = (deadline, load.first_mut()) {
+    fn set_timer(self: &Arc<Self>, group: &mut RequestGroup, lane: Lane, number: u64) {
+        let deadline = group.timer_deadline(self.max_queue_time(lane));
+        if let (Some(deadline), Some(first)) = (deadline, group.first_mut()) {
             let task = Arc::clone(self).remove_at(number, deadline);
             first.timer = self.shared.executor.timer(task);
         }
@@ -154,26 +154,27 @@ impl Node {
     }
 
     /// Returns the longest time that a request stays in a queue before it fails or is queued again.
-    fn longest_in(&self, lane: Lane) -> Duration {
+    fn max_queue_time(&self, lane: Lane) -> Duration {
         match lane {
             Lane::Usual => self.shared.deadline,
-            Lane::Patient | Lane::Slow => self.shared.deadline.max(MAX_HOLD),
+            Lane::LongDeadline | Lane::Slow => self.shared.deadline.max(MAX_HOLD),
         }
     }
 
     /// Returns the earliest queue deadline among the requests at the front of each lane.
-    fn next_in_queue(&self) -> Option<Instant> {
+    fn next_queue_deadline(&self) -> Option<Instant> {
         let batcher = self.batcher.lock();
-        let due = |lane| batcher.front(lane)?.due(self.longest_in(lane));
+        let due = |lane| batcher.front(lane)?.queue_deadline(self.max_queue_time(lane));
         Lane::ALL.into_iter().filter_map(due).min()
     }
 
     /// Removes requests whose queue deadline has passed.
     fn remove_overdue(self: &Arc<Self>, now: Instant) {
         for lane in Lane::ALL {
-            let longest = self.longest_in(lane);
-            let is_over = |load: &Load| load.due(longest).is_none_or(|due| due <= now);
-            let over = self.batcher.lock().take_over(lane, is_over);
+            let longest = self.max_queue_time(lane);
+            let is_over =
+                |group: &RequestGroup| group.queue_deadline(longest).is_none_or(|due| due <= now);
+            let over = self.batcher.lock().take_overdue(lane, is_over);
             self.put_back(flat(over));
         }
     }
@@ -181,21 +182,21 @@ impl Node {
     /// Queues requests again that were not sent, or fails them if they have too little time left.
     fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = WaitingRequest>) {
         let now = Instant::now();
-        let (late, patient): (Vec<_>, Vec<_>) =
+        let (late, in_time): (Vec<_>, Vec<_>) =
             waiting.partition(|waiting| self.is_late(waiting, now));
-        self.were_late(late);
-        for mut waiting in patient {
+        self.fail_late(late);
+        for mut waiting in in_time {
             (waiting.queued, waiting.timer) = (now, None);
-            self.put(Load::One(waiting));
+            self.put(RequestGroup::One(waiting));
         }
     }
 
     /// Fails requests that were not sent in time: as overloaded, or as timed out if the caller gave them less than the
     /// limiter's deadline.
-    fn were_late(&self, late: Vec<WaitingRequest>) {
-        let (hurried, late): (Vec<_>, Vec<_>) =
+    fn fail_late(&self, late: Vec<WaitingRequest>) {
+        let (timed_out, late): (Vec<_>, Vec<_>) =
             late.into_iter().partition(|waiting| waiting.within < self.shared.deadline);
-        hurried.into_iter().for_each(|waiting| self.time_out(waiting));
+        timed_out.into_iter().for_each(|waiting| self.time_out(waiting));
         if !late.is_empty() {
             let waiting = self.batcher.lock().weight() + late.len();
             fail(late, &StoreError::Overloaded { waiting });
@@ -203,7 +204,7 @@ impl Node {
     }
 
     /// Notes a failure. In a cluster, another server may have the keys by now.
-    fn is_failing(&self, error: &StoreError) {
+    fn note_failure(&self, error: &StoreError) {
         self.connection.lock().failure = Some(error.clone());
         if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
             cluster.server_failed();
@@ -247,79 +248,76 @@ impl Node {
         self.target.name()
     }
 
-    /// Whether the server has not failed lately.
+    /// Whether the breaker is closed.
     pub(super) fn is_well(&self) -> bool {
-        self.breaker.lock().state(self.shared.clock.now_us()) == breaker::State::Closed
+        self.breaker.lock().state(self.shared.clock.now_us()) == BreakerState::Closed
     }
 
     pub(super) fn health(&self) -> ServerHealth {
-        let breaker = match self.breaker.lock().state(self.shared.clock.now_us()) {
-            breaker::State::Closed => BreakerState::Closed,
-            breaker::State::Open => BreakerState::Open,
-            breaker::State::HalfOpen => BreakerState::HalfOpen,
-        };
+        let breaker = self.breaker.lock().state(self.shared.clock.now_us());
         let waiting = self.batcher.lock().weight();
         ServerHealth::new(self.name(), breaker, waiting)
     }
 }
 
-/// Answers all requests that no server decided them.
+/// Fails requests that no server decides.
 pub(super) fn fail(waiting: impl IntoIterator<Item = WaitingRequest>, error: &StoreError) {
     waiting.into_iter().for_each(|waiting| waiting.fail(error.clone()));
 }
 
-impl Load {
+impl RequestGroup {
     fn weight(&self) -> usize {
         match self {
-            Load::One(waiting) => waiting.weight(),
-            Load::Many(all) => all.iter().map(WaitingRequest::weight).sum(),
+            RequestGroup::One(waiting) => waiting.weight(),
+            RequestGroup::Many(all) => all.iter().map(WaitingRequest::weight).sum(),
         }
     }
 
     fn all(&self) -> &[WaitingRequest] {
         match self {
-            Load::One(waiting) => std::slice::from_ref(waiting),
-            Load::Many(all) => all,
+            RequestGroup::One(waiting) => std::slice::from_ref(waiting),
+            RequestGroup::Many(all) => all,
         }
     }
 
     fn first_mut(&mut self) -> Option<&mut WaitingRequest> {
         match self {
-            Load::One(waiting) => Some(waiting),
-            Load::Many(all) => all.first_mut(),
+            RequestGroup::One(waiting) => Some(waiting),
+            RequestGroup::Many(all) => all.first_mut(),
         }
     }
 
-    /// Returns the lane of the queue. The requests of a lane have about the same time.
+    /// Returns the lane for these requests. The requests of a lane have about the same time until their deadlines.
     fn lane(&self, deadline: Duration) -> Lane {
-        let is_patient = |waiting: &WaitingRequest| waiting.deadline > waiting.queued + deadline;
+        let has_long_deadline =
+            |waiting: &WaitingRequest| waiting.deadline > waiting.queued + deadline;
         match self.all() {
             all if all.iter().any(WaitingRequest::is_slow) => Lane::Slow,
-            all if all.iter().all(is_patient) => Lane::Patient,
+            all if all.iter().all(has_long_deadline) => Lane::LongDeadline,
             _ => Lane::Usual,
         }
     }
 
     /// Returns the queue deadline: the earliest of its requests, at most `longest` after it was queued. So the front of a
     /// lane has the earliest queue deadline, except for requests with a timer.
-    fn due(&self, longest: Duration) -> Option<Instant> {
+    fn queue_deadline(&self, longest: Duration) -> Option<Instant> {
         self.all().iter().map(|waiting| waiting.deadline.min(waiting.queued + longest)).min()
     }
 
     /// Returns the earliest deadline that needs a timer, because it is before the queue deadlines of the requests ahead.
     fn timer_deadline(&self, longest: Duration) -> Option<Instant> {
         let slack = SLACK.min(longest / 8);
-        let is_hurried =
+        let needs_timer =
             |waiting: &&WaitingRequest| waiting.deadline + slack < waiting.queued + longest;
-        self.all().iter().filter(is_hurried).map(|waiting| waiting.deadline).min()
+        self.all().iter().filter(needs_timer).map(|waiting| waiting.deadline).min()
     }
 }
 
-fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = WaitingRequest> {
-    batch.into_iter().flat_map(|load| {
-        let (one, many) = match load {
-            Load::One(one) => (Some(one), Vec::new()),
-            Load::Many(many) => (None, many),
+fn flat(batch: impl IntoIterator<Item = RequestGroup>) -> impl Iterator<Item = WaitingRequest> {
+    batch.into_iter().flat_map(|group| {
+        let (one, many) = match group {
+            RequestGroup::One(one) => (Some(one), Vec::new()),
+            RequestGroup::Many(many) => (None, many),
         };
         one.into_iter().chain(many)
     })

@@ -10,17 +10,17 @@ const HEAD_START: Duration = Duration::from_millis(100);
 
 /// Returns the first good answer. Queries a server when the one before it has failed or is slow. Returns the last error if
 /// all fail; `None` if there is no server.
-pub(super) async fn first_of<T, E, F>(asked: impl IntoIterator<Item = F>) -> Result<T, Option<E>>
+pub(super) async fn first_of<T, E, F>(queries: impl IntoIterator<Item = F>) -> Result<T, Option<E>>
 where
     T: Send + 'static,
     E: Send + 'static,
     F: Future<Output = Result<T, E>> + Send + 'static,
 {
-    let mut asked = asked.into_iter();
+    let mut queries = queries.into_iter();
     let mut running = JoinSet::new();
     let mut failure = None;
     loop {
-        let is_last = match asked.next() {
+        let is_last = match queries.next() {
             Some(next) => {
                 running.spawn(next);
                 false
@@ -61,17 +61,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_good_answer_is_returned_and_no_more_servers_are_asked() {
-        let asked = Arc::new(AtomicUsize::new(0));
+    async fn first_good_answer_is_returned_and_no_more_servers_are_queried() {
+        let queries = Arc::new(AtomicUsize::new(0));
         let all = [Err(1), Ok(2), Ok(3)].map(|result| {
-            let asked = Arc::clone(&asked);
+            let queries = Arc::clone(&queries);
             async move {
-                asked.fetch_add(1, Ordering::Relaxed);
+                queries.fetch_add(1, Ordering::Relaxed);
                 answer(1, result).await
             }
         });
         assert_eq!(first_of(all).await, Ok(2));
-        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(queries.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test(start_paused = true)]

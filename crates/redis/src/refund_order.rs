@@ -1,9 +1,9 @@
 //! The order in which the charges of dropped answers are refunded. No clock and no I/O.
 //!
 //! A bucket's units leave in the order in which they were charged. Its state has no record of single charges: a refund
-//! gives back what the level has above all units that were charged later. Later units that were refunded already are gone
-//! from the level, but still count. So a refund that overtakes the refund of an earlier charge makes that one give back
-//! too little, and refunds in the order of the charges give back everything.
+//! gives back the part of the level that exceeds all units charged later. Later units that were refunded already are no
+//! longer in the level, but still count as charged later. So a refund that is sent before the refund of an earlier charge
+//! makes the earlier one give back too little. Refunds in the order of the charges give back everything.
 //!
 //! Answers are dropped in any order, on any thread, before and after they arrive. A refund therefore waits here until
 //! every answer that may belong to an earlier charge of its key was read or dropped.
@@ -13,23 +13,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use ahash::RandomState;
 use parking_lot::Mutex;
 
-/// The most refunds of one key that wait for earlier answers. With one more, all of them go: a caller that keeps an
-/// answer without polling it must not hold them for ever.
+/// The most refunds of one key that wait for earlier answers. With one more, all of them are sent: a caller that keeps an
+/// answer without polling it must not hold them up for ever.
 const MAX_WAITING: usize = 1_024;
 
 /// The refunds of a limiter that wait for earlier answers.
 pub(super) struct RefundOrder<T> {
-    inner: Mutex<Inner<T>>,
+    state: Mutex<RefundOrderState<T>>,
 }
 
-struct Inner<T> {
+struct RefundOrderState<T> {
     /// The number of the last check.
     newest: u64,
-    keys: HashMap<Vec<u8>, Checks<T>, RandomState>,
+    keys: HashMap<Vec<u8>, KeyChecks<T>, RandomState>,
 }
 
 /// The checks of one key whose charges are refunded if their answers are dropped.
-struct Checks<T> {
+struct KeyChecks<T> {
     /// The numbers of the checks whose answers were neither read nor dropped.
     open: BTreeSet<u64>,
     /// The refunds of the dropped answers, by the charge's place in the bucket and the check's number.
@@ -49,22 +49,23 @@ struct PendingRefund<T> {
 
 impl<T> RefundOrder<T> {
     pub(super) fn new() -> RefundOrder<T> {
-        RefundOrder { inner: Mutex::new(Inner { newest: 0, keys: HashMap::default() }) }
+        RefundOrder { state: Mutex::new(RefundOrderState { newest: 0, keys: HashMap::default() }) }
     }
 
     /// Notes a check of `key` before it is sent, and returns its number.
     pub(super) fn begin(&self, key: &[u8]) -> u64 {
-        let inner = &mut *self.inner.lock();
+        let inner = &mut *self.state.lock();
         inner.newest += 1;
         match inner.keys.get_mut(key) {
             Some(checks) => _ = checks.open.insert(inner.newest),
-            None => _ = inner.keys.insert(key.to_vec(), Checks::new(inner.newest)),
+            None => _ = inner.keys.insert(key.to_vec(), KeyChecks::new(inner.newest)),
         }
         inner.newest
     }
 
-    /// Notes that the answer to a check was read, or was dropped, which owes a refund of the charge at this place in the
-    /// bucket. Sends the refunds that need not wait any more, without a lock, and one thread at a time for each key.
+    /// Notes that the answer to a check was read, or was dropped; a dropped answer comes with the place of its charge in the
+    /// bucket and the refund to send. Sends the refunds that no longer have to wait, without a lock, and on one thread at a
+    /// time for each key.
     pub(super) fn end(
         &self,
         key: &[u8],
@@ -72,15 +73,15 @@ impl<T> RefundOrder<T> {
         owed: Option<(u64, T)>,
         mut send: impl FnMut(T),
     ) {
-        let mut next = self.inner.lock().end(key, number, owed);
+        let mut next = self.state.lock().end(key, number, owed);
         while let Some(refund) = next {
             send(refund);
-            next = self.inner.lock().next(key);
+            next = self.state.lock().next(key);
         }
     }
 }
 
-impl<T> Inner<T> {
+impl<T> RefundOrderState<T> {
     /// Returns the first refund to send, unless another thread is sending refunds of the key.
     fn end(&mut self, key: &[u8], number: u64, owed: Option<(u64, T)>) -> Option<T> {
         let checks = self.keys.get_mut(key)?;
@@ -110,9 +111,9 @@ impl<T> Inner<T> {
     }
 }
 
-impl<T> Checks<T> {
-    fn new(number: u64) -> Checks<T> {
-        Checks {
+impl<T> KeyChecks<T> {
+    fn new(number: u64) -> KeyChecks<T> {
+        KeyChecks {
             open: BTreeSet::from([number]),
             owed: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -155,7 +156,7 @@ mod tests {
     }
 
     fn is_empty<T>(order: &RefundOrder<T>) -> bool {
-        order.inner.lock().keys.is_empty()
+        order.state.lock().keys.is_empty()
     }
 
     #[test]
@@ -223,7 +224,7 @@ mod tests {
     }
 
     /// A bucket on a server, and checks of it that are charged in any order, and read or dropped in any order.
-    struct Model {
+    struct RefundModel {
         limit: Limit,
         state: State,
         order: RefundOrder<ChargeReceipt>,
@@ -233,7 +234,7 @@ mod tests {
         kept: u64,
     }
 
-    impl Model {
+    impl RefundModel {
         fn step(&mut self, action: u8, pick: usize, cost: u64) {
             match action {
                 0 | 1 => self.sent.push((self.order.begin(KEY), cost)),
@@ -263,7 +264,7 @@ mod tests {
                 ChargePlace::Bucket { charged, .. } => (charged, receipt),
                 other => unreachable!("{other:?}"),
             });
-            let Model { limit, state, .. } = self;
+            let RefundModel { limit, state, .. } = self;
             self.order.end(KEY, number, owed, |receipt| _ = limit.refund(state, 0, receipt));
         }
     }
@@ -272,7 +273,7 @@ mod tests {
         #[test]
         fn bucket_holds_exactly_what_was_read(steps in vec((0..7_u8, any::<usize>(), 1..4_u64), 0..300)) {
             let limit: Limit = "token-bucket capacity=100 refill=1/d".parse().unwrap();
-            let mut model = Model {
+            let mut model = RefundModel {
                 limit,
                 state: limit.fresh(),
                 order: RefundOrder::new(),

@@ -5,21 +5,21 @@ use std::sync::{Arc, OnceLock};
 use tollgate_core::{ChargePlace, Limit, Mode};
 
 use super::refund_order::RefundOrder;
-use super::wire::{Charge, Reply, Request};
+use super::wire::{Reply, ServerCharge, StoreRequest};
 use tollgate_limiter::store::Wake;
 
 /// Sends the refunds of one limiter. The refunds of one bucket are sent in the order of their charges.
 pub(super) struct Refunds {
     order: RefundOrder<OwedRefund>,
     /// Sends a refund that no caller waits for. Calls the [`Wake`] when the units are back.
-    send: Box<dyn Fn(Request, Wake) + Send + Sync>,
+    send: Box<dyn Fn(StoreRequest, Wake) + Send + Sync>,
 }
 
 /// A refund, and how to wake the waiters for its units.
-type OwedRefund = (Request, Wake);
+type OwedRefund = (StoreRequest, Wake);
 
 impl Refunds {
-    pub(super) fn new(send: impl Fn(Request, Wake) + Send + Sync + 'static) -> Refunds {
+    pub(super) fn new(send: impl Fn(StoreRequest, Wake) + Send + Sync + 'static) -> Refunds {
         Refunds { order: RefundOrder::new(), send: Box::new(send) }
     }
 }
@@ -28,7 +28,7 @@ impl Refunds {
 /// both have dropped it, the answer was read, or the refund is sent.
 pub(super) struct UnreadCharge {
     refunds: Arc<Refunds>,
-    charge: Charge,
+    charge: ServerCharge,
     at_us: Option<u64>,
     wake: Wake,
     /// The place of the charge, once it is known that the caller will not read the answer.
@@ -38,10 +38,10 @@ pub(super) struct UnreadCharge {
 }
 
 impl UnreadCharge {
-    /// Returns a charge that is about to be sent.
+    /// Returns a charge that will be sent next.
     pub(super) fn new(
         refunds: &Arc<Refunds>,
-        charge: &Charge,
+        charge: &ServerCharge,
         at_us: Option<u64>,
         wake: Wake,
     ) -> UnreadCharge {
@@ -70,7 +70,7 @@ impl Drop for UnreadCharge {
     fn drop(&mut self) {
         let UnreadCharge { refunds, charge, at_us, wake, owed, number } = self;
         let owed = owed.take().map(|place| {
-            let refund = Request::Refund { charge: charge.clone(), place, at_us: *at_us };
+            let refund = StoreRequest::Refund { charge: charge.clone(), place, at_us: *at_us };
             (place, (refund, Arc::clone(wake)))
         });
         let send = |(refund, wake)| (refunds.send)(refund, wake);
@@ -85,8 +85,8 @@ impl Drop for UnreadCharge {
     }
 }
 
-/// Returns the units that were charged to a bucket up to a place. They are counted modulo 2^53: where the count wraps, the
-/// order is wrong once.
+/// Returns the units that were charged to a bucket up to a place, modulo 2^53. When the count wraps, the order is wrong
+/// once.
 fn units_before(place: ChargePlace) -> u64 {
     match place {
         ChargePlace::Bucket { charged, .. } => charged,

@@ -10,31 +10,31 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 use tollgate_limiter::{Clock, StoreError};
 
-use super::address::Server;
+use super::address::ServerSettings;
 use super::connect::{OpenConnection, connect, open};
 use super::fault::Fault;
 use super::race::first_of;
-use super::slots::Address;
+use super::slots::ServerAddress;
 
-/// The time between two questions for the primary while there are requests.
+/// The time between two queries for the primary while there are requests.
 const REFRESH_US: u64 = 1_000_000;
 
 /// The time for one sentinel's answer, and for connecting to the primary. Opening a connection must have time for both, also
 /// when one sentinel does not answer and another one does.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sentinels of one primary.
-pub(super) struct Sentinels {
+pub(super) struct SentinelGroup {
     clock: Clock,
-    all: Vec<Server>,
+    all: Vec<ServerSettings>,
     /// The name of the primary in the sentinels' configuration.
     service: String,
     /// The settings of connections to the primary; the sentinels know its address.
-    primary: Server,
-    /// For error messages.
+    primary: ServerSettings,
+    /// What error messages call the primary.
     name: String,
     connected: Mutex<Option<NamedPrimary>>,
-    asked_us: AtomicU64,
+    queried_us: AtomicU64,
     /// The sentinel that is queried first next time. It rotates, because one sentinel may be wrong.
     next: AtomicUsize,
 }
@@ -42,28 +42,28 @@ pub(super) struct Sentinels {
 /// The primary, as a sentinel names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedPrimary {
-    address: Address,
+    address: ServerAddress,
     /// Grows with every failover: of two sentinels that disagree, the larger one is right.
     epoch: u64,
 }
 
-impl Sentinels {
+impl SentinelGroup {
     pub(super) fn new(
         clock: Clock,
-        all: Vec<Server>,
+        all: Vec<ServerSettings>,
         service: String,
-        primary: Server,
-    ) -> Sentinels {
-        let shown: Vec<&str> = all.iter().map(Server::name).collect();
+        primary: ServerSettings,
+    ) -> SentinelGroup {
+        let shown: Vec<&str> = all.iter().map(ServerSettings::name).collect();
         let name = format!("the primary `{}` of {}", service.escape_debug(), shown.join(", "));
-        Sentinels {
+        SentinelGroup {
             clock,
             all,
             service,
             primary,
             name,
             connected: Mutex::default(),
-            asked_us: AtomicU64::new(0),
+            queried_us: AtomicU64::new(0),
             next: AtomicUsize::new(0),
         }
     }
@@ -74,7 +74,7 @@ impl Sentinels {
 
     /// Opens a connection to the server that a sentinel names as the primary and that says so itself.
     pub(super) async fn open(&self) -> Result<OpenConnection, StoreError> {
-        self.asked_us.store(self.clock.now_us(), Ordering::Relaxed);
+        self.queried_us.store(self.clock.now_us(), Ordering::Relaxed);
         let known = self.connected.lock().clone();
         let epoch = known.as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
@@ -82,15 +82,15 @@ impl Sentinels {
             let primary = primary.clone();
             async move { Ok((connect_to(&primary, &named.address).await?, named)) }
         };
-        let (open, named) = self.ask(epoch, accept).await?;
-        if !self.adopt(known, named) {
+        let (open, named) = self.query(epoch, accept).await?;
+        if !self.note_primary(known, named) {
             return Err(StoreError::unreachable(&self.name, "there was a failover meanwhile"));
         }
         Ok(open)
     }
 
     /// Notes where the primary is. Returns false if another task has noted a later failover meanwhile.
-    fn adopt(&self, known: Option<NamedPrimary>, named: NamedPrimary) -> bool {
+    fn note_primary(&self, known: Option<NamedPrimary>, named: NamedPrimary) -> bool {
         let mut connected = self.connected.lock();
         let is_newer = |other: &NamedPrimary| other.epoch > named.epoch;
         if *connected != known && connected.as_ref().is_some_and(is_newer) {
@@ -103,27 +103,32 @@ impl Sentinels {
     /// Returns whether the sentinels have not been queried for a second. The caller must then query them: the next second
     /// begins now.
     pub(super) fn is_refresh_due(&self) -> bool {
-        let (now_us, asked_us) = (self.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
-        let next = |asked_us, now_us| {
-            self.asked_us.compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
+        let (now_us, queried_us) = (self.clock.now_us(), self.queried_us.load(Ordering::Relaxed));
+        let next = |queried_us, now_us| {
+            self.queried_us.compare_exchange(
+                queried_us,
+                now_us,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
         };
-        now_us.saturating_sub(asked_us) >= REFRESH_US && next(asked_us, now_us).is_ok()
+        now_us.saturating_sub(queried_us) >= REFRESH_US && next(queried_us, now_us).is_ok()
     }
 
-    /// Opens a connection to the primary if that is no longer where it was.
+    /// Opens a connection to the primary if it has moved to another address.
     pub(super) async fn open_elsewhere(&self) -> Option<OpenConnection> {
         let known = self.connected.lock().clone()?;
-        let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
+        let named = self.query(known.epoch, |named| async move { Ok(named) }).await.ok()?;
         if named.address == known.address {
             return None;
         }
         let open = connect_to(&self.primary, &named.address).await.ok()?;
-        self.adopt(Some(known), named).then_some(open)
+        self.note_primary(Some(known), named).then_some(open)
     }
 
     /// Returns the first answer that `accept` accepts and that is not older than `epoch`; otherwise the newest answer, if
     /// most sentinels gave an older one.
-    async fn ask<T, F>(
+    async fn query<T, F>(
         &self,
         epoch: u64,
         accept: impl Fn(NamedPrimary) -> F + Clone + Send + 'static,
@@ -135,55 +140,57 @@ impl Sentinels {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);
         let (last, front) = self.all.split_at(first);
         let older = Arc::new(Mutex::new(Vec::new()));
-        let asked = front.iter().chain(last).map(|sentinel| {
+        let queries = front.iter().chain(last).map(|sentinel| {
             let (sentinel, service) = (sentinel.clone(), self.service.clone());
             let (accept, older) = (accept.clone(), Arc::clone(&older));
             async move {
                 let named = named_by(&sentinel, &service).await?;
                 if named.epoch < epoch {
                     older.lock().push(named);
-                    let problem = format!("{} has not heard of the last failover", sentinel.name());
+                    let problem = format!("{} does not know of the last failover", sentinel.name());
                     return Err(StoreError::refused(&problem));
                 }
                 accept(named).await
             }
         });
-        let failure = match first_of(asked.collect::<Vec<_>>()).await {
+        let failure = match first_of(queries.collect::<Vec<_>>()).await {
             Ok(good) => return Ok(good),
             Err(failure) => failure,
         };
-        // Sentinels that were set up anew count their failovers from the start.
+        // Sentinels that were set up again start to count failovers at 0, so the newest answer of most of them is right.
         let older = std::mem::take(&mut *older.lock());
         let are_most = older.len() > self.all.len() / 2;
         match older.into_iter().max_by_key(|named| named.epoch) {
             Some(newest) if are_most => accept(newest).await,
             _ => Err(failure.unwrap_or_else(|| {
-                StoreError::unreachable(&self.name, "no sentinel could be asked")
+                StoreError::unreachable(&self.name, "no sentinel could be queried")
             })),
         }
     }
 }
 
 /// Queries a sentinel for the primary.
-async fn named_by(sentinel: &Server, service: &str) -> Result<NamedPrimary, StoreError> {
-    let said = in_time(sentinel, async {
-        let mut asked = connect(sentinel).await?;
-        let mut question = redis::cmd("SENTINEL");
-        let said: RedisResult<HashMap<String, String>> =
-            question.arg("MASTER").arg(service).query_async(&mut asked).await;
-        said.map_err(|error| Fault::from_command(&error, sentinel.name()).into())
+async fn named_by(sentinel: &ServerSettings, service: &str) -> Result<NamedPrimary, StoreError> {
+    let reply = in_time(sentinel, async {
+        let mut connection = connect(sentinel).await?;
+        let mut command = redis::cmd("SENTINEL");
+        let reply: RedisResult<HashMap<String, String>> =
+            command.arg("MASTER").arg(service).query_async(&mut connection).await;
+        reply.map_err(|error| Fault::from_command(&error, sentinel.name()).into())
     });
-    let said = said.await.map_err(|error| match error {
+    let reply = reply.await.map_err(|error| match error {
         StoreError::Refused { problem } => StoreError::refused(&format!(
-            "{problem}; {} was asked for `{service}`",
+            "{problem}; {} was queried for `{service}`",
             sentinel.name()
         )),
         other => other,
     })?;
     let named = || {
-        let address =
-            Address { host: said.get("ip")?.clone(), port: said.get("port")?.parse().ok()? };
-        Some(NamedPrimary { address, epoch: said.get("config-epoch")?.parse().ok()? })
+        let address = ServerAddress {
+            host: reply.get("ip")?.clone(),
+            port: reply.get("port")?.parse().ok()?,
+        };
+        Some(NamedPrimary { address, epoch: reply.get("config-epoch")?.parse().ok()? })
     };
     named().ok_or_else(|| {
         let problem = format!("{} does not say where `{service}` is", sentinel.name());
@@ -192,7 +199,10 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<NamedPrimary, Stor
 }
 
 /// Opens a connection to a server, and fails if the server does not say that it is the primary.
-async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnection, StoreError> {
+async fn connect_to(
+    primary: &ServerSettings,
+    address: &ServerAddress,
+) -> Result<OpenConnection, StoreError> {
     let server = primary.at(&address.host, address.port);
     let opened = in_time(&server, async {
         let mut open = open(&server).await?;
@@ -206,17 +216,17 @@ async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnectio
             Err(StoreError::refused(&problem))
         }
         Err(StoreError::Refused { problem }) => {
-            Err(StoreError::refused(&format!("{problem}; {} was asked", server.name())))
+            Err(StoreError::refused(&format!("{problem}; {} was queried", server.name())))
         }
         Err(other) => Err(other),
     }
 }
 
 async fn in_time<T>(
-    server: &Server,
-    asking: impl Future<Output = Result<T, StoreError>>,
+    server: &ServerSettings,
+    query: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let answer = timeout(PATIENCE, asking).await;
+    let answer = timeout(SENTINEL_TIMEOUT, query).await;
     answer.unwrap_or_else(|_| Err(StoreError::unreachable(server.name(), "it does not answer")))
 }
 

@@ -12,10 +12,10 @@ use tollgate_limiter::{Clock, StoreError};
 use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
-use super::wire::Charge;
+use super::wire::ServerCharge;
 
-/// The parts of a limiter that all its servers share.
-pub(super) struct Shared {
+/// What all servers of a limiter share: the deadline, the executor, the deny cache and the counts of failures.
+pub(super) struct StoreContext {
     /// The limiter's deadline. A server fails if it does not reply within it.
     pub(super) deadline: Duration,
     pub(super) executor: Arc<Executor>,
@@ -52,9 +52,12 @@ impl FailureCounts {
     }
 }
 
-impl Shared {
-    pub(super) fn new(deadline: Duration, fallback: Arc<Fallback>) -> std::io::Result<Shared> {
-        Ok(Shared {
+impl StoreContext {
+    pub(super) fn new(
+        deadline: Duration,
+        fallback: Arc<Fallback>,
+    ) -> std::io::Result<StoreContext> {
+        Ok(StoreContext {
             deadline,
             executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
@@ -67,12 +70,12 @@ impl Shared {
     }
 
     /// Returns the refusal of a check at the server's time, if the deny cache has one.
-    pub(super) fn recall(&self, charge: &Charge) -> Option<LimitDecision> {
-        self.denials.recall(charge.asked(), self.clock.now_us())
+    pub(super) fn recall(&self, charge: &ServerCharge) -> Option<LimitDecision> {
+        self.denials.recall(charge.denial_query(), self.clock.now_us())
     }
 
-    /// Counts a request that the servers failed to decide, and logs the first of an outage. `is_degraded` says whether
-    /// the failure policy decides it instead.
+    /// Counts a request that the servers failed to decide, and logs the first one of an outage. `is_degraded` says whether
+    /// the failure policy decides the request instead.
     pub(super) fn count_failure(&self, error: &StoreError, is_degraded: bool) {
         self.failed.lock().count(error);
         let now_us = self.clock.now_us();
@@ -105,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// Returns how many requests no server decided, and why the last.
+    /// Returns how many requests no server decided, and the last failure.
     pub(super) fn failed(&self) -> FailureCounts {
         self.failed.lock().clone()
     }

@@ -11,37 +11,37 @@ const MAX_OWNERS: usize = 1_024;
 
 const MAX_HOST_BYTES: usize = 255;
 
-/// Stands for the owner of a slot that has no owner.
+/// The index of the owner of a slot that has no owner.
 const NO_OWNER: u16 = u16::MAX;
 
 /// The address at which a server listens. Shown as `host:port`, or `[::1]:6379`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Address {
+pub(super) struct ServerAddress {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl Address {
-    /// Returns the address as a server names it. An empty host or `?` means the server that was `asked`.
-    fn of(host: &str, port: u16, asked: &Address) -> Option<Address> {
+impl ServerAddress {
+    /// Returns the address as a server names it. An empty host or `?` means the server that was `queried`.
+    fn of(host: &str, port: u16, queried: &ServerAddress) -> Option<ServerAddress> {
         let is_nonsense = |c: char| c.is_whitespace() || c.is_control();
         if port == 0 || host.len() > MAX_HOST_BYTES || host.contains(is_nonsense) {
             return None;
         }
-        let host = if matches!(host, "" | "?") { &asked.host } else { host };
-        Some(Address { host: host.to_owned(), port })
+        let host = if matches!(host, "" | "?") { &queried.host } else { host };
+        Some(ServerAddress { host: host.to_owned(), port })
     }
 
     /// Parses `host:port`, with any number of colons in the host.
-    fn parse(text: &str, asked: &Address) -> Option<Address> {
+    fn parse(text: &str, queried: &ServerAddress) -> Option<ServerAddress> {
         let (host, port) = text.rsplit_once(':')?;
-        Address::of(host, port.parse().ok()?, asked)
+        ServerAddress::of(host, port.parse().ok()?, queried)
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Address { host, port } = self;
+        let ServerAddress { host, port } = self;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }
@@ -97,19 +97,19 @@ pub(super) struct SlotMap {
 
 #[derive(Clone)]
 struct Owner {
-    address: Address,
+    address: ServerAddress,
     /// How many slots it owns. An entry without slots may be reused for another owner.
     slots: usize,
 }
 
 impl SlotMap {
-    /// Reads the reply to CLUSTER SLOTS; `None` if it is malformed. A server without a host is the one that was `asked`.
-    pub(super) fn of(reply: &Value, asked: &Address) -> Option<SlotMap> {
+    /// Reads the reply to CLUSTER SLOTS; `None` if it is malformed. A server without a host is the one that was `queried`.
+    pub(super) fn of(reply: &Value, queried: &ServerAddress) -> Option<SlotMap> {
         let mut map = SlotMap::default();
         for range in array(reply)? {
             let [first, last, master, ..] = array(range)? else { return None };
             let (first, last) = (slot(first)?, slot(last)?);
-            let owner = map.index_of(node(master, asked)?)?;
+            let owner = map.index_of(node(master, queried)?)?;
             if first > last {
                 return None;
             }
@@ -124,13 +124,13 @@ impl SlotMap {
         Some(map)
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<&Address> {
+    pub(super) fn owner(&self, slot: u16) -> Option<&ServerAddress> {
         let owner = *self.slots.get(usize::from(slot))?;
         Some(&self.owners.get(usize::from(owner))?.address)
     }
 
     /// Sets the owner of a slot after MOVED. Ignored if there are too many owners, or no such slot.
-    pub(super) fn set(&mut self, slot: u16, owner: Address) {
+    pub(super) fn set(&mut self, slot: u16, owner: ServerAddress) {
         if slot >= SLOTS || self.owner(slot) == Some(&owner) {
             return;
         }
@@ -140,7 +140,7 @@ impl SlotMap {
     }
 
     /// Returns every address that owns a slot now.
-    pub(super) fn owners(&self) -> impl Iterator<Item = &Address> {
+    pub(super) fn owners(&self) -> impl Iterator<Item = &ServerAddress> {
         self.owners.iter().filter(|owner| owner.slots > 0).map(|owner| &owner.address)
     }
 
@@ -150,7 +150,7 @@ impl SlotMap {
     }
 
     /// Returns the index of an owner, which is added if it is unknown and there is room.
-    fn index_of(&mut self, address: Address) -> Option<u16> {
+    fn index_of(&mut self, address: ServerAddress) -> Option<u16> {
         let known = self.owners.iter().position(|owner| owner.address == address);
         let index = match known.or_else(|| self.owners.iter().position(|owner| owner.slots == 0)) {
             Some(index) => {
@@ -194,22 +194,22 @@ impl fmt::Debug for SlotMap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
     /// To this server, from now on.
-    Moved { slot: u16, to: Address },
+    Moved { slot: u16, to: ServerAddress },
     /// To this server, this once and with ASKING before it: the slot is being moved there.
-    Ask { to: Address },
+    Ask { to: ServerAddress },
     /// To the same server, but later: some of the keys are being moved.
     TryAgain,
 }
 
 impl Redirect {
     /// Reads an error; `None` if it is not a redirect. `MOVED 3999 :6381` names another port of
-    /// the server that was `asked`.
-    pub(super) fn of(error: &RedisError, asked: &Address) -> Option<Redirect> {
+    /// the server that was `queried`.
+    pub(super) fn of(error: &RedisError, queried: &ServerAddress) -> Option<Redirect> {
         if error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) {
             return Some(Redirect::TryAgain);
         }
         let (to, slot) = error.redirect_node().filter(|&(_, slot)| slot < SLOTS)?;
-        let to = Address::parse(to, asked)?;
+        let to = ServerAddress::parse(to, queried)?;
         if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
             return Some(Redirect::Ask { to });
         }
@@ -218,9 +218,9 @@ impl Redirect {
 }
 
 /// Reads a server in the reply to CLUSTER SLOTS: host, port, and more that is not needed.
-fn node(value: &Value, asked: &Address) -> Option<Address> {
+fn node(value: &Value, queried: &ServerAddress) -> Option<ServerAddress> {
     let [host, port, ..] = array(value)? else { return None };
-    Address::of(text(host)?, u16::try_from(int(port)?).ok()?, asked)
+    ServerAddress::of(text(host)?, u16::try_from(int(port)?).ok()?, queried)
 }
 
 fn slot(value: &Value) -> Option<u16> {
@@ -269,11 +269,11 @@ mod tests {
 
     use super::*;
 
-    fn address(host: &str, port: u16) -> Address {
-        Address { host: host.to_owned(), port }
+    fn address(host: &str, port: u16) -> ServerAddress {
+        ServerAddress { host: host.to_owned(), port }
     }
 
-    fn asked() -> Address {
+    fn queried() -> ServerAddress {
         address("seed", 7_000)
     }
 
@@ -293,17 +293,17 @@ mod tests {
     }
 
     fn map_of<const N: usize>(ranges: [Value; N]) -> Option<SlotMap> {
-        SlotMap::of(&array_of(ranges), &asked())
+        SlotMap::of(&array_of(ranges), &queried())
     }
 
     fn owners(map: &SlotMap) -> Vec<String> {
-        map.owners().map(Address::to_string).collect()
+        map.owners().map(ServerAddress::to_string).collect()
     }
 
     fn redirect(line: &str) -> Option<Redirect> {
         let line = format!("-{line}\r\n");
         let error = parse_redis_value(line.as_bytes()).unwrap().extract_error().unwrap_err();
-        Redirect::of(&error, &asked())
+        Redirect::of(&error, &queried())
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
             *4\r\n$9\r\n127.0.0.1\r\n:30004\r\n$2\r\nid\r\n*0\r\n\
             *3\r\n:5461\r\n:10922\r\n*4\r\n$9\r\n127.0.0.1\r\n:30002\r\n$2\r\nid\r\n*0\r\n\
             *3\r\n:10923\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:30003\r\n$2\r\nid\r\n*0\r\n";
-        let map = SlotMap::of(&parse_redis_value(reply.as_bytes()).unwrap(), &asked()).unwrap();
+        let map = SlotMap::of(&parse_redis_value(reply.as_bytes()).unwrap(), &queried()).unwrap();
         assert_eq!(owners(&map), ["127.0.0.1:30001", "127.0.0.1:30002", "127.0.0.1:30003"]);
         assert_eq!(map.covered(), 16_384);
         for (slot, port) in [(0, 1), (5_460, 1), (5_461, 2), (10_922, 2), (10_923, 3), (16_383, 3)]
@@ -372,13 +372,13 @@ mod tests {
             *3\r\n:0\r\n:0\r\n*4\r\n_\r\n:7001\r\n$2\r\nid\r\n%0\r\n\
             *3\r\n:2\r\n:9\r\n*4\r\n$6\r\nhost-2\r\n:7002\r\n$2\r\nid\r\n\
             %2\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$17\r\navailability-zone\r\n$4\r\neu-1\r\n";
-        let map = SlotMap::of(&parse_redis_value(reply.as_bytes()).unwrap(), &asked()).unwrap();
+        let map = SlotMap::of(&parse_redis_value(reply.as_bytes()).unwrap(), &queried()).unwrap();
         assert_eq!(owners(&map), ["seed:7001", "host-2:7002"]);
         assert_eq!((map.covered(), map.owner(1)), (9, None));
     }
 
     #[test]
-    fn server_without_a_host_has_the_host_that_was_asked() {
+    fn server_without_a_host_has_the_host_that_was_queried() {
         for host in [Value::Nil, bulk(""), bulk("?"), Value::SimpleString(String::new())] {
             let map = map_of([range(5, 5, host, 6_379)]).unwrap();
             assert_eq!(map.owner(5), Some(&address("seed", 6_379)));
@@ -393,7 +393,7 @@ mod tests {
             let host = Value::Attribute { data: Box::new(host), attributes: Vec::new() };
             let reply = array_of([range(5, 5, host, 6_379)]);
             let reply = Value::Attribute { data: Box::new(reply), attributes: Vec::new() };
-            let map = SlotMap::of(&reply, &asked()).unwrap();
+            let map = SlotMap::of(&reply, &queried()).unwrap();
             assert_eq!(owners(&map), ["[::1]:6379"]);
         }
     }
@@ -430,7 +430,7 @@ mod tests {
             assert!(map_of([good(), range]).is_none(), "{text}");
         }
         for reply in [Value::Nil, Value::Okay, Value::Int(0), bulk("a"), Value::Map(Vec::new())] {
-            assert!(SlotMap::of(&reply, &asked()).is_none(), "{reply:?}");
+            assert!(SlotMap::of(&reply, &queried()).is_none(), "{reply:?}");
         }
     }
 
@@ -439,8 +439,8 @@ mod tests {
         let reply = |count| {
             Value::Array((0..count).map(|slot| range(slot, slot, bulk("a"), slot + 1)).collect())
         };
-        let mut map = SlotMap::of(&reply(1_024), &asked()).unwrap();
-        assert!(SlotMap::of(&reply(1_025), &asked()).is_none());
+        let mut map = SlotMap::of(&reply(1_024), &queried()).unwrap();
+        assert!(SlotMap::of(&reply(1_025), &queried()).is_none());
 
         map.set(2_000, address("b", 1));
         assert_eq!((map.owner(2_000), map.covered()), (None, 1_024));
@@ -502,7 +502,7 @@ mod tests {
             assert_eq!(redirect(line), None, "{line}");
         }
         let error = RedisError::from((ErrorKind::Io, "broken pipe"));
-        assert_eq!(Redirect::of(&error, &asked()), None);
+        assert_eq!(Redirect::of(&error, &queried()), None);
     }
 
     /// Returns values that often have the right shape, so that they are not refused at once.
@@ -535,7 +535,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_reply_is_a_sound_map_or_none(reply in any_value()) {
-            if let Some(map) = SlotMap::of(&reply, &asked()) {
+            if let Some(map) = SlotMap::of(&reply, &queried()) {
                 let covered = (0..SLOTS).filter(|&slot| map.owner(slot).is_some()).count();
                 prop_assert_eq!(map.covered(), covered);
             }

@@ -6,7 +6,7 @@
 -- state         the fields that a twin uses, and: key, limit, ttl_s once it is to be written,
 --               and problem if it cannot be read or written. Its limit is false if it was reached
 --               under another limit, which this script cannot read.
--- Each algorithm's table is given
+-- This file adds to each algorithm's table:
 --   packed(state)                its bytes, after the tag
 --   unpacked(value, at, key, limit)
 --                                the state whose bytes begin at `at`, nil if no state has them
@@ -49,8 +49,9 @@ local function fresh_at(key, limit)
     or decide.unpacked(decide.nothing, 1, key, limit)
 end
 
--- The limit whose tag a state begins with, nil if it has no valid tag; and how many bytes of a possible log
--- are read first. Only in the script that carries over, because it reads states of any limit.
+-- limit_of_tag returns the limit whose tag a state begins with, nil if it has no valid tag. first_read is how
+-- many bytes of a state that may be a log are read first. Both are only in the script that carries over,
+-- because it reads states of any limit.
 local limit_of_tag, first_read
 
 -- Returns the state of a key, and whether it is new.

@@ -3,25 +3,25 @@
 use tokio::time::timeout;
 use tollgate_limiter::StoreError;
 
-use super::address::Server;
+use super::address::ServerSettings;
 use super::connect::{MAX_OPENING, OpenConnection, open};
-use super::sentinel::Sentinels;
-use super::slots::Address;
+use super::sentinel::SentinelGroup;
+use super::slots::ServerAddress;
 
 /// The server that a node connects to.
 pub(super) enum Target {
     /// Always the same server.
-    Fixed { server: Server, name: String, address: Option<Address> },
+    Fixed { server: ServerSettings, name: String, address: Option<ServerAddress> },
     /// The server that is the primary at the time.
-    Primary(Sentinels),
+    Primary(SentinelGroup),
 }
 
 impl Target {
     /// Returns the target that is always this server.
-    pub(super) fn of(server: Server) -> Target {
+    pub(super) fn of(server: ServerSettings) -> Target {
         let name = server.name().to_owned();
         let address =
-            server.host_and_port().map(|(host, port)| Address { host: host.into(), port });
+            server.host_and_port().map(|(host, port)| ServerAddress { host: host.into(), port });
         Target::Fixed { server, name, address }
     }
 
@@ -34,7 +34,7 @@ impl Target {
     }
 
     /// Returns the address, if it is always the same.
-    pub(super) fn address(&self) -> Option<&Address> {
+    pub(super) fn address(&self) -> Option<&ServerAddress> {
         match self {
             Target::Fixed { address, .. } => address.as_ref(),
             Target::Primary(_) => None,
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// Opens a connection to the primary if that is no longer where it was.
+    /// Opens a connection to the primary if it has moved to another address.
     pub(super) async fn open_elsewhere(&self) -> Option<OpenConnection> {
         match self {
             Target::Fixed { .. } => None,

@@ -4,7 +4,7 @@
 #[cfg(feature = "tls")]
 pub(super) use with::Certificates;
 #[cfg(not(feature = "tls"))]
-pub(super) use without::Certificates;
+pub(super) use without::NoCertificates as Certificates;
 
 #[cfg(feature = "tls")]
 mod with {
@@ -52,7 +52,7 @@ mod with {
             Ok(())
         }
 
-        /// Shows this certificate, and proves by the key that it is ours.
+        /// Shows this certificate, and proves with the key that it belongs to this process.
         pub(crate) fn set_client(
             &mut self,
             certificate_pem: Vec<u8>,
@@ -67,7 +67,7 @@ mod with {
                 .with_root_certificates(RootCertStore::empty())
                 .with_client_auth_cert(chain, key)
                 .map_err(
-                    |_| "they do not belong together, or one is malformed; give those made together",
+                    |_| "they do not match, or one is malformed; give a key and its certificate",
                 )?;
             self.0.client_tls =
                 Some(ClientTlsConfig { client_cert: certificate_pem, client_key: key_pem });
@@ -116,11 +116,11 @@ mod without {
 
     use redis::{Client, ConnectionInfo, RedisResult};
 
-    /// No certificates: this build has no TLS.
+    /// A type without values: a build without TLS has no certificates.
     #[derive(Clone)]
-    pub(crate) struct Certificates(Infallible);
+    pub(crate) struct NoCertificates(Infallible);
 
-    impl Certificates {
+    impl NoCertificates {
         pub(crate) fn read(
             _: impl Fn(&str) -> Result<Option<String>, String>,
         ) -> Result<Self, String> {

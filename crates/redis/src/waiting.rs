@@ -11,42 +11,43 @@ use tollgate_limiter::{OnFailure, StoreError};
 
 use super::executor::Timer;
 use super::refunds::UnreadCharge;
-use super::shared::Shared;
-use super::wire::{Reply, Request};
+use super::shared::StoreContext;
+use super::wire::{Reply, StoreRequest};
 
 /// The deadline of a refund that no caller waits for: under load it queues longer than a caller would wait.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A request that waits for its answer.
 ///
-/// It alone holds the sender of the answer, so the caller gets exactly one, from whichever of these comes first:
+/// Only this type holds the sender of the answer, so the caller gets exactly one answer, from whichever of these comes
+/// first:
 ///
 /// - [`reply`](Self::reply): a server replied.
 /// - [`fail`](Self::fail): no server will decide it.
-/// - [`fail_in_place`](Self::fail_in_place): its deadline passed while a server had it. The request lives on, because
-///   its reply may still come.
+/// - [`fail_in_place`](Self::fail_in_place): its deadline passed while a server had it. The request is kept, because its
+///   reply may still come.
 /// - [`withdraw`](Self::withdraw): it was not sent, and its caller no longer waits.
 /// - `Drop`, the last resort: the task that had it ended. The answer is [`StoreError::Gone`].
 ///
-/// It also does what an answer entails: failures are counted, refusals are remembered or forgotten, waiters
-/// for units are woken, and a charge that the caller cannot read is refunded. A reply that comes after the answer is still
-/// noted, wakes and refunds; it is not counted again.
+/// It also handles the consequences of an answer: it counts failures, remembers or forgets refusals, wakes the waiters for
+/// units, and refunds a charge whose answer the caller cannot read. A reply that comes after the answer has the same
+/// consequences, except that it is not counted again.
 pub(super) struct WaitingRequest {
-    pub(super) request: Request,
+    pub(super) request: StoreRequest,
     /// `None` once it was answered.
     answer: Option<oneshot::Sender<Result<Reply, StoreError>>>,
-    shared: Arc<Shared>,
-    /// When it was made, by the shared clock.
+    shared: Arc<StoreContext>,
+    /// When the request was made, by the shared clock.
     since_us: u64,
     /// The whole time for the request, from its creation to its deadline.
     pub(super) within: Duration,
     pub(super) deadline: Instant,
-    /// When it was last put in a queue.
+    /// When the request was last put in a queue.
     pub(super) queued: Instant,
     on_failure: OnFailure,
-    and_then: AndThen,
+    follow_up: FollowUp,
     pub(super) route: Route,
-    /// Whether a call left it for later: its states are long logs, whatever the limits say.
+    /// Whether a call left the request for later: its states are long logs, whatever the limits say.
     pub(super) is_on_long_logs: bool,
     /// Fails the request at its deadline while it is in a queue. Only set if the requests ahead have later deadlines.
     pub(super) timer: Option<Timer>,
@@ -56,17 +57,17 @@ pub(super) struct WaitingRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) slot: u16,
-    /// Whether it goes in a call of its own. Its slot is being moved, so keys of the slot may be on two servers.
+    /// Whether the request is sent in a call of its own. Its slot is being moved, so keys of the slot may be on two servers.
     pub(super) is_alone: bool,
-    /// Whether `ASKING` goes before it, because the server does not own the slot yet.
+    /// Whether `ASKING` is sent before the request, because the server does not own the slot yet.
     pub(super) is_asking: bool,
-    /// How often it was sent on.
+    /// How often the request was redirected.
     pub(super) hops: u8,
 }
 
 /// The action that follows the answer to a request.
 #[derive(Clone, Default)]
-pub(super) enum AndThen {
+pub(super) enum FollowUp {
     #[default]
     Nothing,
     /// Wakes the waiters for units: they may be back.
@@ -81,8 +82,8 @@ pub(super) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 impl WaitingRequest {
     /// Returns a request and the receiver of its answer.
     pub(super) fn new(
-        shared: &Arc<Shared>,
-        request: Request,
+        shared: &Arc<StoreContext>,
+        request: StoreRequest,
         call: &Call,
     ) -> (WaitingRequest, Receiver) {
         let Call { deadline: within, on_failure, .. } = *call;
@@ -97,7 +98,7 @@ impl WaitingRequest {
             deadline: now + within,
             queued: now,
             on_failure,
-            and_then: AndThen::Nothing,
+            follow_up: FollowUp::Nothing,
             route: Route::default(),
             is_on_long_logs: false,
             timer: None,
@@ -105,13 +106,13 @@ impl WaitingRequest {
         (waiting, receiver)
     }
 
-    pub(super) fn and_then(mut self, and_then: AndThen) -> WaitingRequest {
-        self.and_then = and_then;
+    pub(super) fn follow_up(mut self, follow_up: FollowUp) -> WaitingRequest {
+        self.follow_up = follow_up;
         self
     }
 
-    /// Brings the deadline forward to this one, if it is earlier.
-    pub(super) fn by(mut self, deadline: Instant) -> WaitingRequest {
+    /// Sets the deadline to this one, if it is earlier.
+    pub(super) fn no_later_than(mut self, deadline: Instant) -> WaitingRequest {
         if deadline < self.deadline {
             self.within = self.within.saturating_sub(self.deadline - deadline);
             self.deadline = deadline;
@@ -127,7 +128,7 @@ impl WaitingRequest {
         }
     }
 
-    /// Whether it waits in the lane of slow requests.
+    /// Whether the request waits in the lane of slow requests.
     pub(super) fn is_slow(&self) -> bool {
         self.request.is_slow() || (self.is_on_long_logs && self.request.is_slow_on_long_logs())
     }
@@ -144,7 +145,7 @@ impl WaitingRequest {
 
     /// Whether its charge is refunded unless the caller reads the answer.
     pub(super) fn is_refundable(&self) -> bool {
-        matches!(self.and_then, AndThen::RefundUnlessRead(_))
+        matches!(self.follow_up, FollowUp::RefundUnlessRead(_))
     }
 
     /// Whether its charge would be refunded at once, because the caller no longer waits.
@@ -171,9 +172,9 @@ impl WaitingRequest {
             Some(answer) => answer.send(reply).err(),
             None => Some(reply),
         };
-        match (mem::take(&mut self.and_then), unread) {
-            (AndThen::Wake(wake), _) => wake(),
-            (AndThen::RefundUnlessRead(charge), Some(Ok(unread))) => charge.refund(unread),
+        match (mem::take(&mut self.follow_up), unread) {
+            (FollowUp::Wake(wake), _) => wake(),
+            (FollowUp::RefundUnlessRead(charge), Some(Ok(unread))) => charge.refund(unread),
             _ => {}
         }
     }
@@ -191,34 +192,34 @@ impl WaitingRequest {
         self.count_failure(&error);
         // It fails if the caller has dropped the receiver.
         let _ = answer.send(Err(error));
-        if let AndThen::Wake(wake) = &self.and_then {
+        if let FollowUp::Wake(wake) = &self.follow_up {
             wake();
         }
     }
 
-    /// Ends it without an answer: it was not sent, and its caller no longer waits.
+    /// Ends the request without an answer: it was not sent, and its caller no longer waits.
     pub(super) fn withdraw(mut self) {
         self.answer = None;
     }
 
-    /// Remembers a refusal. Forgets the refusal of a key that was given units back; also after a failure, because the
-    /// server may have done it all the same.
+    /// Remembers a refusal. Forgets the refusal of a key to which units were given back; also after a failure, because the
+    /// server may have given them back all the same.
     fn note(&self, reply: Option<&Reply>) {
-        let Shared { denials, clock, .. } = &*self.shared;
+        let StoreContext { denials, clock, .. } = &*self.shared;
         match (&self.request, reply) {
-            (Request::Check { charge, at_us: None }, Some(Reply::Decision(decision)))
+            (StoreRequest::Check { charge, at_us: None }, Some(Reply::Decision(decision)))
                 if !decision.is_allowed() && charge.demand().request.max_wait_us.is_none() =>
             {
-                denials.remember(charge.asked(), self.since_us, *decision.decided());
+                denials.remember(charge.denial_query(), self.since_us, *decision.decided());
             }
-            (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
+            (StoreRequest::Refund { charge, .. } | StoreRequest::Reset { charge }, _) => {
                 denials.forget(&charge.key, clock.now_us());
             }
             _ => {}
         }
     }
 
-    /// Counts that no server decided it.
+    /// Counts that no server decided the request.
     fn count_failure(&self, error: &StoreError) {
         let is_degraded = self.request.is_decision() && self.on_failure != OnFailure::Closed;
         self.shared.count_failure(error, is_degraded);

@@ -16,32 +16,32 @@ use tollgate_limiter::{Decision, JointDecision, store};
 
 use super::batcher::MAX_BATCH;
 use super::denials::DenialQuery;
-pub(super) use answers::{Answers, RequestEnd};
+pub(super) use answers::{RequestOutcome, ScriptReply};
 pub(super) use arguments::Arguments;
 
 /// The most limits of one check. The server serves nothing else meanwhile: 2 ms at most, as the tests in `costs.rs`
 /// assert.
 pub(crate) const MAX_CHARGES: usize = 256;
 
-/// A log of more units may have holes, which make it slower to read. `NEAR` in `ring.lua`.
+/// A log of more units may have holes, which make it slower to read. The same number as `NEAR` in `ring.lua`.
 const LONG_LOG_UNITS: u64 = 64;
 
-/// The server may have to move the string of a log of more units when it grows. `4096` in `ring.lua`.
+/// The server may have to move the string of a log of more units when it grows. The same number as `4096` in `ring.lua`.
 const MOVED_LOG_UNITS: u64 = 4_096;
 
 /// The weight of a check of a long log.
 const LONG_LOG_WEIGHT: usize = 4;
 
-/// A charge of one key.
+/// A charge of one key, as it is sent to a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Charge {
+pub(crate) struct ServerCharge {
     /// The key on the server.
     pub(super) key: Box<[u8]>,
     /// The charge as the limiter makes it.
     pub(super) of: store::Charge,
 }
 
-impl Charge {
+impl ServerCharge {
     pub(super) fn limit(&self) -> &Limit {
         self.of.limit()
     }
@@ -50,7 +50,7 @@ impl Charge {
         self.of.demand()
     }
 
-    pub(super) fn asked(&self) -> DenialQuery<'_> {
+    pub(super) fn denial_query(&self) -> DenialQuery<'_> {
         DenialQuery {
             key: &self.key,
             limit: self.limit(),
@@ -58,7 +58,7 @@ impl Charge {
         }
     }
 
-    /// Whether it is charged if nothing refuses it, instead of only looked at.
+    /// Whether the key is charged if nothing refuses the request; otherwise this is a peek.
     pub(super) fn is_charged(&self) -> bool {
         self.demand().intent == Intent::Charge
     }
@@ -73,7 +73,7 @@ impl Charge {
         if self.is_on_long_log() { LONG_LOG_WEIGHT } else { 1 }
     }
 
-    /// Returns how many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
+    /// Returns how many charges it counts as in [`MAX_CHARGES`], by its work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
         match self.limit() {
             Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
@@ -83,7 +83,8 @@ impl Charge {
         }
     }
 
-    /// Returns its part in the decision on several limits. With a longest wait, fewer requests may fit than this says.
+    /// Returns the charge's part in the decision on several limits. If the caller sets a longest wait, fewer requests may fit
+    /// than `requests_remaining` says.
     pub(super) fn part(&self, decision: &core::LimitDecision) -> DecisionPart {
         let requests_remaining = decision.remaining / self.demand().request.cost.units();
         DecisionPart { role: self.demand().role, decision: *decision, requests_remaining }
@@ -92,35 +93,36 @@ impl Charge {
 
 /// A request to a server.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum StoreRequest {
     Check {
-        charge: Charge,
+        charge: ServerCharge,
         at_us: Option<u64>,
     },
     Peek {
-        charge: Charge,
+        charge: ServerCharge,
         at_us: Option<u64>,
     },
     /// Several charges, all or none.
     CheckAll {
-        charges: Vec<Charge>,
+        charges: Vec<ServerCharge>,
         at_us: Option<u64>,
     },
     Refund {
-        charge: Charge,
+        charge: ServerCharge,
         place: ChargePlace,
         at_us: Option<u64>,
     },
     Reset {
-        charge: Charge,
+        charge: ServerCharge,
     },
     State {
-        charge: Charge,
+        charge: ServerCharge,
         at_us: Option<u64>,
     },
 }
 
-/// A server's reply to a [`Request`] of the same name. The reply to a peek is that to a check, without a receipt.
+/// A server's reply to a [`StoreRequest`]. A check and a peek get a decision, a check of several limits gets a joint decision,
+/// and the other requests get the reply of the same name.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Decision(Decision),
@@ -137,61 +139,64 @@ pub(crate) enum Reply {
     },
 }
 
-impl Request {
+impl StoreRequest {
     /// Returns the work of the server in the worst case, in checks of a window or a bucket.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Request::State { .. } if self.is_slow() => MAX_BATCH,
-            Request::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
-            Request::Reset { charge } if charge.is_on_long_log() => MAX_BATCH / 4,
-            _ => self.charges().iter().map(Charge::weight).sum(),
+            StoreRequest::State { .. } if self.is_slow() => MAX_BATCH,
+            StoreRequest::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
+            StoreRequest::Reset { charge } if charge.is_on_long_log() => MAX_BATCH / 4,
+            _ => self.charges().iter().map(ServerCharge::weight).sum(),
         }
     }
 
     /// Returns the weight if the states are long logs, whatever the limits say: a limit may have been lowered.
     pub(super) fn weight_on_long_logs(&self) -> usize {
         match self {
-            Request::State { .. } => MAX_BATCH,
-            Request::Refund { .. } => MAX_BATCH / 2,
-            Request::Reset { .. } => MAX_BATCH / 4,
+            StoreRequest::State { .. } => MAX_BATCH,
+            StoreRequest::Refund { .. } => MAX_BATCH / 2,
+            StoreRequest::Reset { .. } => MAX_BATCH / 4,
             _ => self.charges().len() * LONG_LOG_WEIGHT,
         }
     }
 
     /// Whether it lists or compacts logs: on long logs that takes the server much longer than a check.
     pub(super) fn is_slow_on_long_logs(&self) -> bool {
-        matches!(self, Request::State { .. } | Request::Refund { .. })
+        matches!(self, StoreRequest::State { .. } | StoreRequest::Refund { .. })
     }
 
     /// Whether the server may take much longer than for a check: the request lists or compacts a long log.
     pub(super) fn is_slow(&self) -> bool {
-        self.is_slow_on_long_logs() && self.charges().iter().any(Charge::is_on_long_log)
+        self.is_slow_on_long_logs() && self.charges().iter().any(ServerCharge::is_on_long_log)
     }
 
-    pub(super) fn charges(&self) -> &[Charge] {
+    pub(super) fn charges(&self) -> &[ServerCharge] {
         match self {
-            Request::CheckAll { charges, .. } => charges,
-            Request::Check { charge, .. }
-            | Request::Peek { charge, .. }
-            | Request::Refund { charge, .. }
-            | Request::Reset { charge }
-            | Request::State { charge, .. } => std::slice::from_ref(charge),
+            StoreRequest::CheckAll { charges, .. } => charges,
+            StoreRequest::Check { charge, .. }
+            | StoreRequest::Peek { charge, .. }
+            | StoreRequest::Refund { charge, .. }
+            | StoreRequest::Reset { charge }
+            | StoreRequest::State { charge, .. } => std::slice::from_ref(charge),
         }
     }
 
     pub(super) fn at_us(&self) -> Option<u64> {
         match self {
-            Request::Check { at_us, .. }
-            | Request::Peek { at_us, .. }
-            | Request::CheckAll { at_us, .. }
-            | Request::Refund { at_us, .. }
-            | Request::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
-            Request::Reset { .. } => None,
+            StoreRequest::Check { at_us, .. }
+            | StoreRequest::Peek { at_us, .. }
+            | StoreRequest::CheckAll { at_us, .. }
+            | StoreRequest::Refund { at_us, .. }
+            | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
+            StoreRequest::Reset { .. } => None,
         }
     }
 
-    /// Whether it decides something, so that a failure policy can decide it instead.
+    /// Whether the request asks for a decision, which a failure policy can make instead.
     pub(super) fn is_decision(&self) -> bool {
-        matches!(self, Request::Check { .. } | Request::Peek { .. } | Request::CheckAll { .. })
+        matches!(
+            self,
+            StoreRequest::Check { .. } | StoreRequest::Peek { .. } | StoreRequest::CheckAll { .. }
+        )
     }
 }

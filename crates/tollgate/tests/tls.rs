@@ -144,7 +144,7 @@ fn invalid_certificates_are_refused_at_once() {
     let not_a_certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let no_certificate = "no certificate as PEM; one begins with -----BEGIN CERTIFICATE-----";
     let no_key = "no private key as PEM, unencrypted; one begins with -----BEGIN PRIVATE KEY-----";
-    let apart = "they do not belong together, or one is malformed; give those made together";
+    let apart = "they do not match, or one is malformed; give a key and its certificate";
     let builder = || Redis::at("rediss://h").unwrap();
 
     for pem in ["", "hunter2", &malformed, not_a_certificate, &key] {
@@ -204,11 +204,11 @@ fn certificate_without_tls_is_an_error() {
         let builder = || Redis::at(url).unwrap();
         assert_eq!(
             setting_error(builder().root_certificate(authority.pem())),
-            "root_certificate: the URL asks for no TLS; use rediss, or leave the certificate out"
+            "root_certificate: the URL does not use TLS; use rediss, or leave the certificate out"
         );
         assert_eq!(
             setting_error(builder().client_certificate(&*certificate, &*key)),
-            "client_certificate: the URL asks for no TLS; use rediss, or leave the certificate out"
+            "client_certificate: the URL does not use TLS; use rediss, or leave the certificate out"
         );
     }
 }

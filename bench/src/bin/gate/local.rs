@@ -143,7 +143,7 @@ pub(crate) fn run(name: &str) -> Result<()> {
             })
         }
         Operation::RedisBatch => {
-            let batch = tollgate_redis::measured::Batch::of_checks(limit, 32);
+            let batch = tollgate_redis::bench::CheckBatch::of_checks(limit, 32);
             repeat(|| Ok(!black_box(batch.encode()).is_empty()))
         }
         Operation::HttpCheck => repeat(InProcessServer::start()?.check(servers::BY_LIMIT)?),

@@ -7,7 +7,7 @@ fn of(url: &str) -> Deployment {
     Deployment::of(url).unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-fn one(url: &str) -> Server {
+fn one(url: &str) -> ServerSettings {
     match of(url) {
         Deployment::One(server) => server,
         other => panic!("{url}: {other:?}"),
@@ -22,17 +22,17 @@ fn problem(url: &str) -> String {
     }
 }
 
-fn names(servers: &[Server]) -> Vec<&str> {
-    servers.iter().map(Server::name).collect()
+fn names(servers: &[ServerSettings]) -> Vec<&str> {
+    servers.iter().map(ServerSettings::name).collect()
 }
 
 /// Returns name, database, user and password.
-fn parts(server: &Server) -> (&str, i64, Option<&str>, Option<&str>) {
+fn parts(server: &ServerSettings) -> (&str, i64, Option<&str>, Option<&str>) {
     let settings = server.connection.redis_settings();
     (server.name(), settings.db(), settings.username(), server.password())
 }
 
-fn speaks_tls(server: &Server) -> bool {
+fn speaks_tls(server: &ServerSettings) -> bool {
     let client = server.client().unwrap();
     matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { insecure: false, .. })
 }
@@ -138,18 +138,18 @@ fn url_names_1024_servers_at_most() {
 
 #[test]
 fn malformed_url_is_refused_with_a_remedy() {
-    let no_url = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
+    let no_url = "this is not a Redis URL; use redis://[user[:password]@]host[:port][/database], \
         redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
         redis+shards://host,…, and rediss for TLS";
     let no_host = "the server has no host; name one, or remove the extra comma";
     let no_port = "the server has an invalid port; use a number from 1 to 65535";
-    let no_number = "the URL has a database that is no number; use one from 0, or leave it out";
+    let no_number = "the URL has a database that is not a number; use one from 0, or leave it out";
     let at_sign = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F and \
         ? as %3F, in a parameter write @ as %40";
     let no_name = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; use \
         redis+sentinel://host,…/name[/database]";
     let not_a_host = "the server has an invalid host; use a name or an address, IPv6 in brackets";
-    let no_path = "the URL has no path, or a database that is no number; use \
+    let no_path = "the URL has no path, or a database that is not a number; use \
         redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]";
     let not_utf8 = "the URL has a user or a password that is not UTF-8 when its %… are decoded; write it as UTF-8";
     for (url, want) in [

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 
-use super::{Deployment, Server};
+use super::{Deployment, ServerSettings};
 use crate::tls::Certificates;
 
 /// The most servers in one URL.
@@ -41,12 +41,12 @@ pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
     }
     let (form, security) = form(&scheme).ok_or(FORMS)?;
     check_fragment(rest)?;
-    let address = Address::of(rest, form, security)?;
+    let address = UrlParts::of(rest, form, security)?;
     Ok(match form {
-        Form::One => Deployment::One(address.only_server()?),
-        Form::Cluster => Deployment::Cluster { seeds: address.servers()? },
-        Form::Shards => Deployment::Shards(address.servers()?),
-        Form::Sentinel => Deployment::Sentinel {
+        UrlForm::One => Deployment::One(address.only_server()?),
+        UrlForm::Cluster => Deployment::Cluster { seeds: address.servers()? },
+        UrlForm::Shards => Deployment::Shards(address.servers()?),
+        UrlForm::Sentinel => Deployment::Sentinel {
             sentinels: address.sentinels()?,
             // The placeholder address is the primary's name, at which no server answers if a sentinel was not queried.
             primary: address.server("primary", "the primary")?.at(address.name, REDIS_PORT),
@@ -55,7 +55,7 @@ pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
     })
 }
 
-const FORMS: &str = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
+const FORMS: &str = "this is not a Redis URL; use redis://[user[:password]@]host[:port][/database], \
                      redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
                      redis+shards://host,…, and rediss for TLS";
 
@@ -76,7 +76,7 @@ fn check_fragment(rest: &str) -> Result<(), &'static str> {
 const SOCKETS: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum UrlForm {
     One,
     Cluster,
     Sentinel,
@@ -89,12 +89,12 @@ enum Security {
     Tls,
 }
 
-fn form(scheme: &str) -> Option<(Form, Security)> {
+fn form(scheme: &str) -> Option<(UrlForm, Security)> {
     let (protocol, form) = match scheme.split_once('+') {
-        None => (scheme, Form::One),
-        Some((protocol, "cluster")) => (protocol, Form::Cluster),
-        Some((protocol, "sentinel")) => (protocol, Form::Sentinel),
-        Some((protocol, "shards")) => (protocol, Form::Shards),
+        None => (scheme, UrlForm::One),
+        Some((protocol, "cluster")) => (protocol, UrlForm::Cluster),
+        Some((protocol, "sentinel")) => (protocol, UrlForm::Sentinel),
+        Some((protocol, "shards")) => (protocol, UrlForm::Shards),
         Some(_) => return None,
     };
     match protocol {
@@ -105,31 +105,31 @@ fn form(scheme: &str) -> Option<(Form, Security)> {
 }
 
 /// Parses the URL of a Unix socket, with redis-rs.
-fn socket(url: &str, rest: &str) -> Result<Server, String> {
+fn socket(url: &str, rest: &str) -> Result<ServerSettings, String> {
     let (_, query) = rest.split_once('?').unwrap_or_default();
-    let protocol = Parameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
+    let protocol = UrlParameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
     let connection = url.into_connection_info().map_err(|_| {
-        "the URL has no path, or a database that is no number; use \
+        "the URL has no path, or a database that is not a number; use \
          redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]"
     })?;
-    let server = Server::new(connection, None);
-    Ok(if protocol == "resp3" { server.speaking(ProtocolVersion::RESP3) } else { server })
+    let server = ServerSettings::new(connection, None);
+    Ok(if protocol == "resp3" { server.with_protocol(ProtocolVersion::RESP3) } else { server })
 }
 
 /// The parts of a URL whose servers have hosts and ports.
-struct Address<'a> {
+struct UrlParts<'a> {
     /// User and password as they are written, with the `@`.
     login: &'a str,
     hosts: &'a str,
     /// The name of the primary in the sentinels' configuration.
     name: &'a str,
     database: u32,
-    parameters: Parameters<'a>,
+    parameters: UrlParameters<'a>,
     certificates: Option<Arc<Certificates>>,
 }
 
-impl<'a> Address<'a> {
-    fn of(rest: &'a str, form: Form, security: Security) -> Result<Address<'a>, String> {
+impl<'a> UrlParts<'a> {
+    fn of(rest: &'a str, form: UrlForm, security: Security) -> Result<UrlParts<'a>, String> {
         let rest = rest.strip_prefix("//").ok_or(FORMS)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
@@ -141,21 +141,21 @@ impl<'a> Address<'a> {
         }
         let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
         let (login, hosts) = authority.split_at(hosts_at);
-        if form != Form::One && login.matches('@').count() > 1 {
+        if form != UrlForm::One && login.matches('@').count() > 1 {
             let problem = "the URL has more than one `@`; say user and password once, before the first \
                            server, and write @ in them as %40";
             return Err(problem.to_owned());
         }
         let (name, database) = name_and_database(path, form)?;
-        let parameters = Parameters::of(query, known_parameters(form, security))?;
+        let parameters = UrlParameters::of(query, known_parameters(form, security))?;
         let certificates = match security {
             Security::Plain => None,
             Security::Tls => Some(Arc::new(Certificates::read(|name| parameters.value(name))?)),
         };
-        Ok(Address { login, hosts, name, database, parameters, certificates })
+        Ok(UrlParts { login, hosts, name, database, parameters, certificates })
     }
 
-    fn only_server(&self) -> Result<Server, String> {
+    fn only_server(&self) -> Result<ServerSettings, String> {
         if self.hosts.contains(',') {
             let problem = "the URL names several servers; say what they are with redis+cluster://, \
                            redis+sentinel:// or redis+shards://";
@@ -164,11 +164,11 @@ impl<'a> Address<'a> {
         self.server(self.hosts, "the server")
     }
 
-    fn servers(&self) -> Result<Vec<Server>, String> {
+    fn servers(&self) -> Result<Vec<ServerSettings>, String> {
         self.listed(|text, place| self.server(text, place))
     }
 
-    fn sentinels(&self) -> Result<Vec<Server>, String> {
+    fn sentinels(&self) -> Result<Vec<ServerSettings>, String> {
         let (user, password) = self.parameters.sentinel_login()?;
         self.listed(|text, place| {
             let (host, port) = host_and_port(text, place)?;
@@ -181,20 +181,23 @@ impl<'a> Address<'a> {
             if let Some(password) = &password {
                 settings = settings.set_password(password);
             }
-            Ok(Server::new(sentinel.set_redis_settings(settings), self.certificates.clone()))
+            Ok(ServerSettings::new(
+                sentinel.set_redis_settings(settings),
+                self.certificates.clone(),
+            ))
         })
     }
 
     /// Returns all servers, or an error if one is named twice.
     fn listed(
         &self,
-        server: impl Fn(&str, &str) -> Result<Server, String>,
-    ) -> Result<Vec<Server>, String> {
+        server: impl Fn(&str, &str) -> Result<ServerSettings, String>,
+    ) -> Result<Vec<ServerSettings>, String> {
         let count = self.hosts.split(',').count();
         if count > MAX_SERVERS {
             return Err(format!("the URL names {count} servers; use at most {MAX_SERVERS}"));
         }
-        let mut servers: Vec<Server> = Vec::with_capacity(count);
+        let mut servers: Vec<ServerSettings> = Vec::with_capacity(count);
         for (index, text) in self.hosts.split(',').enumerate() {
             let server = server(text, &format!("server {} of {count}", index + 1))?;
             if servers.iter().any(|other| other.name == server.name) {
@@ -205,11 +208,11 @@ impl<'a> Address<'a> {
         Ok(servers)
     }
 
-    fn server(&self, text: &str, place: &str) -> Result<Server, String> {
+    fn server(&self, text: &str, place: &str) -> Result<ServerSettings, String> {
         let (host, port) = host_and_port(text, place)?;
         let port = port.unwrap_or(REDIS_PORT);
         let connection = self.connect(self.login, host, port, place)?;
-        Ok(Server::new(connection, self.certificates.clone()))
+        Ok(ServerSettings::new(connection, self.certificates.clone()))
     }
 
     /// Parses the address as redis-rs does with a URL of this one server.
@@ -257,23 +260,23 @@ fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>
     }
 }
 
-fn name_and_database(path: &str, form: Form) -> Result<(&str, u32), String> {
+fn name_and_database(path: &str, form: UrlForm) -> Result<(&str, u32), String> {
     let path = path.trim_matches('/');
     let (name, database) = match form {
-        Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
+        UrlForm::Sentinel => path.split_once('/').unwrap_or((path, "")),
         _ => ("", path),
     };
     // The letters that Sentinel's documentation allows.
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    if form == Form::Sentinel && (name.is_empty() || !name.bytes().all(is_name)) {
+    if form == UrlForm::Sentinel && (name.is_empty() || !name.bytes().all(is_name)) {
         let problem = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; \
                        use redis+sentinel://host,…/name[/database]";
         return Err(problem.to_owned());
     }
     let database = if database.is_empty() { Some(0) } else { number(database) };
     let problem = match (form, database) {
-        (_, None) => "the URL has a database that is no number; use one from 0, or leave it out",
-        (Form::Cluster, Some(1..)) => {
+        (_, None) => "the URL has a database that is not a number; use one from 0, or leave it out",
+        (UrlForm::Cluster, Some(1..)) => {
             "the URL has a database, and a Cluster has only database 0; leave it out"
         }
         (_, Some(database)) => return Ok((name, database)),
@@ -285,10 +288,10 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-const fn known_parameters(form: Form, security: Security) -> &'static [&'static str] {
+const fn known_parameters(form: UrlForm, security: Security) -> &'static [&'static str] {
     match (form, security) {
-        (Form::Sentinel, Security::Plain) => &["protocol", "sentinel_user", "sentinel_password"],
-        (Form::Sentinel, Security::Tls) => {
+        (UrlForm::Sentinel, Security::Plain) => &["protocol", "sentinel_user", "sentinel_password"],
+        (UrlForm::Sentinel, Security::Tls) => {
             &["protocol", "ca", "cert", "key", "sentinel_user", "sentinel_password"]
         }
         (_, Security::Plain) => &["protocol"],
@@ -297,10 +300,10 @@ const fn known_parameters(form: Form, security: Security) -> &'static [&'static 
 }
 
 /// The parameters after the `?`, each at most once.
-struct Parameters<'a>(Vec<(&'a str, &'a str)>);
+struct UrlParameters<'a>(Vec<(&'a str, &'a str)>);
 
-impl<'a> Parameters<'a> {
-    fn of(query: &'a str, known: &[&str]) -> Result<Parameters<'a>, String> {
+impl<'a> UrlParameters<'a> {
+    fn of(query: &'a str, known: &[&str]) -> Result<UrlParameters<'a>, String> {
         let mut all: Vec<(&str, &str)> = Vec::new();
         for text in query.split('&').filter(|text| !text.is_empty()) {
             let (name, value) = text.split_once('=').unwrap_or(("", text));
@@ -312,7 +315,7 @@ impl<'a> Parameters<'a> {
             }
             all.push((name, value));
         }
-        Ok(Parameters(all))
+        Ok(UrlParameters(all))
     }
 
     /// Returns the value with `%…` decoded. A `+` stands for itself.

@@ -11,8 +11,8 @@ pub(crate) const MAX_CARRIED_OVER: usize = 16;
 
 /// Requests that one run of a script decides; at least one.
 ///
-/// When the server says that it has done nothing, the call is sent again, once for each reason.
-pub(super) struct Call {
+/// If the server replies that it did not run the script, the call is sent again, once for each reason.
+pub(super) struct ScriptCall {
     pub(super) members: Vec<WaitingRequest>,
     /// Whether the script carries over states that were reached under other limits.
     pub(super) is_carrying_over: bool,
@@ -20,15 +20,15 @@ pub(super) struct Call {
     pub(super) is_in_full: bool,
 }
 
-impl Call {
-    pub(super) fn of(members: Vec<WaitingRequest>) -> Call {
-        Call { members, is_carrying_over: false, is_in_full: false }
+impl ScriptCall {
+    pub(super) fn of(members: Vec<WaitingRequest>) -> ScriptCall {
+        ScriptCall { members, is_carrying_over: false, is_in_full: false }
     }
 
     /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
     /// be a long log, whatever its limit is now.
-    pub(super) fn carrying_over(members: Vec<WaitingRequest>) -> Vec<Call> {
-        let mut calls: Vec<Call> = Vec::new();
+    pub(super) fn carrying_over(members: Vec<WaitingRequest>) -> Vec<ScriptCall> {
+        let mut calls: Vec<ScriptCall> = Vec::new();
         let mut charges = 0;
         for waiting in members {
             charges += waiting.request.charges().len();
@@ -36,15 +36,18 @@ impl Call {
                 Some(call) if charges <= MAX_CARRIED_OVER => call.members.push(waiting),
                 _ => {
                     charges = waiting.request.charges().len();
-                    calls.push(Call { is_carrying_over: true, ..Call::of(vec![waiting]) });
+                    calls.push(ScriptCall {
+                        is_carrying_over: true,
+                        ..ScriptCall::of(vec![waiting])
+                    });
                 }
             }
         }
         calls
     }
 
-    pub(super) fn in_full(self) -> Call {
-        Call { is_in_full: true, ..self }
+    pub(super) fn in_full(self) -> ScriptCall {
+        ScriptCall { is_in_full: true, ..self }
     }
 
     pub(super) fn arguments(&self) -> Arguments<'_> {
@@ -52,7 +55,7 @@ impl Call {
         if self.is_carrying_over { arguments.carrying_over() } else { arguments }
     }
 
-    /// Whether `ASKING` goes before it, because the server does not own the slot yet.
+    /// Whether `ASKING` is sent before the call, because the server does not own the slot yet.
     pub(super) fn is_asking(&self) -> bool {
         self.members.first().is_some_and(|waiting| waiting.route.is_asking)
     }

@@ -15,21 +15,21 @@ use crate::script::{Abilities, SentScripts};
 
 /// The time without a due reply after which a connection is given up: a device on the way to the server may have forgotten
 /// it.
-const SILENCE: Duration = Duration::from_secs(1);
+const MAX_SILENCE: Duration = Duration::from_secs(1);
 
 /// The connection, if there is one.
 #[derive(Default)]
-pub(super) struct Connection {
+pub(super) struct NodeConnection {
     open: Option<OpenConnection>,
-    /// The runtime that drives it.
+    /// The runtime that drives the connection.
     runtime: Option<RuntimeKind>,
-    /// How many connections there were.
+    /// The number of connections so far.
     generation: u64,
-    /// The scripts that were sent on it.
+    /// The scripts that were sent on the connection.
     scripts: SentScripts,
     /// The connection that is being opened.
-    opening: Option<Opening>,
-    /// Since when replies are due, and none has come.
+    opening: Option<PendingConnection>,
+    /// When commands were first sent that have had no reply.
     silent_since: Option<Instant>,
     /// The last failure.
     pub(super) failure: Option<StoreError>,
@@ -37,7 +37,7 @@ pub(super) struct Connection {
 
 /// A connection that is being opened.
 #[derive(Clone)]
-struct Opening {
+struct PendingConnection {
     outcome: watch::Receiver<Option<Result<(), StoreError>>>,
     runtime: RuntimeKind,
 }
@@ -62,10 +62,11 @@ impl Node {
                 // The new connection may have broken meanwhile.
                 Ok(_) => {}
                 Err(_) => {
-                    let is_same =
-                        |other: &mut Opening| other.outcome.same_channel(&opening.outcome);
+                    let is_same = |other: &mut PendingConnection| {
+                        other.outcome.same_channel(&opening.outcome)
+                    };
                     self.connection.lock().opening.take_if(is_same);
-                    // Dropped because its runtime has ended: another runtime opens it again.
+                    // The opening task was dropped because its runtime has ended: another runtime opens a connection.
                     if self.shared.executor.runtime_kind() == opening.runtime {
                         return Err(StoreError::Gone);
                     }
@@ -74,8 +75,8 @@ impl Node {
         }
     }
 
-    /// Begins to open a connection, in a task of its own: that may take longer than the requests' deadlines.
-    fn open(self: &Arc<Self>, runtime: RuntimeKind) -> Opening {
+    /// Begins to open a connection, in a task of its own, because that may take longer than the requests' deadlines.
+    fn open(self: &Arc<Self>, runtime: RuntimeKind) -> PendingConnection {
         let (sender, outcome) = watch::channel(None);
         let node = Arc::clone(self);
         self.shared.executor.spawn(async move {
@@ -87,7 +88,7 @@ impl Node {
             // It fails if no task waits for the connection.
             let _ = sender.send(Some(outcome));
         });
-        Opening { outcome, runtime }
+        PendingConnection { outcome, runtime }
     }
 
     /// Checks at intervals whether the primary has moved, and then connects to the new one. The next
@@ -105,9 +106,9 @@ impl Node {
     }
 }
 
-impl Connection {
+impl NodeConnection {
     /// Returns whether a script has been sent on the connection, and notes that it is sent now.
-    pub(super) fn has_script(&mut self, generation: u64, abilities: Abilities) -> bool {
+    pub(super) fn note_script(&mut self, generation: u64, abilities: Abilities) -> bool {
         self.generation == generation && self.scripts.insert(abilities)
     }
 
@@ -138,14 +139,14 @@ impl Connection {
         self.open = None;
     }
 
-    pub(super) fn has_answered(&mut self) {
+    pub(super) fn note_answer(&mut self) {
         self.silent_since = None;
     }
 
     /// Notes that commands that were sent then got no reply in time.
-    pub(super) fn was_silent(&mut self, generation: u64, sent: Instant) {
+    pub(super) fn note_silence(&mut self, generation: u64, sent: Instant) {
         if self.generation == generation
-            && self.silent_since.get_or_insert(sent).elapsed() > SILENCE
+            && self.silent_since.get_or_insert(sent).elapsed() > MAX_SILENCE
         {
             self.open = None;
         }

@@ -17,20 +17,20 @@ use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 use tollgate_limiter::StoreError;
 
-use super::call::{Call, Commands};
+use super::call::{Commands, ScriptCall};
 use super::{MAX_HOLD, Node, fail};
-use crate::breaker::Outcome;
+use crate::breaker::BatchOutcome;
 use crate::waiting::WaitingRequest;
 use replies::BatchReport;
 
 impl Node {
     /// Returns the calls that decide a batch: one for all requests, or in a cluster one for each slot, because the keys of
     /// a script must be in one slot.
-    pub(super) fn calls(&self, batch: Vec<WaitingRequest>) -> Vec<Call> {
+    pub(super) fn calls(&self, batch: Vec<WaitingRequest>) -> Vec<ScriptCall> {
         if self.cluster.is_none() {
-            return vec![Call::of(batch)];
+            return vec![ScriptCall::of(batch)];
         }
-        let mut calls: Vec<Call> = Vec::new();
+        let mut calls: Vec<ScriptCall> = Vec::new();
         for waiting in batch {
             let route = waiting.route;
             // The last call of the slot, so that requests of one key keep their order.
@@ -39,7 +39,7 @@ impl Node {
                 Some(call) if call.members[0].route == route && !route.is_alone => {
                     call.members.push(waiting);
                 }
-                _ => calls.push(Call::of(vec![waiting])),
+                _ => calls.push(ScriptCall::of(vec![waiting])),
             }
         }
         calls
@@ -49,9 +49,9 @@ impl Node {
     /// are in the report, still to be answered.
     pub(super) async fn decide(
         self: &Arc<Self>,
-        mut calls: Vec<Call>,
+        mut calls: Vec<ScriptCall>,
         turn: MutexGuard<'_, ()>,
-    ) -> (Outcome, BatchReport) {
+    ) -> (BatchOutcome, BatchReport) {
         self.follow_primary();
         let mut report = BatchReport::default();
         let (open, generation) = match self.connect(&mut calls).await {
@@ -59,36 +59,36 @@ impl Node {
             Err(outcome) => return (outcome, report),
         };
         let sent = Instant::now();
-        let until = self.given_up(&calls, sent);
+        let until = self.give_up_at(&calls, sent);
         let mut turn = Some(turn);
         loop {
-            // A request that was answered already must not be charged: its caller has gone on without it.
+            // A request that was answered already must not be charged: its caller no longer waits.
             drop_answered(&mut calls);
             if calls.is_empty() {
                 return (report.outcome(), report);
             }
             let commands = self.commands(&calls, generation);
-            let mut asking = Box::pin(commands.send(open.clone()));
-            // Once it has been polled, it is on its way.
-            let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+            let mut exchange = Box::pin(commands.send(open.clone()));
+            // The first poll sends the commands.
+            let polled = poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
             drop(turn.take());
             let reply = match polled {
                 Poll::Ready(reply) => Some(reply),
-                Poll::Pending => self.in_time(&mut calls, until, asking.as_mut()).await,
+                Poll::Pending => self.in_time(&mut calls, until, exchange.as_mut()).await,
             };
             let values = match reply {
                 Some(Ok(values)) => values,
                 Some(Err(error)) => {
                     self.fail_broken(calls, &error, generation);
-                    return (Outcome::Failed, report);
+                    return (BatchOutcome::Failed, report);
                 }
                 None => {
-                    self.connection.lock().was_silent(generation, sent);
-                    self.linger(calls, generation, until, asking);
-                    return (self.was_too_slow(), report);
+                    self.connection.lock().note_silence(generation, sent);
+                    self.linger(calls, generation, until, exchange);
+                    return (self.note_timeout(), report);
                 }
             };
-            self.connection.lock().has_answered();
+            self.connection.lock().note_answer();
             calls = self.read(calls, values, generation, &mut report);
             if calls.is_empty() {
                 return (report.outcome(), report);
@@ -101,43 +101,43 @@ impl Node {
     /// requests elsewhere or later.
     async fn connect(
         self: &Arc<Self>,
-        calls: &mut Vec<Call>,
-    ) -> Result<(MultiplexedConnection, u64), Outcome> {
-        let until = self.given_up(calls, Instant::now());
+        calls: &mut Vec<ScriptCall>,
+    ) -> Result<(MultiplexedConnection, u64), BatchOutcome> {
+        let until = self.give_up_at(calls, Instant::now());
         let opening = self.connection();
         match self.in_time(calls, until, pin!(opening)).await {
             Some(Ok(connection)) => Ok(connection),
             Some(Err(error)) => {
                 self.connection.lock().failure = Some(error.clone());
                 self.not_sent(flat(mem::take(calls)), &error);
-                Err(Outcome::Failed)
+                Err(BatchOutcome::Failed)
             }
             None => {
                 self.put_back(flat(mem::take(calls)));
-                Err(self.was_too_slow())
+                Err(self.note_timeout())
             }
         }
     }
 
     /// Returns when a batch is given up: after the limiter's deadline, or later if a caller waits longer, but after
     /// [`MAX_HOLD`] at the latest.
-    fn given_up(&self, calls: &[Call], sent: Instant) -> Instant {
+    fn give_up_at(&self, calls: &[ScriptCall], sent: Instant) -> Instant {
         let deadline = self.shared.deadline;
         let awaited = calls.iter().flat_map(|call| &call.members).filter(|it| it.is_awaited());
         let longest = awaited.map(|it| it.deadline).max().unwrap_or(sent);
         longest.clamp(sent + deadline, sent + deadline.max(MAX_HOLD))
     }
 
-    fn was_too_slow(&self) -> Outcome {
-        self.is_failing(&self.timeout(self.shared.deadline));
-        Outcome::Slow
+    fn note_timeout(&self) -> BatchOutcome {
+        self.note_failure(&self.timeout(self.shared.deadline));
+        BatchOutcome::Slow
     }
 
     /// Fails the requests of calls whose connection broke. The connection is not used again.
-    fn fail_broken(&self, calls: Vec<Call>, error: &RedisError, generation: u64) {
+    fn fail_broken(&self, calls: Vec<ScriptCall>, error: &RedisError, generation: u64) {
         self.connection.lock().give_up(generation);
         let error = StoreError::from(self.fault(error));
-        self.is_failing(&error);
+        self.note_failure(&error);
         fail(flat(calls), &error);
     }
 
@@ -145,17 +145,17 @@ impl Node {
     /// in the batch and in the queue: no other task does.
     async fn in_time<F: Future>(
         self: &Arc<Self>,
-        calls: &mut [Call],
+        calls: &mut [ScriptCall],
         until: Instant,
-        mut coming: Pin<&mut F>,
+        mut future: Pin<&mut F>,
     ) -> Option<F::Output> {
         loop {
-            // A request that is put in the queue from now on has its deadline later than this.
-            let look_again = Instant::now() + self.shared.deadline;
-            let next = next_deadline(calls).into_iter().chain(self.next_in_queue());
-            let next = next.min().unwrap_or(until).min(look_again).min(until);
-            if let Ok(come) = timeout_at(next, coming.as_mut()).await {
-                return Some(come);
+            // Requests that join the queue from now on have deadlines after this time.
+            let next_look = Instant::now() + self.shared.deadline;
+            let next = next_deadline(calls).into_iter().chain(self.next_queue_deadline());
+            let next = next.min().unwrap_or(until).min(next_look).min(until);
+            if let Ok(output) = timeout_at(next, future.as_mut()).await {
+                return Some(output);
             }
             self.fail_overdue(calls, next);
             self.remove_overdue(next);
@@ -166,7 +166,7 @@ impl Node {
     }
 
     /// Fails the requests whose deadline has passed. They keep their places, in which their replies will be.
-    fn fail_overdue(&self, calls: &mut [Call], now: Instant) {
+    fn fail_overdue(&self, calls: &mut [ScriptCall], now: Instant) {
         for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
             if waiting.deadline <= now {
                 waiting.fail_in_place(self.timeout(waiting.within));
@@ -175,13 +175,13 @@ impl Node {
     }
 
     /// Returns the commands that run the scripts of the calls, in one write.
-    fn commands(&self, calls: &[Call], generation: u64) -> Commands {
-        let command = |call: &Call| {
+    fn commands(&self, calls: &[ScriptCall], generation: u64) -> Commands {
+        let command = |call: &ScriptCall| {
             let arguments = call.arguments();
             let script = arguments.abilities.script();
-            // With its text the first time on a connection: the server may not know it yet.
+            // The first time on a connection, the script's text is sent: the server may not know the script yet.
             let is_known = !call.is_in_full
-                && self.connection.lock().has_script(generation, arguments.abilities);
+                && self.connection.lock().note_script(generation, arguments.abilities);
             match is_known {
                 true => arguments.command("EVALSHA", &script.hash),
                 false => arguments.command("EVAL", &script.text),
@@ -204,18 +204,18 @@ impl Node {
     }
 }
 
-fn flat(calls: Vec<Call>) -> impl Iterator<Item = WaitingRequest> {
+fn flat(calls: Vec<ScriptCall>) -> impl Iterator<Item = WaitingRequest> {
     calls.into_iter().flat_map(|call| call.members)
 }
 
 /// Returns the earliest deadline among the unanswered requests.
-fn next_deadline(calls: &[Call]) -> Option<Instant> {
+fn next_deadline(calls: &[ScriptCall]) -> Option<Instant> {
     let members = calls.iter().flat_map(|call| &call.members);
     members.filter(|waiting| !waiting.is_answered()).map(|waiting| waiting.deadline).min()
 }
 
 /// Drops the requests that were answered.
-fn drop_answered(calls: &mut Vec<Call>) {
+fn drop_answered(calls: &mut Vec<ScriptCall>) {
     calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_answered()));
     calls.retain(|call| !call.members.is_empty());
 }

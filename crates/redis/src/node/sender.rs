@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Load, Node, flat};
+use super::{Node, RequestGroup, flat};
 use crate::batcher::Batch;
-use crate::breaker::{Outcome, Ticket};
+use crate::breaker::{BatchOutcome, Ticket};
 use crate::executor::RuntimeKind;
 use crate::waiting::WaitingRequest;
 
@@ -19,7 +19,7 @@ struct AdmittedBatch<'a> {
 }
 
 impl AdmittedBatch<'_> {
-    fn report(mut self, outcome: Outcome) {
+    fn report(mut self, outcome: BatchOutcome) {
         if let Some(ticket) = self.ticket.take() {
             let now_us = self.node.shared.clock.now_us();
             self.node.breaker.lock().report(ticket, outcome, now_us);
@@ -37,16 +37,16 @@ impl Drop for AdmittedBatch<'_> {
 
 /// A task that sends batches until nothing waits. When its runtime ends, the batch that it has sent is answered as
 /// `on_failure` says, because it may have been charged, and the requests in the queue are sent from the background.
-pub(super) struct Sender {
+pub(super) struct BatchSender {
     node: Arc<Node>,
     runtime: RuntimeKind,
     is_done: bool,
 }
 
-impl Sender {
-    pub(super) fn new(node: &Arc<Node>) -> Sender {
+impl BatchSender {
+    pub(super) fn new(node: &Arc<Node>) -> BatchSender {
         let runtime = node.shared.executor.runtime_kind();
-        Sender { node: Arc::clone(node), runtime, is_done: false }
+        BatchSender { node: Arc::clone(node), runtime, is_done: false }
     }
 
     pub(super) async fn send_all(mut self) {
@@ -61,7 +61,7 @@ impl Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for BatchSender {
     fn drop(&mut self) {
         if self.is_done {
             return;
@@ -82,7 +82,7 @@ impl Drop for Sender {
 impl Node {
     /// Sends the next batch and delivers the answers. Returns whether there was a batch.
     async fn send(self: &Arc<Self>) -> bool {
-        // Until it is on its way: so requests reach the server in the order they were made.
+        // Held until the batch is sent, so that requests reach the server in the order in which they were made.
         let turn = self.turn.lock().await;
         let Batch { requests, is_slow } = self.batcher.lock().take();
         if requests.is_empty() {
@@ -98,15 +98,15 @@ impl Node {
     /// Sends one batch and delivers the answers.
     async fn decide_batch(
         self: &Arc<Self>,
-        loads: Vec<Load>,
+        groups: Vec<RequestGroup>,
         turn: tokio::sync::MutexGuard<'_, ()>,
     ) {
         let now = Instant::now();
         // A request that is late would be charged although its caller gets no answer in time.
         let (late, in_time): (Vec<_>, Vec<_>) =
-            flat(loads).partition(|waiting| self.is_late(waiting, now));
-        self.were_late(late);
-        let batch = not_abandoned(in_time);
+            flat(groups).partition(|waiting| self.is_late(waiting, now));
+        self.fail_late(late);
+        let batch = drop_abandoned(in_time);
         if batch.is_empty() {
             return;
         }
@@ -126,7 +126,7 @@ impl Node {
 }
 
 /// Withdraws the requests whose charges would be refunded at once, and returns the others.
-fn not_abandoned(requests: Vec<WaitingRequest>) -> Vec<WaitingRequest> {
+fn drop_abandoned(requests: Vec<WaitingRequest>) -> Vec<WaitingRequest> {
     let mut kept = requests;
     for abandoned in kept.extract_if(.., |waiting| waiting.is_abandoned()) {
         abandoned.withdraw();

@@ -7,7 +7,7 @@ use tollgate_core::{
     MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, State, UnitRequest,
 };
 
-use super::super::wire::{Charge, Request};
+use super::super::wire::{ServerCharge, StoreRequest};
 use super::trace::{Act, Batch, Price, Step, Time};
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::store::{self, Name};
@@ -21,7 +21,7 @@ pub(super) struct World {
 /// One batch as it is sent, and the answers that must come back.
 pub(super) struct Played {
     pub(super) now_us: u64,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<StoreRequest>,
     pub(super) expected: Vec<Expected>,
     pub(super) is_plain: bool,
 }
@@ -156,7 +156,7 @@ impl Key {
     }
 
     /// Plays a step. Returns the request as it is sent, and the expected answer.
-    fn take(&mut self, step: &Step, server_us: u64) -> Option<(Request, Expected)> {
+    fn take(&mut self, step: &Step, server_us: u64) -> Option<(StoreRequest, Expected)> {
         let at_us = match step.act {
             Act::CheckAtUs(off_us) | Act::Look(Some(off_us)) | Act::RefundAtUs(_, off_us) => {
                 Some(server_us.saturating_add_signed(off_us))
@@ -171,14 +171,15 @@ impl Key {
         let ask = UnitRequest { cost: self.cost(&step.price, when.us()), max_wait_us };
         let charge = self.charge(ask);
         Some(match step.act {
-            Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => {
-                (Request::Check { charge, at_us }, Expected::CheckResult(self.check(ask, when)))
-            }
-            Act::Peek => (Request::Peek { charge, at_us }, self.peek(ask, when)),
+            Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => (
+                StoreRequest::Check { charge, at_us },
+                Expected::CheckResult(self.check(ask, when)),
+            ),
+            Act::Peek => (StoreRequest::Peek { charge, at_us }, self.peek(ask, when)),
             Act::Look(_) => {
                 let intent = Intent::Peek;
                 let charge = self.demanding(Demand { intent, ..*charge.demand() });
-                (Request::CheckAll { charges: vec![charge], at_us }, self.peek(ask, when))
+                (StoreRequest::CheckAll { charges: vec![charge], at_us }, self.peek(ask, when))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
                 if self.receipts.is_empty() {
@@ -187,12 +188,12 @@ impl Key {
                 let (cost, place) = self.receipts.remove(which % self.receipts.len());
                 let charge = self.charge(cost.into());
                 let back = self.refund(ChargeReceipt::of(cost, place), when);
-                (Request::Refund { charge, place, at_us }, Expected::Refunded(back))
+                (StoreRequest::Refund { charge, place, at_us }, Expected::Refunded(back))
             }
             Act::Reset => {
                 self.is_kept = false;
                 (self.written, self.is_restarted) = (None, false);
-                (Request::Reset { charge }, Expected::Reset)
+                (StoreRequest::Reset { charge }, Expected::Reset)
             }
         })
     }
@@ -253,13 +254,13 @@ impl Key {
         back
     }
 
-    fn demanding(&self, demand: Demand) -> Charge {
+    fn demanding(&self, demand: Demand) -> ServerCharge {
         let name = Arc::new(Name::new("test", []));
         let of = store::Charge::new(name, &self.name, self.limit, demand);
-        Charge { key: self.name.clone().into(), of }
+        ServerCharge { key: self.name.clone().into(), of }
     }
 
-    pub(super) fn charge(&self, ask: UnitRequest) -> Charge {
+    pub(super) fn charge(&self, ask: UnitRequest) -> ServerCharge {
         self.demanding(Demand::of(ask))
     }
 

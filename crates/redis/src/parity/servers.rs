@@ -13,7 +13,7 @@ use tollgate_limiter::Decision;
 
 use super::super::fault::Fault;
 use super::super::script::Script;
-use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
+use super::super::wire::{Arguments, Reply, RequestOutcome, ScriptReply, StoreRequest};
 use super::model::{Expected, Key, Played, Spare};
 
 const S: u64 = 1_000_000;
@@ -94,9 +94,9 @@ impl Servers {
 impl Player {
     /// Plays a batch, and then reads the state of every key.
     fn play(&mut self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
-        let looks: Vec<Request> = keys
+        let looks: Vec<StoreRequest> = keys
             .iter()
-            .map(|key| Request::State { charge: key.charge(Cost::ONE.into()), at_us: None })
+            .map(|key| StoreRequest::State { charge: key.charge(Cost::ONE.into()), at_us: None })
             .collect();
         let began = Instant::now();
         let replies = self.replies(&played.requests, played.now_us);
@@ -119,33 +119,34 @@ impl Player {
 
     /// The replies to a batch. Requests that are put off are sent again, to the script that carries over, and requests
     /// that are left for later are sent again after that.
-    fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, Fault>> {
+    fn replies(&mut self, requests: &[StoreRequest], now_us: u64) -> Vec<Result<Reply, Fault>> {
         let mut replies: Vec<_> = requests.iter().map(|_| None).collect();
         let mut left: Vec<usize> = (0..requests.len()).collect();
         while !left.is_empty() {
-            let all: Vec<&Request> = left.iter().map(|&index| &requests[index]).collect();
+            let all: Vec<&StoreRequest> = left.iter().map(|&index| &requests[index]).collect();
             let arguments = Arguments::of(all.iter().copied());
             let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
             let (mut put_off, mut later) = (Vec::new(), Vec::new());
             for (index, end) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
                 match end {
-                    RequestEnd::Reply(reply) => replies[index] = Some(reply),
-                    RequestEnd::PutOff => put_off.push(index),
-                    RequestEnd::Later => later.push(index),
+                    RequestOutcome::Reply(reply) => replies[index] = Some(reply),
+                    RequestOutcome::PutOff => put_off.push(index),
+                    RequestOutcome::Later => later.push(index),
                 }
             }
             self.decided[kind] += (all.len() - put_off.len() - later.len()) as u64;
             if !put_off.is_empty() {
-                let again: Vec<&Request> = put_off.iter().map(|&index| &requests[index]).collect();
+                let again: Vec<&StoreRequest> =
+                    put_off.iter().map(|&index| &requests[index]).collect();
                 let arguments = Arguments::of(again.iter().copied()).carrying_over();
                 for (index, end) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
                     match end {
-                        RequestEnd::Reply(reply) => {
+                        RequestOutcome::Reply(reply) => {
                             replies[index] = Some(reply);
                             self.decided[2] += 1;
                         }
-                        RequestEnd::Later => later.push(index),
-                        RequestEnd::PutOff => panic!("put off again"),
+                        RequestOutcome::Later => later.push(index),
+                        RequestOutcome::PutOff => panic!("put off again"),
                     }
                 }
             }
@@ -158,13 +159,13 @@ impl Player {
     fn run(
         &mut self,
         arguments: &Arguments<'_>,
-        requests: &[&Request],
+        requests: &[&StoreRequest],
         now_us: u64,
-    ) -> Vec<RequestEnd> {
+    ) -> Vec<RequestOutcome> {
         let script = self.script(arguments.abilities.script());
         let mut command = arguments.command("EVALSHA", &script);
         let mut answers =
-            Answers::of(command.arg(now_us).query(&mut self.connection).unwrap()).unwrap();
+            ScriptReply::of(command.arg(now_us).query(&mut self.connection).unwrap()).unwrap();
         requests.iter().map(|request| answers.next(request)).collect()
     }
 

@@ -9,29 +9,29 @@ use tollgate_limiter::store::{self, Fallback, Name};
 
 use super::*;
 use crate::refunds::Refunds;
-use crate::wire::Charge;
+use crate::wire::ServerCharge;
 
-fn shared() -> Arc<Shared> {
+fn shared() -> Arc<StoreContext> {
     let fallback = Arc::new(Fallback::new(None));
-    Arc::new(Shared::new(Duration::from_millis(10), fallback).unwrap())
+    Arc::new(StoreContext::new(Duration::from_millis(10), fallback).unwrap())
 }
 
-fn charge() -> Charge {
+fn charge() -> ServerCharge {
     let name = Arc::new(Name::new("api", []));
     let limit = "token-bucket capacity=1 refill=1/h".parse::<Limit>().unwrap();
     let of = store::Charge::new(name, b"a", limit, Demand::of(UnitRequest::new(Cost::ONE)));
-    Charge { key: b"tollgate:{a}:api".as_slice().into(), of }
+    ServerCharge { key: b"tollgate:{a}:api".as_slice().into(), of }
 }
 
-fn check() -> Request {
-    Request::Check { charge: charge(), at_us: None }
+fn check() -> StoreRequest {
+    StoreRequest::Check { charge: charge(), at_us: None }
 }
 
-fn reset() -> Request {
-    Request::Reset { charge: charge() }
+fn reset() -> StoreRequest {
+    StoreRequest::Reset { charge: charge() }
 }
 
-fn waiting(shared: &Arc<Shared>, request: Request) -> (WaitingRequest, Receiver) {
+fn waiting(shared: &Arc<StoreContext>, request: StoreRequest) -> (WaitingRequest, Receiver) {
     let (deadline, on_failure) = (Duration::from_millis(10), OnFailure::Closed);
     WaitingRequest::new(shared, request, &Call { at_us: None, deadline, on_failure })
 }
@@ -56,7 +56,7 @@ fn timeout() -> StoreError {
     StoreError::Timeout { server: "a".to_owned(), after: Duration::from_millis(10) }
 }
 
-fn failed(shared: &Shared) -> u64 {
+fn failed(shared: &StoreContext) -> u64 {
     shared.failed().by_kind().iter().map(|(_, count)| count).sum()
 }
 
@@ -69,14 +69,14 @@ fn counting_wake() -> (Arc<AtomicUsize>, Wake) {
 
 /// A check that is refunded unless its reply is read, and the refunds that were sent.
 fn refundable(
-    shared: &Arc<Shared>,
-) -> (WaitingRequest, Receiver, Arc<UnreadCharge>, Arc<Mutex<Vec<Request>>>) {
+    shared: &Arc<StoreContext>,
+) -> (WaitingRequest, Receiver, Arc<UnreadCharge>, Arc<Mutex<Vec<StoreRequest>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let to = Arc::clone(&sent);
     let refunds = Arc::new(Refunds::new(move |refund, _| to.lock().push(refund)));
     let unread = Arc::new(UnreadCharge::new(&refunds, &charge(), None, Arc::new(|| ())));
     let (waiting, receiver) = waiting(shared, check());
-    let waiting = waiting.and_then(AndThen::RefundUnlessRead(Arc::clone(&unread)));
+    let waiting = waiting.follow_up(FollowUp::RefundUnlessRead(Arc::clone(&unread)));
     (waiting, receiver, unread, sent)
 }
 
@@ -144,7 +144,7 @@ fn late_charge_is_refunded_once_if_it_is_refundable() {
     waiting.reply(allowed());
     assert!(sent.lock().is_empty(), "the caller's future still shares the charge");
     drop(unread);
-    assert!(matches!(sent.lock()[..], [Request::Refund { .. }]));
+    assert!(matches!(sent.lock()[..], [StoreRequest::Refund { .. }]));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn failed_reset_forgets_the_refusal_and_wakes_and_its_late_reply_wakes_again() {
     assert!(shared.recall(&charge()).is_some());
     let (woken, wake) = counting_wake();
     let (waiting, mut receiver) = waiting(&shared, reset());
-    let mut waiting = waiting.and_then(AndThen::Wake(wake));
+    let mut waiting = waiting.follow_up(FollowUp::Wake(wake));
     assert!(matches!(receiver.try_recv(), Err(TryRecvError::Empty)));
     waiting.fail_in_place(timeout());
     assert!(shared.recall(&charge()).is_none());

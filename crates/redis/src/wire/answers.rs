@@ -9,11 +9,11 @@ use tollgate_limiter::{Decision, JointDecision};
 
 use super::number::take_number;
 use super::state::read_state;
-use super::{Charge, Reply, Request};
+use super::{Reply, ServerCharge, StoreRequest};
 use crate::fault::Fault;
 
 /// The script's reply: the answers to all charges one after the other, and the texts that they refer to.
-pub(crate) struct Answers {
+pub(crate) struct ScriptReply {
     packed: Vec<u8>,
     read: usize,
     texts: Vec<Vec<u8>>,
@@ -23,7 +23,7 @@ pub(crate) struct Answers {
 /// The result of a call for one request.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are replies")]
-pub(crate) enum RequestEnd {
+pub(crate) enum RequestOutcome {
     Reply(Result<Reply, Fault>),
     /// Not decided: a state was reached under another limit, and the script does not carry over.
     PutOff,
@@ -51,8 +51,8 @@ const LATER: u8 = 7;
 /// Added to a status if `first_back_us` follows.
 const AND_FIRST_BACK: u8 = 8;
 
-impl Answers {
-    pub(crate) fn of(value: Value) -> Result<Answers, Fault> {
+impl ScriptReply {
+    pub(crate) fn of(value: Value) -> Result<ScriptReply, Fault> {
         let text = |part| match part {
             Value::BulkString(bytes) => Ok(bytes),
             _ => Err(Fault::unexpected_reply()),
@@ -65,28 +65,28 @@ impl Answers {
             }
             packed => (text(packed)?, Vec::new()),
         };
-        let mut answers = Answers { packed, read: 0, texts, server_us: 0 };
+        let mut answers = ScriptReply { packed, read: 0, texts, server_us: 0 };
         answers.server_us = answers.number()?;
         Ok(answers)
     }
 
     /// Returns the answer to the next request.
-    pub(crate) fn next(&mut self, request: &Request) -> RequestEnd {
+    pub(crate) fn next(&mut self, request: &StoreRequest) -> RequestOutcome {
         match self.raw_of(request) {
-            Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => RequestEnd::PutOff,
-            Ok(raw) if raw.iter().any(|raw| raw.status == LATER) => RequestEnd::Later,
-            Ok(raw) => RequestEnd::Reply(self.reply(request, &raw)),
-            Err(error) => RequestEnd::Reply(Err(error)),
+            Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => RequestOutcome::PutOff,
+            Ok(raw) if raw.iter().any(|raw| raw.status == LATER) => RequestOutcome::Later,
+            Ok(raw) => RequestOutcome::Reply(self.reply(request, &raw)),
+            Err(error) => RequestOutcome::Reply(Err(error)),
         }
     }
 
-    fn raw_of(&mut self, request: &Request) -> Result<Vec<RawAnswer>, Fault> {
+    fn raw_of(&mut self, request: &StoreRequest) -> Result<Vec<RawAnswer>, Fault> {
         // All of them, even if one failed, because the answers to the next request follow.
-        let is_among_others = matches!(request, Request::CheckAll { .. });
+        let is_among_others = matches!(request, StoreRequest::CheckAll { .. });
         request.charges().iter().map(|_| self.raw(is_among_others)).collect()
     }
 
-    fn reply(&self, request: &Request, raw: &[RawAnswer]) -> Result<Reply, Fault> {
+    fn reply(&self, request: &StoreRequest, raw: &[RawAnswer]) -> Result<Reply, Fault> {
         if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
             return Err(self.failure(failed));
         }
@@ -94,17 +94,19 @@ impl Answers {
         let checked =
             |charge, raw| checked(charge, raw, now_us).ok_or_else(Fault::unexpected_reply);
         match (request, raw) {
-            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Decision(checked(charge, raw)?)),
-            (Request::Peek { charge, .. }, [raw]) => {
+            (StoreRequest::Check { charge, .. }, [raw]) => {
+                Ok(Reply::Decision(checked(charge, raw)?))
+            }
+            (StoreRequest::Peek { charge, .. }, [raw]) => {
                 Ok(Reply::Decision(checked(charge, raw)?.without_receipt()))
             }
-            (Request::CheckAll { charges, .. }, raw) => {
+            (StoreRequest::CheckAll { charges, .. }, raw) => {
                 together(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
             }
             (_, [raw]) if raw.status != DONE => Err(Fault::unexpected_reply()),
-            (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
-            (Request::Reset { .. }, _) => Ok(Reply::Reset),
-            (Request::State { charge, .. }, [raw]) => {
+            (StoreRequest::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
+            (StoreRequest::Reset { .. }, _) => Ok(Reply::Reset),
+            (StoreRequest::State { charge, .. }, [raw]) => {
                 let texts = self.state_texts(raw).ok_or_else(Fault::unexpected_reply)?;
                 let (limit, state) = read_state(charge.limit(), texts, now_us)
                     .ok_or_else(|| Fault::corrupt(&charge.key))?;
@@ -152,7 +154,7 @@ impl Answers {
     }
 }
 
-fn checked(charge: &Charge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
+fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
     let [remaining, reset_after_us, last] = raw.numbers;
     let verdict = match raw.status {
         ALLOWED | ALLOWED_LATER => Verdict::Allowed { delay_us: raw.delay_us },
@@ -181,13 +183,13 @@ fn checked(charge: &Charge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
 }
 
 /// Returns the answer to all charges together, and the answer to each charge.
-fn together(charges: &[Charge], raw: &[RawAnswer], now_us: u64) -> Option<Reply> {
+fn together(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Decision> = charges
         .iter()
         .zip(raw)
         .map(|(charge, raw)| checked(charge, raw, now_us))
         .collect::<Option<_>>()?;
-    let part = |(charge, (raw, answer)): (&Charge, (&RawAnswer, &Decision))| {
+    let part = |(charge, (raw, answer)): (&ServerCharge, (&RawAnswer, &Decision))| {
         let part = charge.part(answer.decided());
         match charge.demand().request.max_wait_us {
             Some(_) => DecisionPart { requests_remaining: raw.fits, ..part },

@@ -4,7 +4,7 @@ use redis::Cmd;
 use tollgate_core::{ChargePlace, Intent, Limit, Role};
 
 use super::number::put_number;
-use super::{Charge, Request, limit};
+use super::{ServerCharge, StoreRequest, limit};
 use crate::script::Abilities;
 use tollgate_limiter::store::Demand;
 
@@ -22,7 +22,7 @@ pub(crate) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    pub(crate) fn of(batch: impl IntoIterator<Item = &'a Request>) -> Arguments<'a> {
+    pub(crate) fn of(batch: impl IntoIterator<Item = &'a StoreRequest>) -> Arguments<'a> {
         let mut arguments = Arguments::default();
         batch.into_iter().for_each(|request| arguments.add(request));
         arguments
@@ -33,7 +33,7 @@ impl<'a> Arguments<'a> {
         Arguments { abilities: Abilities::ALL, ..self }
     }
 
-    fn add(&mut self, request: &'a Request) {
+    fn add(&mut self, request: &'a StoreRequest) {
         let charges = request.charges();
         self.requests.push(request.kind_number());
         if !request.is_plain() {
@@ -46,7 +46,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
+    fn add_charge(&mut self, request: &StoreRequest, charge: &'a ServerCharge) {
         let limit = self.intern(charge.limit());
         self.requests.extend_from_slice(&limit.to_le_bytes());
         put_number(&mut self.requests, charge.demand().request.cost.units());
@@ -85,11 +85,11 @@ impl<'a> Arguments<'a> {
     }
 }
 
-impl Request {
+impl StoreRequest {
     /// Whether it is a check that needs no more than its limit and its cost.
     fn is_plain(&self) -> bool {
         match self {
-            Request::Check { charge, at_us } => {
+            StoreRequest::Check { charge, at_us } => {
                 at_us.is_none() && charge.demand().request.max_wait_us.is_none()
             }
             _ => false,
@@ -100,24 +100,24 @@ impl Request {
     fn kind_number(&self) -> u8 {
         match self {
             plain if plain.is_plain() => 0,
-            Request::Check { .. } => 1,
-            Request::CheckAll { .. } => 2,
-            Request::Peek { .. } => 3,
-            Request::Refund { .. } => 4,
-            Request::Reset { .. } => 5,
-            Request::State { .. } => 6,
+            StoreRequest::Check { .. } => 1,
+            StoreRequest::CheckAll { .. } => 2,
+            StoreRequest::Peek { .. } => 3,
+            StoreRequest::Refund { .. } => 4,
+            StoreRequest::Reset { .. } => 5,
+            StoreRequest::State { .. } => 6,
         }
     }
 
     /// Returns the kind of place that a refund names. For all other requests, returns a bit for shadow mode and a bit for a
-    /// look.
-    fn role(&self, charge: &Charge) -> u8 {
+    /// peek.
+    fn role(&self, charge: &ServerCharge) -> u8 {
         match self {
-            Request::Refund { place: ChargePlace::Window { .. }, .. } => 0,
-            Request::Refund { place: ChargePlace::Entry { .. }, .. } => 1,
-            Request::Refund { place: ChargePlace::Bucket { .. }, .. } => 2,
-            // A peek looks whatever its charge says.
-            Request::Peek { .. } => u8::from(charge.demand().role == Role::Shadow),
+            StoreRequest::Refund { place: ChargePlace::Window { .. }, .. } => 0,
+            StoreRequest::Refund { place: ChargePlace::Entry { .. }, .. } => 1,
+            StoreRequest::Refund { place: ChargePlace::Bucket { .. }, .. } => 2,
+            // A peek request does not charge, whatever the intent of its charge is.
+            StoreRequest::Peek { .. } => u8::from(charge.demand().role == Role::Shadow),
             _ => {
                 let Demand { role, intent, .. } = *charge.demand();
                 u8::from(role == Role::Shadow) | u8::from(intent == Intent::Peek) << 1
@@ -126,9 +126,9 @@ impl Request {
     }
 
     /// Returns the two numbers whose meaning depends on the kind of request.
-    fn numbers(&self, charge: &Charge) -> (u64, u64) {
+    fn numbers(&self, charge: &ServerCharge) -> (u64, u64) {
         match self {
-            Request::Refund { place, .. } => match *place {
+            StoreRequest::Refund { place, .. } => match *place {
                 ChargePlace::Window { start_us, window_us } => (start_us, window_us),
                 ChargePlace::Entry { at_us } => (at_us, 0),
                 ChargePlace::Bucket { charged, over_us } => (charged, over_us),

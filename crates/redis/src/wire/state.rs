@@ -5,22 +5,22 @@ use tollgate_core::{Cost, Fill, Level, Limit, State, Window, WindowPair};
 use super::number::take_numbers;
 use super::{limit, log};
 
-/// Reads the state of a key, and the limit that decides on it when a request comes with the limit `asked`. `bytes` begin
+/// Reads the state of a key, and the limit that decides on it when a request comes with the limit `requested`. `bytes` begin
 /// with the tag of the limit that the state was reached under, and are empty if the server has no state. `None` if they
 /// are not a state.
 pub(super) fn read_state(
-    asked: &Limit,
+    requested: &Limit,
     (bytes, slots): (&[u8], &[Vec<u8>]),
     now_us: u64,
 ) -> Option<(Limit, State)> {
     if bytes.is_empty() {
-        return Some((*asked, asked.fresh()));
+        return Some((*requested, requested.fresh()));
     }
     let (under, bytes) = limit::of_tag(bytes)?;
     let state = numbers_of_state(&under, bytes, slots)?;
-    match under == *asked {
+    match under == *requested {
         true => Some((under, state)),
-        false => Some(asked.carry_over(&under, state, now_us, Cost::ONE).decides(asked)),
+        false => Some(requested.carry_over(&under, state, now_us, Cost::ONE).decides(requested)),
     }
 }
 

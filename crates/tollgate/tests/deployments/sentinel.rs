@@ -174,7 +174,7 @@ async fn sentinel_that_missed_a_failover_is_ignored() {
     let began = Instant::now();
     until("the outdated sentinel is rejected", async || {
         let error = store_error(scope.check("a").await).to_string();
-        error.contains("has not heard of the last failover").then_some(())
+        error.contains("does not know of the last failover").then_some(())
     })
     .await;
     while began.elapsed() < Duration::from_secs(2) {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::Node;
 use super::replies::BatchReport;
-use super::{Call, drop_answered, flat, next_deadline};
+use super::{ScriptCall, drop_answered, flat, next_deadline};
 use crate::waiting::{REFUND_DEADLINE, WaitingRequest};
 
 impl Node {
@@ -16,26 +16,26 @@ impl Node {
     /// other requests, and to refund the charges of callers that are gone.
     pub(super) fn linger<F>(
         self: &Arc<Self>,
-        mut calls: Vec<Call>,
+        mut calls: Vec<ScriptCall>,
         generation: u64,
-        given_up: Instant,
-        asking: Pin<Box<F>>,
+        give_up_at: Instant,
+        exchange: Pin<Box<F>>,
     ) where
         F: Future<Output = RedisResult<Vec<Value>>> + Send + 'static,
     {
-        let is_over = |it: &WaitingRequest| !it.is_awaited() || it.deadline <= given_up;
+        let is_over = |it: &WaitingRequest| !it.is_awaited() || it.deadline <= give_up_at;
         let members = calls.iter_mut().flat_map(|call| &mut call.members);
         // They keep their places, in which their replies will be.
         members.filter(|it| is_over(it)).for_each(|it| it.fail_in_place(self.timeout(it.within)));
         let has_refunds =
             calls.iter().flat_map(|call| &call.members).any(WaitingRequest::is_refundable);
-        let refunds_until = has_refunds.then(|| given_up + REFUND_DEADLINE);
+        let refunds_until = has_refunds.then(|| give_up_at + REFUND_DEADLINE);
         let until = next_deadline(&calls).or(refunds_until);
         match (until, Arc::clone(&self.lingering).try_acquire_owned()) {
             (Some(_), Ok(permit)) => {
                 let node = Arc::clone(self);
                 self.shared.executor.spawn(async move {
-                    node.await_late_reply(calls, generation, refunds_until, asking).await;
+                    node.await_late_reply(calls, generation, refunds_until, exchange).await;
                     drop(permit);
                 });
             }
@@ -46,17 +46,17 @@ impl Node {
     /// Waits until all requests are answered, and then until `refunds_until`.
     async fn await_late_reply<F>(
         self: &Arc<Self>,
-        mut calls: Vec<Call>,
+        mut calls: Vec<ScriptCall>,
         generation: u64,
         refunds_until: Option<Instant>,
-        mut asking: Pin<Box<F>>,
+        mut exchange: Pin<Box<F>>,
     ) where
         F: Future<Output = RedisResult<Vec<Value>>>,
     {
         loop {
             let deadline = next_deadline(&calls);
             let Some(next) = deadline.or(refunds_until) else { return };
-            match timeout_at(next, asking.as_mut()).await {
+            match timeout_at(next, exchange.as_mut()).await {
                 Ok(reply) => return self.read_late_reply(calls, generation, reply),
                 Err(_) if deadline.is_none() => return,
                 Err(_) => self.fail_overdue(&mut calls, next),
@@ -66,7 +66,7 @@ impl Node {
 
     fn read_late_reply(
         self: &Arc<Self>,
-        calls: Vec<Call>,
+        calls: Vec<ScriptCall>,
         generation: u64,
         reply: RedisResult<Vec<Value>>,
     ) {
@@ -76,7 +76,7 @@ impl Node {
         };
         let mut report = BatchReport::default();
         let mut again = self.read(calls, values, generation, &mut report);
-        // The server has done nothing for these.
+        // The server did not decide these requests.
         drop_answered(&mut again);
         self.put_back(flat(again));
         self.finish(report);

@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use redis::Value;
 use tollgate_limiter::StoreError;
 
-use super::super::call::Call;
+use super::super::call::ScriptCall;
 use super::super::{Node, fail};
-use crate::breaker::Outcome;
+use crate::breaker::BatchOutcome;
 use crate::fault::{Fault, FaultKind};
 use crate::slots::Redirect;
 use crate::waiting::WaitingRequest;
-use crate::wire::{Answers, Reply, RequestEnd};
+use crate::wire::{Reply, RequestOutcome, ScriptReply};
 
 /// The result of a batch: the requests that are still to be answered or to be sent on, and whether the server is well.
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct AnsweredCall {
     replies: Vec<Result<Reply, Fault>>,
 }
 
-/// Requests that belong elsewhere, as a server says.
+/// Requests that a server redirects.
 struct RedirectedCall {
     members: Vec<WaitingRequest>,
     redirect: Redirect,
@@ -40,10 +40,10 @@ struct RedirectedCall {
 
 impl BatchReport {
     /// Returns what the breaker must know of a batch whose reply came in time.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> BatchOutcome {
         match self.has_failed && !self.has_answered {
-            true => Outcome::Failed,
-            false => Outcome::Answered,
+            true => BatchOutcome::Failed,
+            false => BatchOutcome::Answered,
         }
     }
 }
@@ -52,11 +52,11 @@ impl Node {
     /// Reads the reply to each call. Returns the calls that are to be sent again; their requests were not decided.
     pub(super) fn read(
         self: &Arc<Self>,
-        calls: Vec<Call>,
+        calls: Vec<ScriptCall>,
         values: Vec<Value>,
         generation: u64,
         report: &mut BatchReport,
-    ) -> Vec<Call> {
+    ) -> Vec<ScriptCall> {
         let mut values = values.into_iter();
         let mut again = Vec::new();
         for call in calls {
@@ -64,7 +64,7 @@ impl Node {
             let asking = if call.is_asking() { values.next() } else { None };
             let asking = asking.unwrap_or(Value::Nil).extract_error();
             let answers = match values.next().unwrap_or(Value::Nil).extract_error() {
-                Ok(value) => Answers::of(value),
+                Ok(value) => ScriptReply::of(value),
                 Err(error) => match (self.redirect(&error), asking) {
                     (Some(_), Err(refused)) => Err(self.fault(&refused)),
                     (Some(redirect), Ok(_)) => {
@@ -77,7 +77,7 @@ impl Node {
             };
             match answers {
                 Ok(answers) => again.extend(self.read_call(call, answers, generation, report)),
-                // The scripts were flushed, or this is another server than a moment ago: normal, once.
+                // The scripts were flushed, or another server now has this address. Both are normal, once.
                 Err(Fault { kind: FaultKind::NoScript, .. }) if !call.is_in_full => {
                     again.push(call.in_full());
                 }
@@ -92,11 +92,11 @@ impl Node {
     }
 
     /// Fails the requests of a call that a server refused as a whole.
-    fn fail_call(&self, call: Call, fault: Fault, generation: u64, report: &mut BatchReport) {
+    fn fail_call(&self, call: ScriptCall, fault: Fault, generation: u64, report: &mut BatchReport) {
         report.has_failed |= fault.kind != FaultKind::SlotNotServed;
         self.leave_replica(fault.kind, generation);
         let error = StoreError::from(fault);
-        self.is_failing(&error);
+        self.note_failure(&error);
         fail(call.members, &error);
     }
 
@@ -104,29 +104,29 @@ impl Node {
     /// another limit.
     fn read_call(
         &self,
-        call: Call,
-        mut answers: Answers,
+        call: ScriptCall,
+        mut answers: ScriptReply,
         generation: u64,
         report: &mut BatchReport,
-    ) -> Vec<Call> {
+    ) -> Vec<ScriptCall> {
         let mut members = Vec::with_capacity(call.members.len());
         let mut replies = Vec::with_capacity(call.members.len());
         let mut put_off = Vec::new();
         for mut waiting in call.members {
             let reply = match answers.next(&waiting.request) {
-                RequestEnd::PutOff if !call.is_carrying_over => {
+                RequestOutcome::PutOff if !call.is_carrying_over => {
                     put_off.push(waiting);
                     continue;
                 }
-                RequestEnd::PutOff => {
-                    Err(Fault::refused("the script that carries states over put a request off"))
-                }
-                RequestEnd::Later => {
+                RequestOutcome::PutOff => Err(Fault::refused(
+                    "the script that carries states over did not decide a request",
+                )),
+                RequestOutcome::Later => {
                     waiting.is_on_long_logs = true;
                     report.later.push(waiting);
                     continue;
                 }
-                RequestEnd::Reply(reply) => reply,
+                RequestOutcome::Reply(reply) => reply,
             };
             members.push(waiting);
             replies.push(reply);
@@ -135,12 +135,12 @@ impl Node {
         match faults.find(|fault| self.leave_replica(fault.kind, generation)) {
             Some(fault) => {
                 report.has_failed = true;
-                self.is_failing(&fault.error);
+                self.note_failure(&fault.error);
             }
             None => report.has_answered = true,
         }
         report.answered.push(AnsweredCall { members, replies });
-        Call::carrying_over(put_off)
+        ScriptCall::carrying_over(put_off)
     }
 
     /// Gives the connection up if the server has become a replica: the next connection may lead to the primary. Returns
@@ -153,7 +153,7 @@ impl Node {
         is_replica
     }
 
-    /// Answers the requests that have a reply, and sends the others on.
+    /// Answers the requests that have a reply, and queues or redirects the others.
     pub(in crate::node) fn finish(self: &Arc<Self>, mut report: BatchReport) {
         self.answer(&mut report);
         self.put_back(report.later.into_iter());

@@ -1,9 +1,10 @@
-//! Checks of several limits whose keys are in different places, which no single script can decide. The places are charged
-//! one after the other, and the charges are refunded if one place refuses.
+//! Checks of several limits whose keys are in different places: on different servers, or in different slots of a cluster.
+//! No single script can decide such a check. The places are charged one after the other, and the charges are refunded if
+//! one place refuses.
 //!
-//! Each limit admits exactly what it would by itself, so this never admits too much. While a check is under way, other
-//! requests miss the units that it may give back. Units that cannot be given back, because a server fails meanwhile, stay
-//! spent.
+//! Each limit admits exactly what it would by itself, so such a check never admits too much. While the check is under way,
+//! units that it has charged and may give back are missing for other requests. Units that cannot be given back, because a
+//! server fails meanwhile, stay spent.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -15,12 +16,12 @@ use tollgate_limiter::{Decision, JointDecision, StoreError};
 
 use super::address::Deployment;
 use super::servers::Servers;
-use super::shared::Shared;
-use super::waiting::{AndThen, Receiver, WaitingRequest};
-use super::wire::{Charge, Reply, Request};
+use super::shared::StoreContext;
+use super::waiting::{FollowUp, Receiver, WaitingRequest};
+use super::wire::{Reply, ServerCharge, StoreRequest};
 
-/// Begins to use servers; none is connected yet.
-pub(super) fn servers(shared: &Arc<Shared>, deployment: Deployment) -> Arc<Servers> {
+/// Makes the servers of a deployment, without connecting to them.
+pub(super) fn servers(shared: &Arc<StoreContext>, deployment: Deployment) -> Arc<Servers> {
     Arc::new_cyclic(|servers: &Weak<Servers>| {
         let (servers, executor) = (Weak::clone(servers), Arc::clone(&shared.executor));
         let split = move |waiting| {
@@ -33,9 +34,9 @@ pub(super) fn servers(shared: &Arc<Shared>, deployment: Deployment) -> Arc<Serve
 }
 
 /// Sends a request whose keys may be in different places. It stays sent when the receiver is dropped.
-pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> Receiver {
-    if !servers.is_across(&request) {
-        return servers.submit(request, call, AndThen::Nothing);
+pub(super) fn submit(servers: &Arc<Servers>, request: StoreRequest, call: &Call) -> Receiver {
+    if !servers.is_split(&request) {
+        return servers.submit(request, call, FollowUp::Nothing);
     }
     let (waiting, receiver) = WaitingRequest::new(servers.shared(), request, call);
     servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
@@ -45,21 +46,23 @@ pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> R
 /// Decides a check of several limits that are in different places.
 async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     let groups = match &waiting.request {
-        Request::CheckAll { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
+        StoreRequest::CheckAll { charges, .. } => {
+            grouped(charges, |charge| servers.place(&charge.key))
+        }
         _ => Vec::new(),
     };
-    Across::new(servers, &waiting).decide(groups, waiting).await;
+    SplitCheck::new(servers, &waiting).decide(groups, waiting).await;
 }
 
 /// Decides a check of several limits each on its own, because their slot is being moved.
 async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
-    Across::new(servers, &waiting).decide(groups, waiting).await;
+    SplitCheck::new(servers, &waiting).decide(groups, waiting).await;
 }
 
 /// Returns the charges of each place, in order.
-fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usize>> {
+fn grouped(charges: &[ServerCharge], place: impl Fn(&ServerCharge) -> usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     for (index, charge) in charges.iter().enumerate() {
         let place = place(charge);
@@ -71,36 +74,41 @@ fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usiz
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-struct Across {
+/// A check of several limits while its places are charged.
+struct SplitCheck {
     servers: Arc<Servers>,
     call: Call,
     deadline: Instant,
-    /// Each charge's answer, once there is one.
+    /// The decision on each charge, once it is made.
     answers: Vec<Option<Decision>>,
-    /// The results of the places that were charged.
-    together: Vec<CombinedDecision>,
+    /// The decisions of the places that were charged.
+    results: Vec<CombinedDecision>,
 }
 
-impl Across {
-    fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> Across {
+impl SplitCheck {
+    fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> SplitCheck {
         let mut answers = Vec::new();
         answers.resize_with(waiting.request.charges().len(), || None);
         let (call, deadline) = (waiting.call(), waiting.deadline);
-        Across { servers, call, deadline, answers, together: Vec::new() }
+        SplitCheck { servers, call, deadline, answers, results: Vec::new() }
     }
 
-    /// Decides the check, in this order: first the places that are only looked at, because a check that they refuse is
-    /// charged nowhere; then the places that can give their charges back, then the places that cannot (shaping limits); last
-    /// the places that cannot refuse, which are so charged only for checks that all others admit.
+    /// Decides the check. The places are taken in this order:
+    ///
+    /// 1. places with peeks only, because a check that they refuse is then charged nowhere
+    /// 2. places whose charges can be given back
+    /// 3. places with shaping limits, whose charges can hardly be given back
+    /// 4. places that cannot refuse, so that they are charged only for checks that all other places admit
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
-            Request::CheckAll { charges, .. } => {
+            StoreRequest::CheckAll { charges, .. } => {
                 groups.sort_by_key(|group| {
-                    let (last, not_first) = (!can_refuse(charges, group), takes(charges, group));
-                    (last, not_first, has_queue(charges, group))
+                    let (is_last, is_charged) =
+                        (!can_refuse(charges, group), has_charge(charges, group));
+                    (is_last, is_charged, is_shaping(charges, group))
                 });
                 let decided = self.charge_all(charges, &groups).await;
-                decided.and_then(|together| self.reply(together).ok_or(StoreError::Gone))
+                decided.and_then(|combined| self.reply(combined).ok_or(StoreError::Gone))
             }
             _ => Err(StoreError::Gone),
         };
@@ -110,21 +118,21 @@ impl Across {
     /// Charges one place after the other, up to the first that refuses or fails.
     async fn charge_all(
         &mut self,
-        charges: &[Charge],
+        charges: &[ServerCharge],
         groups: &[Vec<usize>],
     ) -> Result<CombinedDecision, StoreError> {
         for (index, group) in groups.iter().enumerate() {
             match self.charge(charges, group).await {
-                Ok(together) if together.verdict.is_allowed() => self.together.push(together),
+                Ok(combined) if combined.verdict.is_allowed() => self.results.push(combined),
                 Ok(_) => {
                     self.give_back(charges, &groups[..index]);
                     let others = groups[..index].iter().chain(&groups[index + 1..]).flatten();
-                    self.look(charges, others.copied().collect()).await;
+                    self.peek_others(charges, others.copied().collect()).await;
                     return self.refusal(charges).ok_or(StoreError::Gone);
                 }
                 // A failure of shadow limits must not fail the check.
                 Err(_) if group.iter().all(|&at| charges[at].demand().role == Role::Shadow) => {
-                    self.leave_undecided(charges, group);
+                    self.decide_unspent(charges, group);
                 }
                 Err(error) => {
                     self.give_back(charges, &groups[..index]);
@@ -132,54 +140,54 @@ impl Across {
                 }
             }
         }
-        Ok(all_of(&self.together))
+        Ok(combined(&self.results))
     }
 
     /// Charges one place, all or none.
     async fn charge(
         &mut self,
-        charges: &[Charge],
+        charges: &[ServerCharge],
         group: &[usize],
     ) -> Result<CombinedDecision, StoreError> {
-        let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
+        let own: Vec<ServerCharge> = group.iter().map(|&at| charges[at].clone()).collect();
         let originals: Vec<store::Charge> = own.iter().map(|charge| charge.of.clone()).collect();
-        let request = Request::CheckAll { charges: own, at_us: self.call.at_us };
-        let joint = match self.ask(request).await {
+        let request = StoreRequest::CheckAll { charges: own, at_us: self.call.at_us };
+        let joint = match self.send(request).await {
             Ok(Reply::JointDecision(joint)) => joint,
             Ok(_) => return Err(StoreError::Gone),
-            // The failure policy decides what its server failed to; the other servers are charged all the same.
+            // If the server failed, the failure policy decides its charges. The other servers are charged all the same.
             Err(error) => {
                 let fallback = &self.servers.shared().fallback;
                 fallback.decide_all(&originals, &self.call).ok_or(error)?
             }
         };
-        let together = *joint.decided();
+        let combined = *joint.decided();
         for (&at, answer) in group.iter().zip(joint.into_each()) {
             self.answers[at] = Some(answer);
         }
-        Ok(together)
+        Ok(combined)
     }
 
-    /// Refunds what was charged, without waiting for it. A later request to the same place is decided after the refund,
-    /// except if the key is under another limit: then the script may put the refund off.
-    fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
+    /// Refunds the charges of these groups, without waiting for the replies. A later request to the same place is decided
+    /// after the refund, except if the key is under another limit: then the script may put the refund off.
+    fn give_back(&mut self, charges: &[ServerCharge], groups: &[Vec<usize>]) {
         for &at in groups.iter().flatten() {
             let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
-                let refund = Request::Refund { charge, place, at_us: self.call.at_us };
-                self.servers.give_back(refund, AndThen::Nothing);
+                let refund = StoreRequest::Refund { charge, place, at_us: self.call.at_us };
+                self.servers.give_back(refund, FollowUp::Nothing);
             }
         }
     }
 
-    /// Looks at the charges that were not refused, because the answer has a decision for each.
-    async fn look(&mut self, charges: &[Charge], others: Vec<usize>) {
+    /// Peeks at the charges that did not refuse, because the answer has a decision for each charge.
+    async fn peek_others(&mut self, charges: &[ServerCharge], others: Vec<usize>) {
         let peeks: Vec<_> = others
             .into_iter()
             .map(|at| {
                 let (charge, at_us) = (charges[at].clone(), self.call.at_us);
-                (at, self.put(Request::Peek { charge, at_us }))
+                (at, self.submit(StoreRequest::Peek { charge, at_us }))
             })
             .collect();
         for (at, receiver) in peeks {
@@ -196,27 +204,28 @@ impl Across {
         }
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
-        self.put(request).await.unwrap_or(Err(StoreError::Gone))
+    async fn send(&self, request: StoreRequest) -> Result<Reply, StoreError> {
+        self.submit(request).await.unwrap_or(Err(StoreError::Gone))
     }
 
-    /// Sends a part of the check, on the terms of the whole.
-    fn put(&self, request: Request) -> Receiver {
+    /// Sends a part of the check, with the deadline and the failure policy of the whole check.
+    fn submit(&self, request: StoreRequest) -> Receiver {
         let (waiting, receiver) = WaitingRequest::new(self.servers.shared(), request, &self.call);
-        self.servers.put(waiting.by(self.deadline));
+        self.servers.put(waiting.no_later_than(self.deadline));
         receiver
     }
 
-    /// Answers for charges whose server failed, though the answer does not depend on them.
-    fn leave_undecided(&mut self, charges: &[Charge], group: &[usize]) {
+    /// Decides shadow charges whose server failed as if their keys had spent nothing: they cannot refuse, so the answer
+    /// does not depend on them.
+    fn decide_unspent(&mut self, charges: &[ServerCharge], group: &[usize]) {
         let fallback = &self.servers.shared().fallback;
         for &at in group {
             self.answers[at] = Some(fallback.decide_unspent(&charges[at].of.clone(), &self.call));
         }
     }
 
-    /// Returns the result of all charges when one refuses.
-    fn refusal(&self, charges: &[Charge]) -> Option<CombinedDecision> {
+    /// Returns the decision of all charges when one refuses.
+    fn refusal(&self, charges: &[ServerCharge]) -> Option<CombinedDecision> {
         let parts = charges
             .iter()
             .zip(&self.answers)
@@ -225,30 +234,30 @@ impl Across {
         Some(CombinedDecision::of(parts))
     }
 
-    fn reply(&mut self, together: CombinedDecision) -> Option<Reply> {
+    fn reply(&mut self, combined: CombinedDecision) -> Option<Reply> {
         let each = mem::take(&mut self.answers).into_iter().collect::<Option<_>>()?;
-        Some(Reply::JointDecision(JointDecision::new(together, each)))
+        Some(Reply::JointDecision(JointDecision::new(combined, each)))
     }
 }
 
-fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
+fn can_refuse(charges: &[ServerCharge], group: &[usize]) -> bool {
     group.iter().any(|&at| charges[at].demand().role == Role::Enforced)
 }
 
 /// Whether the group has a charge that may have to be refunded.
-fn takes(charges: &[Charge], group: &[usize]) -> bool {
+fn has_charge(charges: &[ServerCharge], group: &[usize]) -> bool {
     group.iter().any(|&at| charges[at].is_charged())
 }
 
-/// Whether the group has a shaping limit. Its charge can hardly be given back: other requests are behind it.
-fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
-    let is_queue =
+/// Whether the group has a shaping limit. Its charge can be given back only while no later request was charged.
+fn is_shaping(charges: &[ServerCharge], group: &[usize]) -> bool {
+    let is_shaping =
         |limit: &Limit| matches!(limit, Limit::LeakyBucket(own) if own.mode() == Mode::Shaping);
-    group.iter().any(|&at| is_queue(charges[at].limit()))
+    group.iter().any(|&at| is_shaping(charges[at].limit()))
 }
 
-/// Returns the result of places that all admit the check.
-fn all_of(places: &[CombinedDecision]) -> CombinedDecision {
+/// Returns the decision of places that all admit the check.
+fn combined(places: &[CombinedDecision]) -> CombinedDecision {
     let delay_us = places.iter().map(|place| place.verdict.delay_us()).max().unwrap_or(0);
     CombinedDecision {
         verdict: Verdict::Allowed { delay_us },
