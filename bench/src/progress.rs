@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Says what is measured next. On a terminal this replaces the last line of progress, and an empty text removes it.
-/// Elsewhere, as in a log, it writes a line at most every 10 s, and none for an empty text.
+/// In a log file it writes a line at most every 10 s, and none for an empty text.
 pub fn show_progress(text: &str) {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     if stderr().is_terminal() {

@@ -4,7 +4,7 @@
 -- Pure: no redis.call, and time is an argument. A time and a duration together may pass 2^53, so waits
 -- are made of differences.
 --
--- holds         a list of holds, the earliest expiry first, those of one instant by their id. A hold has
+-- holds         a list of holds by expiry, the earliest first, then by id. A hold has
 --                 id           a string of 8 bytes, the most significant first
 --                 units        set aside; 0 if all have been charged by settlements in part
 --                 expires_us   when it is charged
@@ -97,10 +97,10 @@ local function with_expired(limit, state, holds, count)
   return copy
 end
 
--- What a decision on a key with holds needs of an algorithm, if it differs from what follows.
+-- The functions of window algorithms. Logs and buckets have functions of their own below.
 local beside = {}
 
--- The units spent at at_us, with those of the first `count` holds, which have expired.
+-- The units spent at at_us, including the units of the first `count` holds, which have expired.
 function beside.spent_with(limit, state, holds, count, at_us)
   local copy = with_expired(limit, state, holds, count)
   return limit.decide.spent(limit.decide.standing(limit, copy, at_us))

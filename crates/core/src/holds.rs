@@ -70,18 +70,18 @@ pub struct HoldReference {
     pub expires_us: u64,
 }
 
-/// What was used of a hold.
+/// The part of a hold that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The units used since the reservation, those of earlier settlements included. Because the sum is sent, a
-    /// settlement that arrives twice or out of order charges nothing twice, and one that is lost is made up for by the
-    /// next.
+    /// The units used since the reservation, including the units of earlier settlements. Because each settlement has
+    /// the sum, a settlement that arrives twice or out of order charges nothing twice, and the next settlement charges
+    /// the units of a lost one.
     pub units: u64,
     /// Whether the hold ends. Otherwise what is left of it stays held, to the same expiry.
     pub is_last: bool,
 }
 
-/// What is to be added to a hold.
+/// The units and the time by which a hold grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// The units to set aside in addition. With `None` the extension is always admitted.
@@ -133,7 +133,7 @@ impl Holds {
         self.by_expiry.len()
     }
 
-    /// Splits the holds into those that have expired at `at_us` and those that have not.
+    /// Splits the holds into expired ones and open ones at `at_us`.
     pub(crate) fn split_at_us(&self, at_us: u64) -> (&[OpenHold], &[OpenHold]) {
         self.by_expiry.split_at(self.expired_count(at_us))
     }
@@ -217,13 +217,13 @@ pub struct ReserveAnswer {
 /// The answer to a settlement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettleAnswer {
-    /// What remains after it. Allowed if the hold was open.
+    /// The state of the limit afterwards. Allowed if the hold was open.
     pub decision: LimitDecision,
-    /// What became of the hold.
+    /// The effect on the hold.
     pub settlement: Settlement,
 }
 
-/// What a settlement did.
+/// The effect of a settlement.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// The hold was open.
@@ -246,11 +246,11 @@ pub enum Settlement {
 pub struct ExtendAnswer {
     /// Yes or no, and what remains after it.
     pub decision: LimitDecision,
-    /// What became of the hold.
+    /// The effect on the hold.
     pub extension: Extension,
 }
 
-/// What an extension did.
+/// The effect of an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// The hold has grown, and expires later.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The first port. All ports are below those that the system gives to outgoing connections, so that no such
+/// The first port. All ports are below the range that the system uses for outgoing connections, so that no such
 /// connection takes the port of a server that is down.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 20_000;

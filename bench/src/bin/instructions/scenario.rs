@@ -1,10 +1,10 @@
-//! What the requests of a column have in common.
+//! The scenario of a column: the properties that its requests share.
 
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result};
 
-/// The number of requests before those that are counted.
+/// The number of requests before the counted ones.
 pub(crate) const REQUESTS_BEFORE: u64 = 2_000;
 
 /// The time between these requests.

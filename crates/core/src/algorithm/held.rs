@@ -13,7 +13,7 @@ use crate::holds::{
 };
 use crate::range::MAX_UNITS;
 
-/// What a decision on a key with holds needs of an algorithm.
+/// An algorithm that decides on keys with holds.
 // Sealed like `Decide`, which it requires.
 #[allow(unreachable_pub)]
 pub trait BesideHolds: Algorithm {
@@ -40,7 +40,7 @@ pub trait BesideHolds: Algorithm {
         at_us.saturating_add(verdict.retry_after_us().unwrap_or(0))
     }
 
-    /// The units spent at `at_us`, with those of the `expired` holds that the state does not have yet.
+    /// The units spent at `at_us`, including the units of the `expired` holds, which the state does not have yet.
     fn spent_with(&self, state: &Self::State, expired: &[OpenHold], at_us: u64) -> u64 {
         let mut state = state.clone();
         for hold in expired {
@@ -88,12 +88,12 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     let cost = Cost::new(units).ok()?;
     let standing = limit.standing(state, at_us);
     let standing = limit.charge(state, standing, cost);
-    // Without the holds: they keep the state from being forgotten, so that the count goes on.
+    // Computed without the holds: while there are any, no store forgets the state, so the count of charges continues.
     let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
     Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
 
-/// The units that are spent and held at `now_us`, and those that are held alone.
+/// The units that are spent or held at `now_us`, and the held units alone.
 pub(crate) fn taken_and_held<A: BesideHolds>(
     limit: &A,
     state: &A::State,

@@ -103,7 +103,7 @@ impl Limit {
         })))
     }
 
-    /// Charges what was used of a hold. What was not used is free at once, unless the hold does not end.
+    /// Charges the used units of a hold. The other units are free at once if the hold ends.
     ///
     /// Never refused. Units used beyond the hold are charged too, because they were consumed: the key is in debt, and
     /// requests are refused until it has drained. At most one whole limit is charged beyond a hold, so that no

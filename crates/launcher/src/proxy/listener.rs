@@ -17,7 +17,7 @@ pub(super) struct ProxyListener {
 
 #[derive(Debug)]
 struct ListenerState {
-    /// What the accepting thread has to do.
+    /// The next task of the accepting thread.
     wanted: ListenerTarget,
     /// Whether the port is open.
     listening: bool,
