@@ -51,7 +51,7 @@ fn files(server: &ServerProcess) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_file_is_served_and_together_they_are_small() {
+fn page_serves_every_file_and_is_small() {
     let server = ServerProcess::start(&[]);
     let files = files(&server);
     assert!(files.contains_key("/page/main.js") && files.contains_key("/page/style.css"));
@@ -148,7 +148,7 @@ fn files_are_served_with_cache_compression_and_type() {
 }
 
 #[test]
-fn the_page_gets_the_views_that_a_client_may_see() {
+fn page_is_told_which_views_a_client_can_see() {
     let told = |server: &ServerProcess, headers: &[(&str, &str)]| {
         let request = server.get("/page/server.json");
         let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
