@@ -310,7 +310,10 @@ fn said_attributes_match_rules_and_make_no_keys() {
 fn unknown_limits_and_domains_are_404() {
     let server = slow();
     for (body, want) in [
-        (r#"{"limit":"nope","key":"a"}"#, "there is no limit `nope`; GET /v1/limits lists the limits"),
+        (
+            r#"{"limit":"nope","key":"a"}"#,
+            "there is no limit `nope`; GET /v1/limits lists the limits",
+        ),
         (
             r#"{"domain":"nope"}"#,
             "the domain `nope` has no rules; add rules for it to the rules file of the server",
@@ -329,16 +332,25 @@ fn bad_checks_are_refused_with_place_and_remedy() {
     for (body, want) in [
         (r#"{"limit":"free"}"#, "`key` is missing; send the key to limit, such as \"user:42\""),
         (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists the limits"),
-        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
-        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
+        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
+        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
         (
             r#"{"limit":"free","key":"a","domain":"api"}"#,
             "remove `domain`, or remove `limit` and `key`",
         ),
         (r#"{"key":"a","domain":"api"}"#, "remove `domain`, or remove `limit` and `key`"),
-        (r#"{"limit":"free","key":"a","attributes":{}}"#, "a check by `limit` and `key` takes no attributes"),
-        (r#"{"limit":"free","key":"a","verified":{}}"#, "a check by `limit` and `key` takes no attributes"),
-        (r#"{"limit":"free","key":"a","said":{}}"#, "a check by `limit` and `key` takes no attributes"),
+        (
+            r#"{"limit":"free","key":"a","attributes":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
+        (
+            r#"{"limit":"free","key":"a","verified":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
+        (
+            r#"{"limit":"free","key":"a","said":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
         (r#"{"limit":"free","key":"a","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"domain":"api","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"limit":1,"key":"a"}"#, "line 1 column 10: invalid type: integer `1`"),

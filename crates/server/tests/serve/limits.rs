@@ -28,7 +28,10 @@ fn limits_are_listed_with_their_bounds() {
     assert_eq!(free, want);
     assert_eq!(all["limits"][2], want);
     let (status, detail) = problem(server.get("/v1/limits/nope").send().unwrap());
-    assert_eq!((status, &*detail), (404, "there is no limit `nope`; GET /v1/limits lists the limits"));
+    assert_eq!(
+        (status, &*detail),
+        (404, "there is no limit `nope`; GET /v1/limits lists the limits")
+    );
 }
 
 #[test]
@@ -134,9 +137,9 @@ fn keys_come_percent_encoded() {
 fn bad_paths_are_refused_with_a_reason() {
     let server = ServerProcess::start(&[]);
     for (path, status, want) in [
-        ("/v1/limits/%ff", 400, "no UTF-8"),
-        ("/v1/limits/free/keys/%ff", 400, "no UTF-8"),
-        ("/v1/limits/%ff/keys/", 400, "no UTF-8"),
+        ("/v1/limits/%ff", 400, "not UTF-8"),
+        ("/v1/limits/free/keys/%ff", 400, "not UTF-8"),
+        ("/v1/limits/%ff/keys/", 400, "not UTF-8"),
         ("/v1/limits/nope/keys/", 404, "there is no limit `nope`"),
         ("/v1/limits/free/keys/a/b", 404, "there is no path `/v1/limits/free/keys/a/b`"),
         ("/v1/limits/free/keys", 404, "there is no path `/v1/limits/free/keys`"),
