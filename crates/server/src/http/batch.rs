@@ -37,8 +37,9 @@ const MAX_PENDING: usize = 64;
 ///
 /// Decides each request as `/v1/check` does, and returns one answer for each, in the same order. For a request that is
 /// not valid, or that the store fails to decide, the answer is a problem, and the other requests are decided all the
-/// same. A body may have 1 MiB, and all answers together 8 MiB. A request beyond these 8 MiB is not decided, and its
-/// answer is a problem with status 413. If the server is out of memory for requests, the status is 503.
+/// same. A body has at most 1 MiB, and all answers together have at most 8 MiB. A request beyond these 8 MiB is not
+/// decided, and its answer is a problem with status 413. If the server is out of memory for requests, the status is
+/// 503.
 #[utoipa::path(
     post,
     path = "/v1/check/batch",

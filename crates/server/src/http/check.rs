@@ -28,7 +28,7 @@ const TYPICAL_ANSWER_BYTES: usize = 256;
 ///
 /// By the named limit, or by all rules of a domain that apply to the request: either all of them are charged, or none.
 /// `domain` may be left out if the rules have only one domain. A refusal has the status 200 too, and charges nothing.
-/// A body may have 64 KiB.
+/// A body has at most 64 KiB.
 #[utoipa::path(
     post,
     path = "/v1/check",

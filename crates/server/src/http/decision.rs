@@ -68,8 +68,8 @@ pub(super) struct RulingJson<'r> {
     /// Set if a rule with `limit: block` refuses the request. Nothing was charged, and waiting does not help.
     #[serde(skip_serializing_if = "is_false")]
     blocked: bool,
-    /// The size of the tightest limit: the limit that refuses the request for longest, or else the one that fits the
-    /// fewest more such requests. Null if no limit applies, and for a blocked request.
+    /// The size of the tightest limit: the limit that refuses the request for longest, or else the limit that allows
+    /// the fewest more such requests. Null if no limit applies, and for a blocked request.
     #[schema(required, example = 600)]
     limit: Option<u64>,
     /// The units left of the tightest limit; null if `limit` is.

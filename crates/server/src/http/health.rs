@@ -80,7 +80,7 @@ pub(super) async fn healthz() -> &'static str {
 
 /// Whether requests should be sent here: the store answers, and the server is not stopping
 ///
-/// For all clients. The operator token is optional: with it, `rules_problem` has the reason of a problem.
+/// For all clients. The operator token is optional: with it, `rules_problem` says what is wrong with the rules.
 #[utoipa::path(
     get,
     path = "/readyz",

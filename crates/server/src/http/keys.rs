@@ -97,7 +97,7 @@ pub(super) enum KeyAnswer {
 /// The decision that a request with this key would get. Charges nothing
 ///
 /// For operators. The key is percent-encoded: a slash in it is `%2F`. The name is a limit's, or a rule's with its
-/// domain: `api%2Fper-client`. The keys of rules are such as `ip=203.0.113.9`. A rule's key is shown under every limit
+/// domain: `api%2Fper-client`. A rule's keys look like `ip=203.0.113.9`. A rule's key is shown under every limit
 /// that the rule may spend for it.
 #[utoipa::path(
     get,
@@ -105,7 +105,7 @@ pub(super) enum KeyAnswer {
     tag = "keys",
     params(
         ("name" = String, Path, description = "The name of a limit or a rule.", example = "free"),
-        ("key" = String, Path, description = "The key, percent-encoded.", example = "user:42"),
+        ("key" = String, Path, description = "The key.", example = "user:42"),
         KeyQuery,
     ),
     responses(
@@ -137,7 +137,7 @@ pub(super) async fn peek(
     tag = "keys",
     params(
         ("name" = String, Path, description = "The name of a limit or a rule.", example = "free"),
-        ("key" = String, Path, description = "The key, percent-encoded.", example = "user:42"),
+        ("key" = String, Path, description = "The key.", example = "user:42"),
     ),
     responses(
         (status = 204, description = "The key is reset."),

@@ -21,7 +21,7 @@ use crate::ruleset::RuleSet;
 #[serde(deny_unknown_fields)]
 #[schema(as = Limits)]
 pub(super) struct LimitsJson {
-    /// In alphabetical order of their names.
+    /// The limits, in alphabetical order of their names.
     limits: Vec<LimitJson>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct RuleLimitsJson {
     rule: String,
     /// Whether this is a shadow rule, which refuses nothing.
     shadow: bool,
-    /// The default first.
+    /// The limits that the rule may spend, the default first.
     limits: Vec<RuleLimitJson>,
 }
 

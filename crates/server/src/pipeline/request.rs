@@ -23,7 +23,7 @@ pub(crate) struct Terms {
     pub(crate) max_wait: Option<Duration>,
 }
 
-/// What decides a request: a limit for a key, or rules for a described request.
+/// The target of a request: a limit and a key, or rules and a description.
 #[derive(Debug)]
 pub(crate) enum DecisionTarget<'a> {
     /// A key under the limit of this name.

@@ -332,8 +332,8 @@ fn bad_checks_are_refused_with_place_and_remedy() {
     for (body, want) in [
         (r#"{"limit":"free"}"#, "`key` is missing; send the key to limit, such as \"user:42\""),
         (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists the limits"),
-        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
-        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
+        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
+        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
         (
             r#"{"limit":"free","key":"a","domain":"api"}"#,
             "remove `domain`, or remove `limit` and `key`",

@@ -137,9 +137,9 @@ fn keys_come_percent_encoded() {
 fn bad_paths_are_refused_with_a_reason() {
     let server = ServerProcess::start(&[]);
     for (path, status, want) in [
-        ("/v1/limits/%ff", 400, "no UTF-8"),
-        ("/v1/limits/free/keys/%ff", 400, "no UTF-8"),
-        ("/v1/limits/%ff/keys/", 400, "no UTF-8"),
+        ("/v1/limits/%ff", 400, "not UTF-8"),
+        ("/v1/limits/free/keys/%ff", 400, "not UTF-8"),
+        ("/v1/limits/%ff/keys/", 400, "not UTF-8"),
         ("/v1/limits/nope/keys/", 404, "there is no limit `nope`"),
         ("/v1/limits/free/keys/a/b", 404, "there is no path `/v1/limits/free/keys/a/b`"),
         ("/v1/limits/free/keys", 404, "there is no path `/v1/limits/free/keys`"),

@@ -45,7 +45,7 @@ pub(in crate::http) struct RefusalProblem {
     /// The description of the refusal: what happened, and what to do.
     #[schema(example = "`per-client` is spent (limit `free`); come back in 1 s")]
     detail: String,
-    /// The rule that refuses the request; the one to wait for longest if several do.
+    /// The rule that refuses the request; if several do, the one with the longest wait.
     #[schema(nullable = false, example = "per-client")]
     rule: Option<String>,
     /// The limit that this rule spends, which depends on the client's tier. Absent if the rule blocks the request.
@@ -62,6 +62,7 @@ pub(in crate::http) struct RefusalProblem {
 /// A request to a limit, or to the rules of a domain.
 #[derive(ToSchema)]
 #[serde(untagged)]
+#[schema(as = CheckRequest)]
 #[expect(dead_code, reason = "for the document alone")]
 pub(in crate::http) enum CheckRequestSchema {
     Limit(CheckLimit),
@@ -141,16 +142,16 @@ pub(in crate::http) struct CheckOnlyDomain {
 
 fn cost() -> Schema {
     let about = "The units that the request spends. By default 1, or the cost in the rules.";
-    whole(1, about).into()
+    integer(1, about).into()
 }
 
 fn max_wait_us() -> Schema {
-    whole(0, "The longest delay to accept from a shaping limit. A request that would be delayed longer is refused.")
+    integer(0, "The longest delay to accept from a shaping limit. A request that would be delayed longer is refused.")
         .into()
 }
 
 /// Returns the schema of a whole number.
-fn whole(least: u64, about: &str) -> ObjectBuilder {
+fn integer(least: u64, about: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(least))
@@ -161,20 +162,21 @@ fn whole(least: u64, about: &str) -> ObjectBuilder {
 fn attributes() -> Schema {
     let about = "What the caller knows of the request: `method`, `path`, `ip`, `header.x-…`. An `api_key`, or a claim \
                  of a token (`jwt.…`), is not verified here: it counts only if the rules file has it in its table.";
-    texts(about).property("ip", address()).into()
+    text_map(about).property("ip", address()).into()
 }
 
 fn verified() -> Schema {
     let about = "What the caller itself has verified of the client: `api_key`, `jwt.sub`, `tier`.";
-    texts(about).property("ip", address()).into()
+    text_map(about).property("ip", address()).into()
 }
 
 fn said() -> Schema {
-    texts("What the client says of the request, such as a header. Rules make no keys of it.").into()
+    text_map("What the client says of the request, such as a header. Rules make no keys of it.")
+        .into()
 }
 
 /// Returns the schema of a map from names to texts.
-fn texts(about: &str) -> ObjectBuilder {
+fn text_map(about: &str) -> ObjectBuilder {
     let text = ObjectBuilder::new().schema_type(Type::String).build();
     ObjectBuilder::new()
         .schema_type(Type::Object)

@@ -41,7 +41,7 @@ fn bad_requests_are_refused_with_place_and_remedy() {
     let nobody = RateLimitRequest { domain: String::new(), ..request(vec![named("a")]) };
     let most = u64::MAX.to_string();
     let table: [(RateLimitRequest, &str); 11] = [
-        (nobody, "domain: is empty; say which"),
+        (nobody, "domain: is empty; send the domain"),
         (request(vec![]), "descriptors: there are 0; send 1 to 64"),
         (request(vec![named("a"); 65]), "descriptors: there are 65; send 1 to 64"),
         (
@@ -71,7 +71,7 @@ fn bad_requests_are_refused_with_place_and_remedy() {
         (request(vec![negative]), "descriptors[0].is_negative_hits: is set; leave it out"),
         (
             request(vec![limited(5, RateLimitUnit::Unknown, &[("user", "a")])]),
-            "descriptors[0].limit.unit: 0 is none; use SECOND, MINUTE",
+            "descriptors[0].limit.unit: 0 is not a unit; use SECOND, MINUTE",
         ),
     ];
     for (asked, want) in table {

@@ -1,4 +1,4 @@
-//! What Envoy asks: a domain, and descriptors that become sets of attributes.
+//! Turns the descriptors of a message into attributes for the rules.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -18,78 +18,79 @@ use super::counts::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, YEAR};
 use crate::trust::{Trust, is_identity};
 
-/// The longest key and value of an entry. Envoy lets a client's headers be 60 KiB unless told otherwise: a value
-/// that clients choose is not too long, and so they cannot choose to be told an error, after which Envoy lets
-/// them pass.
+/// The longest key and the longest value of an entry. By default, Envoy accepts 60 KiB of headers, so no value that a
+/// client chooses is too long. A client must not be able to choose an error, because Envoy then lets the request pass.
 const MAX_KEY_BYTES: usize = 128;
 const MAX_VALUE_BYTES: usize = 64 << 10;
 
 /// The attribute that has the keys of a descriptor in their order: `database,user`.
 const DESCRIPTOR_KEYS: &str = "descriptor_keys";
 
-/// Sets of attributes, each with what is asked of it. An error names the place, the problem and the remedy.
+/// Returns each descriptor as attributes, with its cost and limit. An error names the place, the problem and the
+/// remedy.
 pub(super) fn descriptors<'a>(
     request: &'a RateLimitRequest,
     rules: &Snapshot<'_>,
 ) -> Result<Vec<Descriptor<'a>>, String> {
     if request.domain.is_empty() {
-        return Err("domain: is empty; say which rules to use, such as `api`".to_owned());
+        return Err("domain: is empty; send the domain of the rules, such as `api`".to_owned());
     }
     let count = request.descriptors.len();
     if !(1..=MAX_DESCRIPTORS).contains(&count) {
         return Err(format!("descriptors: there are {count}; send 1 to {MAX_DESCRIPTORS}"));
     }
-    // 0 is as good as nothing.
+    // A field that is not set is 0.
     let units = u64::from(request.hits_addend);
-    let hits = if units == 0 { Hits::OfRules } else { Hits::Of(units) };
+    let cost = if units == 0 { DescriptorCost::Rules } else { DescriptorCost::Units(units) };
     let each = request.descriptors.iter().enumerate();
     each.map(|(at, descriptor)| {
-        asked(descriptor, hits, rules).map_err(|problem| format!("descriptors[{at}]{problem}"))
+        decode_descriptor(descriptor, cost, rules)
+            .map_err(|problem| format!("descriptors[{at}]{problem}"))
     })
     .collect()
 }
 
-/// What a request spends.
+/// The cost of a descriptor.
 #[derive(Clone, Copy)]
-enum Hits {
-    /// What the rules say.
-    OfRules,
-    Of(u64),
-    /// Nothing; it only looks.
-    None,
+enum DescriptorCost {
+    /// The cost in the rules.
+    Rules,
+    Units(u64),
+    /// Nothing, because the descriptor is only a peek.
+    Peek,
 }
 
-/// An error begins with where it is in the descriptor.
-fn asked<'a>(
+/// Returns one descriptor as attributes, with its cost and limit. An error begins with the place in the descriptor.
+fn decode_descriptor<'a>(
     descriptor: &'a RateLimitDescriptor,
-    of_request: Hits,
+    of_request: DescriptorCost,
     rules: &Snapshot<'_>,
 ) -> Result<Descriptor<'a>, String> {
     let attributes = attributes(&descriptor.entries, rules)?;
     if descriptor.is_negative_hits {
-        let remedy = "leave it out: what was charged is given back with its receipt, at /v1/refund";
+        let remedy = "leave it out, and refund a charge by its receipt at /v1/refund";
         return Err(format!(".is_negative_hits: is set; {remedy}"));
     }
-    let hits = match descriptor.hits_addend.as_ref().map(|own| own.value) {
+    let cost = match descriptor.hits_addend.as_ref().map(|own| own.value) {
         None => of_request,
-        Some(0) => Hits::None,
-        Some(units) if units <= MAX_UNITS => Hits::Of(units),
+        Some(0) => DescriptorCost::Peek,
+        Some(units) if units <= MAX_UNITS => DescriptorCost::Units(units),
         Some(units) => {
             return Err(format!(".hits_addend: is {units}; use at most {MAX_UNITS}"));
         }
     };
-    let asked = match hits {
-        Hits::OfRules => Descriptor::new(attributes),
-        Hits::Of(units) => Descriptor::new(attributes).cost(units),
-        Hits::None => Descriptor::new(attributes).look(),
+    let decoded = match cost {
+        DescriptorCost::Rules => Descriptor::new(attributes),
+        DescriptorCost::Units(units) => Descriptor::new(attributes).cost(units),
+        DescriptorCost::Peek => Descriptor::new(attributes).look(),
     };
     match &descriptor.limit {
-        Some(own) => Ok(asked.limited_to(own.requests_per_unit.into(), per(own)?)),
-        None => Ok(asked),
+        Some(own) => Ok(decoded.limited_to(own.requests_per_unit.into(), per(own)?)),
+        None => Ok(decoded),
     }
 }
 
-/// What a limit counts in.
+/// Returns the interval of a descriptor's own limit.
 fn per(limit: &RateLimitOverride) -> Result<Duration, String> {
     Ok(match limit.unit() {
         RateLimitUnit::Second => SECOND,
@@ -100,12 +101,12 @@ fn per(limit: &RateLimitOverride) -> Result<Duration, String> {
         RateLimitUnit::Year => YEAR,
         RateLimitUnit::Unknown => {
             let remedy = "use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
-            return Err(format!(".limit.unit: {} is none; {remedy}", limit.unit));
+            return Err(format!(".limit.unit: {} is not a unit; {remedy}", limit.unit));
         }
     })
 }
 
-/// Entries as rules see them.
+/// Returns entries as attributes for the rules.
 fn attributes<'a>(entries: &'a [Entry], rules: &Snapshot<'_>) -> Result<Attributes<'a>, String> {
     let count = entries.len();
     if !(1..=MAX_ENTRIES).contains(&count) {
@@ -114,18 +115,18 @@ fn attributes<'a>(entries: &'a [Entry], rules: &Snapshot<'_>) -> Result<Attribut
     let mut request = Attributes::new();
     for (at, entry) in entries.iter().enumerate() {
         validate(entry).map_err(|problem| format!(".entries[{at}]{problem}"))?;
-        // OK because it is the place of an entry.
+        // OK because `at` is the index of an entry.
         let before = entries[..at].iter().filter(|earlier| earlier.key == entry.key).count();
         request = with(request, entry, before, rules);
     }
     match client(entries) {
-        Some(Client { ip, bits: None }) => {
+        Some(EnvoyClient { ip, bits: None }) => {
             request = request.with_address(rules.client_address(ip));
         }
-        Some(Client { ip, bits: Some(bits) }) => {
+        Some(EnvoyClient { ip, bits: Some(bits) }) => {
             request = request.with_masked_address(rules.client_address(ip), bits);
         }
-        // Who says who it is and not where is where all are whose address is not known: that escapes no rule.
+        // A client with an identity and without an address gets the shared unknown address, so no rule is skipped.
         None if entries.iter().any(|entry| is_identity(&entry.key)) && !has_ip(entries) => {
             request = request.with("ip", NOWHERE);
         }
@@ -151,7 +152,7 @@ fn validate(entry: &Entry) -> Result<(), String> {
     Ok(())
 }
 
-/// An entry that comes after so many of the same key.
+/// Adds an entry as an attribute. `before` is the number of earlier entries with the same key.
 fn with<'a>(
     request: Attributes<'a>,
     entry: &'a Entry,
@@ -167,13 +168,13 @@ fn with<'a>(
     match (Trust::of(key, value), key) {
         (Trust::Claimed, _) => request.claimed(name, value),
         (Trust::Said, _) => request.said(name, value),
-        // Who invents one is where all are whose address is not known.
+        // An invalid address becomes the shared unknown address.
         (Trust::Known, "ip") => match value.parse() {
             Ok(ip) if before == 0 => request.with_address(rules.client_address(ip)),
             Ok(ip) => request.with(name, rules.client_address(ip).to_string()),
             Err(_) => request.with(name, NOWHERE),
         },
-        // Envoy's `:path` has the query.
+        // Envoy's `:path` includes the query.
         (Trust::Known, "path") => {
             request.with(name, value.split_once('?').map_or(value, |(path, _)| path))
         }
@@ -182,33 +183,33 @@ fn with<'a>(
 }
 
 /// A client's address, or the first one of its network.
-struct Client {
+struct EnvoyClient {
     ip: IpAddr,
     /// How many bits Envoy has left of the address, if it has masked it.
     bits: Option<u8>,
 }
 
 /// Returns the client that Envoy names: `203.0.113.9`, or with a mask `203.0.113.0/24`.
-fn client(entries: &[Entry]) -> Option<Client> {
+fn client(entries: &[Entry]) -> Option<EnvoyClient> {
     let of = |key: &str| entries.iter().find(|entry| entry.key == key);
     if has_ip(entries) {
         return None;
     }
-    let whole = of("remote_address").and_then(|entry| entry.value.parse().ok());
-    let whole = whole.map(|ip| Client { ip, bits: None });
+    let unmasked = of("remote_address").and_then(|entry| entry.value.parse().ok());
+    let unmasked = unmasked.map(|ip| EnvoyClient { ip, bits: None });
     let masked = || {
         let value = &of("masked_remote_address")?.value;
         let (ip, bits) = value.split_once('/').unwrap_or((value, ""));
-        Some(Client { ip: ip.parse().ok()?, bits: bits.parse().ok() })
+        Some(EnvoyClient { ip: ip.parse().ok()?, bits: bits.parse().ok() })
     };
-    whole.or_else(masked)
+    unmasked.or_else(masked)
 }
 
 fn has_ip(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| entry.key == "ip")
 }
 
-/// `a` and `b,c` are `a,b\,c`, and nothing else is.
+/// Joins the keys of entries: `a` and `b,c` become `a,b\,c`. No other keys become the same text.
 fn keys(entries: &[Entry]) -> String {
     let mut keys = String::new();
     for (at, entry) in entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Calls of the services that tonic serves: health and reflection.
+//! Calls of the services that tonic implements: health and reflection.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ use super::body::CallBody;
 use super::call;
 use crate::budget::MemoryCharge;
 
-/// The memory of such a call beyond that of every call. A watch of health lasts as long as its connection.
-const ROUTED_BYTES: usize = 12 << 10;
+/// The memory of such a call, besides the memory that every call needs. A health watch lasts as long as its connection.
+const TONIC_CALL_BYTES: usize = 12 << 10;
 
 /// The headers that matter to these services. Others are dropped at once, so that a call keeps none of them.
 const HEADERS: [HeaderName; 5] = [
@@ -45,7 +45,7 @@ pub(super) async fn answer(
     max_time: Duration,
     mut charge: MemoryCharge,
 ) -> CallEnd {
-    let is_charged = charge.grow(ROUTED_BYTES).is_ok();
+    let is_charged = charge.grow(TONIC_CALL_BYTES).is_ok();
     let answered = async {
         if !is_charged {
             return Ok(Status::resource_exhausted("out of memory for calls; try again").into_http());
@@ -70,10 +70,10 @@ pub(super) async fn answer(
     }
 }
 
-/// Copies the parts of a request that matter; `None` if its path is not one.
+/// Copies the parts of a request that the services use. Returns `None` if its path is invalid.
 fn with_few_headers(request: Request<CallBody>) -> Option<Request<CallBody>> {
     let (head, body) = request.into_parts();
-    // Copied: what h2 hands out shares the buffer that it was read into, and would keep all of that.
+    // Copied, because the parts from h2 share the buffer that they were read into, and would keep that whole buffer.
     let uri = Uri::try_from(head.uri.path()).ok()?;
     let mut few = Request::new(body);
     *few.uri_mut() = uri;
@@ -90,6 +90,7 @@ fn with_few_headers(request: Request<CallBody>) -> Option<Request<CallBody>> {
     Some(few)
 }
 
+/// Sends an answer, part by part.
 async fn send(
     answered: Result<Response<Body>, Infallible>,
     mut respond: SendResponse<AnswerBytes>,
@@ -127,7 +128,7 @@ async fn send(
     }
 }
 
-/// Sends a part of an answer when the client has room for it; how the call ended, if it was the last.
+/// Sends a part of an answer once the client has room for it. Returns how the call ended if this was the last part.
 async fn send_frame(
     frame: Frame<Bytes>,
     stream: &mut SendStream<AnswerBytes>,

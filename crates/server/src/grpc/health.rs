@@ -1,4 +1,4 @@
-//! What the health service says: the same as `/readyz`.
+//! Reports to the health service whether the server is ready, the same as `/readyz`.
 
 use std::future::pending;
 
@@ -9,19 +9,19 @@ use tonic_health::server::HealthReporter;
 use crate::lifecycle::Phase;
 use crate::readiness::Readiness;
 
-/// What health is asked of: the whole server, which is called "", and its services.
+/// The names in the health service: "" for the whole server, and its services.
 const SERVICES: [&str; 3] = ["", "tollgate", SERVICE_NAME];
 
-/// Says whether the server is ready until it closes.
-pub(super) async fn readiness(mut reporter: HealthReporter, readiness: &Readiness) {
+/// Reports whether the server is ready, until it closes.
+pub(super) async fn report_readiness(mut reporter: HealthReporter, readiness: &Readiness) {
     let lifecycle = readiness.lifecycle();
-    // First: what changes after this is noticed.
+    // Before the first report, so that no later change is missed.
     let mut answers = readiness.store().follow();
     loop {
         set(&mut reporter, readiness).await;
         let changed = async {
             match &mut answers {
-                // An error is that there is no probe any more, and nothing to come.
+                // An error means that the probe has ended, so that nothing changes any more.
                 Some(answers) => drop(answers.changed().await),
                 None => pending().await,
             }
@@ -33,7 +33,7 @@ pub(super) async fn readiness(mut reporter: HealthReporter, readiness: &Readines
     }
     set(&mut reporter, readiness).await;
     lifecycle.reached(Phase::Closing).await;
-    // Who watches is told that there is no more to come, and need not be waited for.
+    // Ends the streams of watching clients, so that the server does not wait for them.
     for service in SERVICES {
         reporter.clear_service_status(service).await;
     }
