@@ -133,6 +133,11 @@ impl Holds {
         self.by_expiry.len()
     }
 
+    /// Returns the bytes that the list has allocated on the heap, used or not.
+    pub fn heap_bytes(&self) -> usize {
+        self.by_expiry.capacity() * size_of::<OpenHold>()
+    }
+
     /// Splits the holds into those that have expired at `at_us` and those that have not.
     pub(crate) fn split_at_us(&self, at_us: u64) -> (&[OpenHold], &[OpenHold]) {
         self.by_expiry.split_at(self.expired_count(at_us))

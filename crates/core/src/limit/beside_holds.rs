@@ -82,9 +82,20 @@ impl Limit {
         cost: Cost,
     ) -> Result<LimitDecision, HoldError> {
         self.can_hold()?;
-        Ok(each!(self, limit => read(limit, state, now_us, |own| {
+        Ok(self.peek_reserve_unchecked(state, holds, now_us, cost))
+    }
+
+    /// Does the same as [`peek_reserve`](Self::peek_reserve), for a limit that can have holds.
+    pub(crate) fn peek_reserve_unchecked(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> LimitDecision {
+        each!(self, limit => read(limit, state, now_us, |own| {
             held::peek_reserve(limit, own, holds, now_us, cost)
-        })))
+        }))
     }
 
     /// Sets units aside, if a check of them would be allowed.
@@ -98,9 +109,41 @@ impl Limit {
         reservation: Reservation,
     ) -> Result<ReserveAnswer, HoldError> {
         self.can_hold()?;
-        Ok(each!(self, limit => change(limit, state, now_us, |own| {
+        Ok(self.reserve_unchecked(state, holds, now_us, reservation))
+    }
+
+    /// Does the same as [`reserve`](Self::reserve), for a limit that can have holds.
+    pub(crate) fn reserve_unchecked(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> ReserveAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
             held::reserve(limit, own, holds, now_us, reservation)
-        })))
+        }))
+    }
+
+    /// Restarts the time of a key with holds if `now_us` shows a new clock, as every check does.
+    pub fn settle_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return self.settle(state, now_us);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+        }));
+    }
+
+    /// Charges the holds that have expired at `now_us`, as an operation that changes the key does first.
+    pub fn charge_expired(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return;
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us);
+        }));
     }
 
     /// Charges what was used of a hold. What was not used is free at once, unless the hold does not end.
