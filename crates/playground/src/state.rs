@@ -126,7 +126,7 @@ impl Playground {
         session: &Session,
     ) -> Result<StandingJson, PlaygroundError> {
         let scope = self.scope(algorithm, parameters)?;
-        let KeyState { limit, state, now_us } = scope.state(session.key()).await?;
+        let KeyState { limit, state, now_us, .. } = scope.state(session.key()).await?;
         let decision = limit.peek(&state, now_us, Cost::ONE.into());
         let shown = shown(&limit, &state, now_us);
         Ok(StandingJson {
