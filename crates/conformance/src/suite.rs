@@ -174,6 +174,7 @@ macro_rules! hold_suite {
                 hold_is_charged_in_full_at_its_expiry,
                 dropped_hold_stays_until_it_expires,
                 reset_forgets_the_holds_of_its_key,
+                holds_keep_their_expiry_on_a_clock_that_steps_back_and_move_with_a_new_one,
                 extension_adds_units_that_fit_and_moves_the_expiry,
                 key_has_a_bounded_number_of_holds,
                 units_that_cannot_be_held_are_an_error,

@@ -133,6 +133,11 @@ impl Holds {
         self.by_expiry.len()
     }
 
+    /// Whether a hold is listed. It may have expired.
+    pub fn contains(&self, id: HoldId) -> bool {
+        self.get(id).is_some()
+    }
+
     /// Returns the bytes that the list has allocated on the heap, used or not.
     pub fn heap_bytes(&self) -> usize {
         self.by_expiry.capacity() * size_of::<OpenHold>()

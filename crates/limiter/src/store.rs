@@ -178,8 +178,8 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         Answer::ready(Err(Error::HoldsUnsupported))
     }
 
-    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is; without
-    /// more units the key stays under the limit that it is under.
+    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the key is
+    /// carried over. Without more units, and if the hold is no longer listed, it stays under the limit that it is under.
     fn extend(
         &self,
         charge: Charge,

@@ -169,7 +169,8 @@ impl Charge {
     }
 
     /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the state
-    /// is first carried over to the limit of this charge. Changes the state to what must be written back.
+    /// is first carried over to the limit of this charge, unless the hold is no longer listed. Changes the state to what
+    /// must be written back.
     pub fn extend(
         &self,
         stored: &mut Option<StoredState>,
@@ -178,10 +179,13 @@ impl Charge {
         growth: Growth,
     ) -> ExtendAnswer {
         let mut carried = match (stored.take(), growth.more) {
-            (Some(StoredState { limit, state, holds }), None) => {
+            (Some(stored), Some(more)) if stored.holds.contains(hold.id) => {
+                self.carry_over_for(Some(stored), now_us, more)
+            }
+            (Some(StoredState { limit, state, holds }), _) => {
                 CarriedState { under: limit, decides: limit, state, holds, is_new: false }
             }
-            (stored, more) => self.carry_over_for(stored, now_us, more.unwrap_or(Cost::ONE)),
+            (None, more) => self.carry_over_for(None, now_us, more.unwrap_or(Cost::ONE)),
         };
         let CarriedState { decides, state, holds, .. } = &mut carried;
         let answer = decides.extend_hold(state, holds, now_us, hold, growth);

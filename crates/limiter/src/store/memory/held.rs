@@ -276,7 +276,7 @@ impl HeldKey {
     }
 
     /// Adds units to a hold, and moves its expiry. More units are decided as a check of them through the scope is, so
-    /// the key is first carried over to the scope's limit.
+    /// the key is first carried over to the scope's limit; but not for a hold that is no longer listed.
     pub(super) fn extend(
         &mut self,
         scope: &MemoryScope,
@@ -285,8 +285,8 @@ impl HeldKey {
         growth: Growth,
     ) -> ExtendAnswer {
         let decides = match growth.more {
-            Some(more) => self.carry_over(scope, view, more),
-            None => *self.limit(),
+            Some(more) if self.holds.contains(hold.id) => self.carry_over(scope, view, more),
+            _ => *self.limit(),
         };
         self.accounted(view.budget, |key| {
             decides.extend_hold(&mut key.state, &mut key.holds, view.now_us, hold, growth)
