@@ -17,6 +17,9 @@
 //! }
 //! ```
 //!
+//! A store with holds ([`RemoteStore::reserve`](tollgate_limiter::store::RemoteStore::reserve)) also calls
+//! [`hold_suite!`].
+//!
 //! - The limiter must be empty, because tests use the same names and keys. A store that is shared by the tests needs a
 //!   prefix of its own for each limiter.
 //! - The policy is [`OnFailure::Closed`](tollgate_limiter::OnFailure::Closed), so that a store that fails fails the
@@ -45,6 +48,8 @@ pub mod changed;
 pub mod changing;
 #[doc(hidden)]
 pub mod clocks;
+#[doc(hidden)]
+pub mod holds;
 #[doc(hidden)]
 pub mod keys;
 #[doc(hidden)]

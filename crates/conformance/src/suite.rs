@@ -158,3 +158,33 @@ macro_rules! suite {
         )*)*
     };
 }
+
+/// Makes every behaviour and property of holds a `#[test]` of the module that calls it, for a store that has holds.
+///
+/// Takes the same function as [`suite!`](crate::suite).
+#[macro_export]
+macro_rules! hold_suite {
+    ($make:expr) => {
+        $crate::suite! { @behaviours $make,
+            holds: [
+                held_units_count_as_spent_and_unused_ones_are_free_at_once,
+                released_hold_charges_nothing,
+                use_beyond_a_hold_is_charged_up_to_one_whole_limit,
+                settlement_in_part_sent_twice_charges_once,
+                hold_is_charged_in_full_at_its_expiry,
+                dropped_hold_stays_until_it_expires,
+                reset_forgets_the_holds_of_its_key,
+                holds_keep_their_expiry_on_a_clock_that_steps_back_and_move_with_a_new_one,
+                extension_adds_units_that_fit_and_moves_the_expiry,
+                key_has_a_bounded_number_of_holds,
+                units_that_cannot_be_held_are_an_error,
+                open_holds_stay_valid_when_the_limit_changes,
+                checks_of_several_limits_beside_holds_are_all_or_none,
+            ]
+        }
+        $crate::suite! { @properties $make,
+            holds: [every_operation_on_holds_is_the_algorithms_own]
+            threads: [threads_that_reserve_and_settle_admit_exactly_what_one_would]
+        }
+    };
+}

@@ -216,3 +216,27 @@ pub fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: 
         assert_eq!(admitted, 1_500, "{text}");
     }
 }
+
+/// Each thread settles less than it held, or releases, while others wait for what comes back.
+pub fn threads_that_reserve_and_settle_admit_exactly_what_one_would(make: Make) {
+    for text in LIMITS.iter().filter(|text| !text.contains("shaping")) {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "held", text);
+        let used = on_threads(|number, handle| {
+            let mut used = 0;
+            for turn in 0..300 {
+                let units = 1 + (number + turn) as u64 % 7;
+                let reserved = scope.reserve("a").cost(units).into_future();
+                let reserved = handle.block_on(reserved).unwrap();
+                used += u64::from(allowed(handle, scope.check("a")));
+                let Some(hold) = reserved.into_hold() else { continue };
+                let settled = handle.block_on(hold.settle(units / 2)).unwrap();
+                assert_eq!((settled.charged_units(), settled.excess_units()), (units / 2, 0));
+                used += units / 2;
+            }
+            used
+        });
+        assert!(used <= 1_000, "{text}: {used} used");
+        assert_eq!(remaining(&scope, "a"), 1_000 - used, "{text}");
+    }
+}

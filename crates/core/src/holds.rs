@@ -72,7 +72,7 @@ pub struct HoldReference {
 
 /// The part of a hold that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct HoldUse {
     /// The units used since the reservation, including the units of earlier settlements. Because each settlement has
     /// the sum, a settlement that arrives twice or out of order charges nothing twice, and the next settlement charges
     /// the units of a lost one.
@@ -83,7 +83,7 @@ pub struct Use {
 
 /// The units and the time by which a hold grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
+pub struct HoldGrowth {
     /// The units to set aside in addition. With `None` the extension is always admitted.
     pub more: Option<Cost>,
     /// How long the hold lasts from now on.
@@ -131,6 +131,16 @@ impl Holds {
     /// How many holds there are, expired ones that are not yet charged included.
     pub fn len(&self) -> usize {
         self.by_expiry.len()
+    }
+
+    /// Whether a hold is listed. It may have expired.
+    pub fn contains(&self, id: HoldId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// Returns the bytes that the list has allocated on the heap, used or not.
+    pub fn heap_bytes(&self) -> usize {
+        self.by_expiry.capacity() * size_of::<OpenHold>()
     }
 
     /// Splits the holds into expired ones and open ones at `at_us`.

@@ -65,8 +65,8 @@ pub use decision::{
     Verdict,
 };
 pub use holds::{
-    EndedHold, ExtendAnswer, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds,
-    MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use,
+    EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime,
+    HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement,
 };
 pub use limit::{Bound, CarryOver, Limit, State};
 pub use parameter::{

@@ -132,7 +132,7 @@ impl Playground {
         session: &Session,
     ) -> Result<AlgorithmStateJson, PlaygroundError> {
         let scope = self.scope(algorithm, parameters)?;
-        let KeyState { limit, state, now_us } = scope.state(session.key()).await?;
+        let KeyState { limit, state, now_us, .. } = scope.state(session.key()).await?;
         let decision = limit.peek(&state, now_us, Cost::ONE.into());
         let stored = stored_state(&limit, &state, now_us);
         Ok(AlgorithmStateJson {

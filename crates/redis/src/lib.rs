@@ -66,7 +66,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, Intent};
+use tollgate_core::{ChargeReceipt, Holds, Intent};
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState, RemoteStore,
     UnreadPolicy, Wake,
@@ -228,7 +228,7 @@ impl RemoteStore for RedisStore {
         let request = StoreRequest::State { charge: self.charge(charge), at_us: call.at_us };
         self.send(request, &call, FollowUp::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
-                Some(KeyState { limit, state: *state, now_us })
+                Some(KeyState { limit, state: *state, holds: Holds::default(), now_us })
             }
             _ => None,
         })

@@ -261,14 +261,16 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 pub use tollgate_core::{
-    Bound, ChargePlace, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode,
-    Rate, Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
+    Bound, ChargePlace, Cost, CostError, EndedHold, Entry, Extension, FixedWindow, HoldError,
+    LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry, SlidingWindowCounter,
+    SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
-    ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Ipv6Prefix, Ipv6PrefixError,
-    JointDecision, Key, Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope,
-    ServerHealth, StoreError, Usage, store,
+    ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Hold, HoldDecision,
+    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision, Key,
+    Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope, ServerHealth, StoreError,
+    Usage, store,
 };
 #[cfg(feature = "redis")]
 pub use tollgate_redis::Redis;

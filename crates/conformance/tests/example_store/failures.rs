@@ -97,6 +97,16 @@ async fn in_each_way(scope: &Scope) -> [Result<(bool, u64), Error>; 3] {
     [one, all, batch.map(|all| degraded(&all.each()[0]))]
 }
 
+/// `FailingStore` passes no operation on holds on.
+#[tokio::test]
+async fn reservation_on_a_store_without_holds_is_an_error() {
+    let (limiter, _) = open();
+    let scope = scope(&limiter, LIMITS[0]);
+    assert_eq!(scope.reserve("a").await.unwrap_err(), Error::HoldsUnsupported);
+    assert_eq!(scope.reserve("a").now().unwrap_err(), Error::MustWait);
+    assert_eq!(scope.peek("a").await.unwrap().remaining(), 10);
+}
+
 #[tokio::test]
 async fn open_policy_admits_as_if_nothing_was_spent_and_charges_nothing() {
     let (limiter, is_failing) = open();

@@ -10,7 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, thread};
 
 use tokio::sync::oneshot;
-use tollgate_core::ChargeReceipt;
+use tollgate_core::{
+    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Reservation, ReserveAnswer,
+    SettleAnswer,
+};
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, StoredState, Wake,
 };
@@ -127,6 +130,54 @@ impl RemoteStore for ExampleStore {
             self.request(move |table| {
                 let row = table.rows.get(&table_key(&charge));
                 charge.key_state(row.map(|row| &row.stored), now_us(&call))
+            })
+        })
+    }
+
+    fn reserve(
+        &self,
+        charge: Charge,
+        reservation: Reservation,
+        call: Call,
+    ) -> Answer<ReserveAnswer> {
+        call.answer(SERVER, || {
+            let reply = self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.reserve(stored, now_us, reservation);
+                table.change(&charge, &call, act)
+            });
+            async move { reply.await? }
+        })
+    }
+
+    fn settle(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        used: HoldUse,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<SettleAnswer> {
+        call.answer(SERVER, || {
+            self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.settle(stored, now_us, hold, used);
+                let settled = table.change(&charge, &call, act);
+                wake();
+                settled
+            })
+        })
+    }
+
+    fn extend(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        growth: HoldGrowth,
+        call: Call,
+    ) -> Answer<ExtendAnswer> {
+        call.answer(SERVER, || {
+            self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.extend(stored, now_us, hold, growth);
+                table.change(&charge, &call, act)
             })
         })
     }

@@ -8,8 +8,8 @@ use crate::decision::{
     ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
 };
 use crate::holds::{
-    EndedHold, ExtendAnswer, Extension, Growth, HoldReference, HoldTime, Holds, MAX_HOLDS,
-    OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, Use, units_of,
+    EndedHold, ExtendAnswer, Extension, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds,
+    MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, units_of,
 };
 use crate::range::MAX_UNITS;
 
@@ -292,7 +292,7 @@ pub(crate) fn settle<A: BesideHolds>(
     holds: &mut Holds,
     now_us: u64,
     reference: HoldReference,
-    Use { units: used, is_last }: Use,
+    HoldUse { units: used, is_last }: HoldUse,
 ) -> SettleAnswer {
     restart_clock(limit, state, holds, now_us);
     let open = match find(limit, state, holds, now_us, reference) {
@@ -330,7 +330,7 @@ pub(crate) fn extend<A: BesideHolds>(
     holds: &mut Holds,
     now_us: u64,
     reference: HoldReference,
-    Growth { more, hold_for }: Growth,
+    HoldGrowth { more, hold_for }: HoldGrowth,
 ) -> ExtendAnswer {
     restart_clock(limit, state, holds, now_us);
     let open = match find(limit, state, holds, now_us, reference) {

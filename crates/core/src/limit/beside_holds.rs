@@ -5,8 +5,8 @@ use super::{CarryOver, Limit};
 use crate::algorithm::{BesideHolds, held};
 use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision};
 use crate::holds::{
-    ExtendAnswer, Growth, HoldError, HoldReference, Holds, Reservation, ReserveAnswer,
-    SettleAnswer, Use,
+    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Reservation, ReserveAnswer,
+    SettleAnswer,
 };
 use crate::range::MAX_UNITS;
 use crate::{__each as each, UnitRequest};
@@ -30,7 +30,7 @@ use crate::{__each as each, UnitRequest};
 /// let hold = answer.hold.unwrap();
 ///
 /// // The answer took 250 tokens: 150 are free at once.
-/// let used = Use { units: 250, is_last: true };
+/// let used = HoldUse { units: 250, is_last: true };
 /// let settled = limit.settle_hold(&mut state, &mut holds, 0, hold, used);
 /// assert_eq!(settled.decision.remaining, 750);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -82,9 +82,20 @@ impl Limit {
         cost: Cost,
     ) -> Result<LimitDecision, HoldError> {
         self.can_hold()?;
-        Ok(each!(self, limit => read(limit, state, now_us, |own| {
+        Ok(self.peek_reserve_unchecked(state, holds, now_us, cost))
+    }
+
+    /// Does the same as [`peek_reserve`](Self::peek_reserve), for a limit that can have holds.
+    pub(crate) fn peek_reserve_unchecked(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> LimitDecision {
+        each!(self, limit => read(limit, state, now_us, |own| {
             held::peek_reserve(limit, own, holds, now_us, cost)
-        })))
+        }))
     }
 
     /// Sets units aside, if a check of them would be allowed.
@@ -98,9 +109,41 @@ impl Limit {
         reservation: Reservation,
     ) -> Result<ReserveAnswer, HoldError> {
         self.can_hold()?;
-        Ok(each!(self, limit => change(limit, state, now_us, |own| {
+        Ok(self.reserve_unchecked(state, holds, now_us, reservation))
+    }
+
+    /// Does the same as [`reserve`](Self::reserve), for a limit that can have holds.
+    pub(crate) fn reserve_unchecked(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> ReserveAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
             held::reserve(limit, own, holds, now_us, reservation)
-        })))
+        }))
+    }
+
+    /// Restarts the time of a key with holds if `now_us` shows a new clock, as every check does.
+    pub fn settle_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return self.settle(state, now_us);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+        }));
+    }
+
+    /// Charges the holds that have expired at `now_us`, as an operation that changes the key does first.
+    pub fn charge_expired(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return;
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us);
+        }));
     }
 
     /// Charges the used units of a hold. The other units are free at once if the hold ends.
@@ -114,7 +157,7 @@ impl Limit {
         holds: &mut Holds,
         now_us: u64,
         hold: HoldReference,
-        used: Use,
+        used: HoldUse,
     ) -> SettleAnswer {
         each!(self, limit => change(limit, state, now_us, |own| {
             held::settle(limit, own, holds, now_us, hold, used)
@@ -128,7 +171,7 @@ impl Limit {
         holds: &mut Holds,
         now_us: u64,
         hold: HoldReference,
-        growth: Growth,
+        growth: HoldGrowth,
     ) -> ExtendAnswer {
         each!(self, limit => change(limit, state, now_us, |own| {
             held::extend(limit, own, holds, now_us, hold, growth)

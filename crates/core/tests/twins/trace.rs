@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    ChargeReceipt, Cost, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds,
-    Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation, Retry,
-    Settlement, State, UnitRequest, Use, Verdict,
+    ChargeReceipt, Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime,
+    HoldUse, Holds, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation,
+    Retry, Settlement, State, UnitRequest, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -325,7 +325,7 @@ impl Walk {
         let units = (u128::from(units) * u128::from(part) / 1_000).min(MAX_UNITS.into()) as u64;
         let now_us = self.now_us;
         let (state, holds) = (&mut self.state, &mut self.holds);
-        let used = Use { units, is_last };
+        let used = HoldUse { units, is_last };
         let answer = self.limit.settle_hold(state, holds, now_us, hold, used);
         let shown = match answer.settlement {
             Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
@@ -349,7 +349,7 @@ impl Walk {
         let (hold, _) = *self.granted.get(index)?;
         let now_us = self.now_us;
         let (state, holds) = (&mut self.state, &mut self.holds);
-        let growth = Growth { more, hold_for };
+        let growth = HoldGrowth { more, hold_for };
         let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
         let shown = match answer.extension {
             Extension::Granted { expires_us } => {

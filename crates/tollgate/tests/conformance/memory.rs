@@ -8,15 +8,17 @@ use std::time::Duration;
 use tollgate::{ChargePlace, Cost, Decision, Limiter, ManualClock, OnFailure};
 
 use tollgate_conformance::store::{LIMITS, S, named, open, scope};
-use tollgate_conformance::suite;
+use tollgate_conformance::{hold_suite, suite};
 
 suite!(make);
+hold_suite!(make);
 
 /// With a low ceiling there are few shards, and their tables have to grow.
 mod crowded {
     use super::*;
 
     suite!(make);
+    hold_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         Limiter::builder().clock(clock).max_bytes(4 << 20).build()

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Cost, EndedHold, Extension, Growth, HoldId, HoldReference, HoldTime, Holds, Limit,
-    LimitDecision, Reservation, Settlement, State, UnitRequest, Use,
+    Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse, Holds, Limit,
+    LimitDecision, Reservation, Settlement, State, UnitRequest,
 };
 
 use super::model::{Model, ModelHold};
@@ -108,14 +108,14 @@ impl Pair {
                 self.agree(&answer.decision)?;
             }
             Operation::Settle(index, used) => {
-                admitted = self.settle(index, Use { units: used, is_last: true })?;
+                admitted = self.settle(index, HoldUse { units: used, is_last: true })?;
             }
             Operation::SettlePart(index, used) => {
-                admitted = self.settle(index, Use { units: used, is_last: false })?;
+                admitted = self.settle(index, HoldUse { units: used, is_last: false })?;
             }
             Operation::Extend(index, more, for_us) => {
                 let Some(hold) = self.granted(index) else { return Ok(()) };
-                let growth = Growth {
+                let growth = HoldGrowth {
                     more: Cost::new(more).ok(),
                     hold_for: HoldTime::from_us(for_us).unwrap(),
                 };
@@ -150,7 +150,7 @@ impl Pair {
     }
 
     /// Settles in both, and returns the units that were charged beyond the hold.
-    fn settle(&mut self, index: usize, used: Use) -> Result<u64, TestCaseError> {
+    fn settle(&mut self, index: usize, used: HoldUse) -> Result<u64, TestCaseError> {
         let Some(hold) = self.granted(index) else { return Ok(0) };
         let before = self.clone_state();
         let (state, holds) = (&mut self.state, &mut self.holds);

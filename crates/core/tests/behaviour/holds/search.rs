@@ -1,7 +1,7 @@
 //! P11 with holds: no way to check, reserve, settle and let expire admits more than the bound of the limit.
 
 use tollgate_core::{
-    Cost, HoldId, HoldReference, HoldTime, Holds, Limit, Reservation, State, UnitRequest, Use,
+    Cost, HoldId, HoldReference, HoldTime, HoldUse, Holds, Limit, Reservation, State, UnitRequest,
 };
 
 /// A key while every way of using it is tried.
@@ -48,7 +48,7 @@ fn most(limit: &Limit, key: &Search, now_us: u64, end_us: u64) -> u64 {
     for index in 0..key.open.len() {
         let mut settled = key.clone();
         let (hold, units) = settled.open.swap_remove(index);
-        let used = Use { units, is_last: true };
+        let used = HoldUse { units, is_last: true };
         limit.settle_hold(&mut settled.state, &mut settled.holds, now_us, hold, used);
         best = best.max(expired + units + most(limit, &settled, now_us + 1, end_us));
     }

@@ -1,8 +1,8 @@
 //! Holds by example.
 
 use tollgate_core::{
-    Cost, EndedHold, Extension, Growth, HoldError, HoldId, HoldReference, HoldTime, Holds, Limit,
-    MAX_HOLDS, Reservation, Settlement, State, UnitRequest, Use,
+    Cost, EndedHold, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
+    Holds, Limit, MAX_HOLDS, Reservation, Settlement, State, UnitRequest,
 };
 
 const SECOND_US: u64 = 1_000_000;
@@ -33,7 +33,7 @@ impl Key {
     }
 
     fn settle(&mut self, now_us: u64, hold: HoldReference, units: u64) -> Settlement {
-        let used = Use { units, is_last: true };
+        let used = HoldUse { units, is_last: true };
         let (state, holds) = (&mut self.state, &mut self.holds);
         self.limit.settle_hold(state, holds, now_us, hold, used).settlement
     }
@@ -135,7 +135,7 @@ fn settlement_in_part_repeated_or_out_of_order_charges_nothing_twice() {
     let hold = key.reserve(NOW_US, 50, 60 * SECOND_US).unwrap();
     let mut charged = Vec::new();
     for (units, is_last) in [(10, false), (30, false), (30, false), (20, false), (40, true)] {
-        let used = Use { units, is_last };
+        let used = HoldUse { units, is_last };
         let (state, holds) = (&mut key.state, &mut key.holds);
         let answer = key.limit.settle_hold(state, holds, NOW_US, hold, used);
         let Settlement::Done { charged_units, .. } = answer.settlement else { panic!() };
@@ -150,7 +150,7 @@ fn extension_in_debt_moves_the_expiry_and_adds_nothing() {
     let (kept, other) = (key.reserve(NOW_US, 5, SECOND_US), key.reserve(NOW_US, 5, SECOND_US));
     key.settle(NOW_US, other.unwrap(), 15);
     let mut extend = |more| {
-        let growth = Growth { more, hold_for: HoldTime::from_us(9 * SECOND_US).unwrap() };
+        let growth = HoldGrowth { more, hold_for: HoldTime::from_us(9 * SECOND_US).unwrap() };
         let (state, holds) = (&mut key.state, &mut key.holds);
         key.limit.extend_hold(state, holds, NOW_US, kept.unwrap(), growth).extension
     };
