@@ -94,7 +94,8 @@ end
 algorithm.read_standing = read_standing
 
 -- Gives back the part of a charge that still counts at now_us. Returns by how much `remaining` grew.
--- The charge is identified by its cost and by the place that `check` returned.
+-- The charge is identified by its cost and by the place that `check` returned: `place`, and `place_too` if the
+-- place is two numbers.
 function algorithm.refund(limit, state, now_us, cost, place, place_too)
   now_us = min(now_us, MAX_TIME_US)
   local decide = limit.decide

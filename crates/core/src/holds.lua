@@ -81,7 +81,7 @@ end
 -- The wait from at_us until at most `most` units are spent if nothing more is charged. `most` is below
 -- the size.
 local function falls_to_after_us(limit, state, at_us, most)
-  -- A request that needs all the rest of the limit waits exactly so long.
+  -- A request for the other `size - most` units waits exactly that long.
   local decide = limit.decide
   local standing = decide.standing(limit, state, at_us)
   local _, _, wait_us = decide.verdict(limit, state, standing, limit.size - most)
@@ -97,7 +97,7 @@ local function with_expired(limit, state, holds, count)
   return copy
 end
 
--- The functions of window algorithms. Logs and buckets have functions of their own below.
+-- The functions for fixed windows and sliding window counters. Logs and buckets have their own below.
 local beside = {}
 
 -- The units spent at at_us, including the units of the first `count` holds, which have expired.
@@ -130,8 +130,8 @@ function beside.most_taken()
   return MAX_UNITS
 end
 
--- A log is not copied: a hold expires after every charge in the log, and its charge leaves a window after
--- that, so the log's own charges leave first and then the holds in order.
+-- A log is not copied. It need not be, because a hold expires after every charge in the log, and its charge
+-- leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
 local beside_log = {}
 
 -- The wait until a charge made at charged_us has left; 0 or less if it has.
@@ -183,11 +183,12 @@ local beside_bucket = {
   spent_with = beside.spent_with, falls_after_us = beside.falls_after_us,
 }
 
--- As many whole buckets as drain in less than 2^53 us, two at least.
+-- As many whole buckets as drain in less than 2^53 us, less the time until the last hold expires. At least two,
+-- because a bucket drains within 100 years.
 function beside_bucket.most_taken(limit)
   local longest_us = MAX_TIME_US - MAX_HOLD_US - MAX_STEP_BACK_US
   if limit.size / limit.rate_units * limit.per_us > longest_us * 1.0001 then
-    -- Only a limit that a key stays under can be so slow.
+    -- So slow a limit only exists if a key stays under its old limit, and that now has a larger size.
     return 0
   end
   local full_us = max(bucket.drain_time_us(limit, limit.size, 0), 1)
@@ -202,7 +203,7 @@ local function beside_of(limit)
   return limit.decide == sliding_window_log and beside_log or beside
 end
 
--- Stores the state as it stands at at_us, so that the key's time does not run behind it.
+-- Stores the key's standing at at_us as its state, so that its floor moves forward too.
 local function store_standing(limit, state, at_us)
   local own = beside_of(limit).store_standing
   if own then
@@ -217,7 +218,7 @@ local function key_time_us(limit, state, now_us)
   return max(min(now_us, MAX_TIME_US), limit.decide.floor_us(state))
 end
 
--- A key with holds, at one instant.
+-- A key with holds at one instant. The state does not have the charges of the expired holds yet.
 local function view(limit, state, holds, now_us)
   local at_us = key_time_us(limit, state, now_us)
   local count = expired_count(holds, at_us)
@@ -293,7 +294,7 @@ local function copied(holds)
   return copy
 end
 
--- The key as it stands, on a restarted copy if now_us shows a new clock.
+-- The view of the key at now_us; of a restarted copy if now_us shows a new clock.
 local function look(limit, state, holds, now_us)
   if limit.decide.floor_us(state) - min(now_us, MAX_TIME_US) > MAX_STEP_BACK_US then
     state, holds = limit.decide.copy(state), copied(holds)
@@ -302,7 +303,7 @@ local function look(limit, state, holds, now_us)
   return view(limit, state, holds, now_us)
 end
 
--- Charges the holds that have expired at now_us, and stores the key as it stands. Returns the key's time.
+-- Charges the holds that have expired at now_us, and stores its standing as its state. Returns the key's time.
 -- Only for an operation that changes the state: a refusal must leave no trace.
 local function bring_up(limit, state, holds, now_us)
   local at_us = key_time_us(limit, state, now_us)
@@ -314,8 +315,8 @@ local function bring_up(limit, state, holds, now_us)
   return at_us
 end
 
--- The key as it stands after an operation that was admitted.
-local function stands(limit, state, holds, now_us)
+-- Returns the decision that an admitted operation reports: what remains after it.
+local function decision_after(limit, state, holds, now_us)
   return decision(look(limit, state, holds, now_us), true)
 end
 
@@ -354,7 +355,7 @@ function held.check(limit, state, holds, now_us, cost)
   local at_us = bring_up(limit, state, holds, now_us)
   local place, place_too = charge_anyway(limit, state, at_us, cost)
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us =
-    stands(limit, state, holds, now_us)
+    decision_after(limit, state, holds, now_us)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us,
     place, place_too
 end
@@ -370,11 +371,11 @@ function held.reserve(limit, state, holds, now_us, id, cost, hold_for_us)
   local expires_us = min(at_us + hold_for_us, MAX_TIME_US)
   insert(holds, { id = id, units = cost, expires_us = expires_us, used = 0 })
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us =
-    stands(limit, state, holds, now_us)
+    decision_after(limit, state, holds, now_us)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, expires_us
 end
 
--- Charges what was used of a hold, `used` units in all. The hold ends unless this settlement is a part.
+-- Charges the used units of a hold. `used` includes the units of earlier settlements. The hold ends if is_last.
 -- Returns "done", the units charged, how many of them beyond the hold, the units cut, and the place of the
 -- charge; or why the hold is not open, "expired" or "unknown".
 function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
@@ -418,8 +419,8 @@ function held.extend(limit, state, holds, now_us, id, expires_us, more, hold_for
   return "granted", open.expires_us
 end
 
--- The key as it stands after an operation on one of its holds. Returns the same values as `algorithm.peek`.
-function held.stands(limit, state, holds, now_us, is_allowed)
+-- The decision that a settlement or an extension reports. Returns the same values as `algorithm.peek`.
+function held.decision_after(limit, state, holds, now_us, is_allowed)
   return decision(look(limit, state, holds, now_us), is_allowed, not is_allowed and NEVER or nil)
 end
 

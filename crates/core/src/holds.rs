@@ -10,8 +10,8 @@ use crate::range::MAX_WINDOW_US;
 /// The most holds that one key can have at a time.
 pub const MAX_HOLDS: usize = 1_024;
 
-/// The identity of a hold among the holds of its key. Whoever reserves chooses it, and must never choose the same
-/// twice for a key: a random number, or a random start and a count.
+/// The identity of a hold among the holds of its key. The caller chooses it, and must never use a number twice for the
+/// same key: use a random number, or count from a random start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
 
@@ -77,7 +77,7 @@ pub struct HoldUse {
     /// the sum, a settlement that arrives twice or out of order charges nothing twice, and the next settlement charges
     /// the units of a lost one.
     pub units: u64,
-    /// Whether the hold ends. Otherwise what is left of it stays held, to the same expiry.
+    /// Whether the hold ends. Otherwise its other units stay held until the same expiry.
     pub is_last: bool,
 }
 
@@ -97,7 +97,7 @@ pub struct OpenHold {
     pub id: HoldId,
     /// The units that are set aside. 0 if all have been charged, and the hold waits for its last settlement.
     pub units: u64,
-    /// When it expires: its units are charged at that instant, or released if the limit is on concurrency.
+    /// When it expires: its units are charged at that instant.
     pub expires_us: u64,
     /// The units that settlements in part have charged so far.
     pub used: u64,
@@ -191,11 +191,12 @@ pub(crate) fn units_of(holds: &[OpenHold]) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldError {
-    /// A hold of no time.
+    /// The hold time is 0.
     NoTime,
-    /// A hold of more than 366 days.
+    /// The hold time is above 366 days.
     TooLong,
-    /// A shaping bucket gives each request a place in a queue, and a hold has none.
+    /// The limit is a shaping leaky bucket: it delays each request by the requests before it, and held units have no
+    /// place among them.
     Shaping,
 }
 
@@ -207,7 +208,7 @@ impl core::fmt::Display for HoldError {
                 "the time of a hold is above 366 days; use a shorter time and extend the hold"
             }
             HoldError::Shaping => {
-                "a shaping leaky bucket cannot be reserved; use `mode=policing` or a token bucket"
+                "a shaping leaky bucket cannot have holds; use `mode=policing` or a token bucket"
             }
         })
     }
@@ -218,7 +219,7 @@ impl core::error::Error for HoldError {}
 /// The answer to a [`Reservation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveAnswer {
-    /// Yes or no, and what remains after it.
+    /// Whether the reservation was admitted, and what remains after it.
     pub decision: LimitDecision,
     /// The hold, if the reservation was admitted.
     pub hold: Option<HoldReference>,
@@ -227,7 +228,7 @@ pub struct ReserveAnswer {
 /// The answer to a settlement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettleAnswer {
-    /// The state of the limit afterwards. Allowed if the hold was open.
+    /// What remains after the settlement. Allowed if the hold was open.
     pub decision: LimitDecision,
     /// The effect on the hold.
     pub settlement: Settlement,
@@ -240,9 +241,10 @@ pub enum Settlement {
     Done {
         /// The units charged now.
         charged_units: u64,
-        /// How many of these were beyond the hold.
+        /// The charged units that were beyond the hold.
         excess_units: u64,
-        /// The units that were used beyond the hold and not charged, because more than one whole limit was.
+        /// The units that were used beyond the hold and not charged, because at most one whole limit is charged beyond a
+        /// hold.
         cut_units: u64,
         /// The receipt of the charge; `None` if nothing was charged.
         receipt: Option<ChargeReceipt>,
@@ -254,7 +256,7 @@ pub enum Settlement {
 /// The answer to an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendAnswer {
-    /// Yes or no, and what remains after it.
+    /// Whether the extension was admitted, and what remains after it.
     pub decision: LimitDecision,
     /// The effect on the hold.
     pub extension: Extension,

@@ -92,7 +92,7 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Begins to use servers; none is connected yet.
+    /// Makes the store, without connecting to a server.
     fn new(
         settings: RedisSettings,
         deadline: Duration,
@@ -111,9 +111,9 @@ impl RedisStore {
     }
 
     /// Returns a charge with its key on the server.
-    fn charge(&self, of: Charge) -> ServerCharge {
-        let key = self.keys.key(of.key(), of.name().encoded());
-        ServerCharge { key, of }
+    fn charge(&self, original: Charge) -> ServerCharge {
+        let key = self.keys.key(original.key(), original.name().encoded());
+        ServerCharge { key, original }
     }
 
     /// Sends a request whose keys are in one place.
@@ -121,14 +121,14 @@ impl RedisStore {
         &self,
         request: StoreRequest,
         call: &Call,
-        and_then: FollowUp,
+        follow_up: FollowUp,
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
-        let receiver = self.servers.submit(request, call, and_then);
+        let receiver = self.servers.submit(request, call, follow_up);
         Answer::pending(ReplyFuture::new(receiver, read))
     }
 
-    /// Returns the request for a check of several limits; an error if it is more than one script does.
+    /// Returns the request for a check of several limits; an error if it is too much work for one run of a script.
     fn joint(&self, request: JointRequest) -> Result<(StoreRequest, Call), Error> {
         let JointRequest { charges, call } = request;
         let charges: Vec<ServerCharge> =
@@ -174,11 +174,11 @@ impl RemoteStore for RedisStore {
                 Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };
-        let and_then = match &unread {
+        let follow_up = match &unread {
             Some(unread) => FollowUp::RefundUnlessRead(Arc::clone(unread)),
             None => FollowUp::Nothing,
         };
-        let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, and_then);
+        let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, follow_up);
         Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
     }
 
@@ -235,7 +235,7 @@ impl RemoteStore for RedisStore {
     }
 
     fn health(&self) -> Health {
-        let failed = self.servers.shared().failed();
+        let failed = self.servers.shared().failures();
         Health::new(self.servers.health(), failed.by_kind(), failed.last)
     }
 }

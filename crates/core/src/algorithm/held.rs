@@ -23,7 +23,7 @@ pub trait BesideHolds: Algorithm {
         MAX_UNITS
     }
 
-    /// Stores the state as it stands at `now_us`, so that the key's time does not run behind it.
+    /// Stores the key's standing at `now_us` as its state, so that its floor moves forward too.
     fn store_standing(&self, state: &mut Self::State, now_us: u64);
 
     /// Charges the units of a hold at its expiry, whether they fit or not.
@@ -34,7 +34,7 @@ pub trait BesideHolds: Algorithm {
     /// The earliest time, not before `at_us`, at which at most `most` units are spent if nothing more is charged. `most`
     /// is below the size.
     fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
-        // A request that needs all the rest of the limit waits exactly so long.
+        // A request for the other `size - most` units fits from exactly that time on.
         let request = UnitRequest::new(Cost::of(self.size() - most));
         let verdict = self.verdict(state, &self.standing(state, at_us), request);
         at_us.saturating_add(verdict.retry_after_us().unwrap_or(0))
@@ -88,7 +88,8 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     let cost = Cost::new(units).ok()?;
     let standing = limit.standing(state, at_us);
     let standing = limit.charge(state, standing, cost);
-    // Computed without the holds: while there are any, no store forgets the state, so the count of charges continues.
+    // The holds are left out. OK because a store keeps the state of a key that has holds, so the count of charges does
+    // not start again.
     let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
     Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
@@ -103,7 +104,7 @@ pub(crate) fn taken_and_held<A: BesideHolds>(
     look(limit, state, holds, now_us, |view| (view.taken, units_of(view.open)))
 }
 
-/// A key with holds, at one instant. Nothing of it is stored yet.
+/// A key with holds at one instant. The state does not have the charges of the expired holds yet.
 struct View<'v, A: BesideHolds> {
     limit: &'v A,
     state: &'v A::State,
@@ -112,7 +113,7 @@ struct View<'v, A: BesideHolds> {
     /// The key's own time: the caller's, unless that is behind.
     at_us: u64,
     now_us: u64,
-    /// The units that are spent and held.
+    /// The units that are spent and held together, including those of the expired holds that still count.
     taken: u64,
 }
 
@@ -191,7 +192,7 @@ pub(crate) fn restart_clock<A: BesideHolds>(
     }
 }
 
-/// Runs `read` on the key as it stands, on a restarted copy if `now_us` shows a new clock.
+/// Runs `read` on the key at `now_us`. If `now_us` shows a new clock, `read` gets a restarted copy.
 fn look<A: BesideHolds, T>(
     limit: &A,
     state: &A::State,
@@ -208,7 +209,7 @@ fn look<A: BesideHolds, T>(
     read(&View::new(limit, &state, &holds, now_us))
 }
 
-/// Charges the holds that have expired at `now_us`, and stores the key as it stands. Returns the key's time.
+/// Charges the holds that have expired at `now_us`, and stores its standing as its state. Returns the key's time.
 ///
 /// Only for an operation that changes the state: a refusal must leave no trace.
 pub(crate) fn bring_up<A: BesideHolds>(
@@ -262,7 +263,7 @@ pub(crate) fn check<A: BesideHolds>(
     }
     let at_us = bring_up(limit, state, holds, now_us);
     let receipt = charge_anyway(limit, state, at_us, cost.units());
-    CheckResult { decision: stands(limit, state, holds, now_us), receipt }
+    CheckResult { decision: decision_after(limit, state, holds, now_us), receipt }
 }
 
 /// Decides a reservation, and sets the units aside if it is admitted.
@@ -282,10 +283,10 @@ pub(crate) fn reserve<A: BesideHolds>(
     let expires_us = expiry_us(at_us, hold_for);
     holds.insert(OpenHold { id, units: cost.units(), expires_us, used: 0 });
     let hold = Some(HoldReference { id, expires_us });
-    ReserveAnswer { decision: stands(limit, state, holds, now_us), hold }
+    ReserveAnswer { decision: decision_after(limit, state, holds, now_us), hold }
 }
 
-/// Charges what was used of a hold, `used` units in all. The hold ends unless this settlement is a part.
+/// Charges the used units of a hold. `used` includes the units of earlier settlements. The hold ends if `is_last`.
 pub(crate) fn settle<A: BesideHolds>(
     limit: &A,
     state: &mut A::State,
@@ -298,7 +299,7 @@ pub(crate) fn settle<A: BesideHolds>(
     let open = match find(limit, state, holds, now_us, reference) {
         Ok(open) => open,
         Err(ended) => {
-            let decision = never(limit, state, holds, now_us);
+            let decision = decision_on_ended(limit, state, holds, now_us);
             return SettleAnswer { decision, settlement: Settlement::Ended(ended) };
         }
     };
@@ -320,7 +321,7 @@ pub(crate) fn settle<A: BesideHolds>(
         cut_units: beyond - excess,
         receipt,
     };
-    SettleAnswer { decision: stands(limit, state, holds, now_us), settlement }
+    SettleAnswer { decision: decision_after(limit, state, holds, now_us), settlement }
 }
 
 /// Adds `more` to a hold if it fits, and moves its expiry to `hold_for` from now.
@@ -336,7 +337,7 @@ pub(crate) fn extend<A: BesideHolds>(
     let open = match find(limit, state, holds, now_us, reference) {
         Ok(open) => open,
         Err(ended) => {
-            let decision = never(limit, state, holds, now_us);
+            let decision = decision_on_ended(limit, state, holds, now_us);
             return ExtendAnswer { decision, extension: Extension::Ended(ended) };
         }
     };
@@ -352,7 +353,7 @@ pub(crate) fn extend<A: BesideHolds>(
     // OK because the units fit the limit together.
     let units = open.units + more.map_or(0, Cost::units);
     holds.insert(OpenHold { units, expires_us, ..open });
-    let decision = stands(limit, state, holds, now_us);
+    let decision = decision_after(limit, state, holds, now_us);
     ExtendAnswer { decision, extension: Extension::Granted { expires_us } }
 }
 
@@ -393,8 +394,8 @@ fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
     at_us.saturating_add(hold_for.as_us()).min(MAX_TIME_US)
 }
 
-/// The key as it stands after an operation that was admitted.
-fn stands<A: BesideHolds>(
+/// Returns the decision that an admitted operation reports: what remains after it.
+fn decision_after<A: BesideHolds>(
     limit: &A,
     state: &A::State,
     holds: &Holds,
@@ -403,7 +404,12 @@ fn stands<A: BesideHolds>(
     look(limit, state, holds, now_us, |view| view.decision(Verdict::Allowed { delay_us: 0 }))
 }
 
-/// The key as it stands after an operation on a hold that has ended.
-fn never<A: BesideHolds>(limit: &A, state: &A::State, holds: &Holds, now_us: u64) -> LimitDecision {
+/// Returns the decision on an operation on a hold that has ended: denied, and waiting cannot help.
+fn decision_on_ended<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> LimitDecision {
     look(limit, state, holds, now_us, |view| view.decision(Verdict::Denied { retry: Retry::Never }))
 }

@@ -212,7 +212,7 @@ local function play(trace)
         answer = done
       end
       answer = answer .. ", "
-        .. show_decision(limit, held.stands(limit, state, holds, now_us, done == "done"))
+        .. show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "done"))
     elseif step == "extend" then
       local expires_us, id, hold_for_us = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d+)")
       local done, until_us = held.extend(
@@ -222,7 +222,7 @@ local function play(trace)
       if done == "refused" then
         after = show_decision(limit, held.peek(limit, state, holds, now_us, cost))
       else
-        after = show_decision(limit, held.stands(limit, state, holds, now_us, done == "granted"))
+        after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       end
       answer = done .. (until_us and " " .. digits(until_us) or "") .. ", " .. after
     elseif step == "carry-over" then
