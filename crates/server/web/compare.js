@@ -143,7 +143,7 @@ class Compare {
     this.typed.setAttribute("aria-invalid", String(input === this.typed));
   }
 
-  /** Sends one comparison at a time. Of the traffic that is chosen during a request, only the last is sent after it. */
+  /** Sends one comparison at a time. After it, sends only the last traffic that was chosen in that time. */
   async sendTraffic(rate, times) {
     this.times = times;
     this.next = { rate, times };

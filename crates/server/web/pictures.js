@@ -19,7 +19,7 @@ const US = 1_000_000;
 
 /** More pieces than these are drawn as one shape. */
 const MAX_PIECES = 20;
-/** Of more dots than these, only the latest are drawn. */
+/** The largest number of dots. Only the latest dots are drawn. */
 const MAX_DOTS = 400;
 
 /** Differences below this are rounding errors. */

@@ -1,16 +1,16 @@
-//! `GET /v1/limits`, and the keys of a limit.
+//! `GET /v1/limits`, and the keys of limits.
 
 use serde_json::{Value, json};
 
 use crate::check::problem;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::{ServerProcess, body_of};
 
 fn get(server: &ServerProcess, path: &str, schema: &str) -> Value {
     let response = server.get(path).send().unwrap();
     assert_eq!(response.status(), 200, "{path}");
     let answer = body_of(response);
-    valid(schema, &answer);
+    assert_valid(schema, &answer);
     answer
 }
 
@@ -35,7 +35,7 @@ fn limits_are_listed_with_their_bounds() {
 }
 
 #[test]
-fn a_rule_has_all_the_limits_that_it_may_spend() {
+fn rule_has_all_limits_that_it_can_charge() {
     let file = crate::check::rules(
         "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=2 window=1s }\n\
          rules:\n\
@@ -67,7 +67,7 @@ fn a_rule_has_all_the_limits_that_it_may_spend() {
 }
 
 #[test]
-fn a_peek_charges_nothing() {
+fn peek_charges_nothing() {
     let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     for _ in 0..2 {
@@ -81,7 +81,7 @@ fn a_peek_charges_nothing() {
 }
 
 #[test]
-fn the_charges_of_a_log_are_listed_on_demand() {
+fn charges_of_a_log_are_listed_on_demand() {
     let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     server.check(r#"{"limit":"login","key":"a"}"#);
@@ -97,7 +97,7 @@ fn the_charges_of_a_log_are_listed_on_demand() {
 }
 
 #[test]
-fn a_reset_forgets_a_key_and_no_other() {
+fn reset_forgets_a_key_and_no_other() {
     let server = ServerProcess::start(&[]);
     for key in ["a", "b"] {
         server.check(&json!({"limit": "login", "key": key, "cost": 5}).to_string());
@@ -114,7 +114,7 @@ fn a_reset_forgets_a_key_and_no_other() {
 }
 
 #[test]
-fn keys_come_percent_encoded() {
+fn keys_are_percent_decoded() {
     let server = ServerProcess::start(&[]);
     for (key, path) in [
         ("tenant/7", "tenant%2F7"),
@@ -153,14 +153,14 @@ fn bad_paths_are_refused_with_a_reason() {
         ("/nowhere%0a", 404, "there is no path `/nowhere%0a`; GET /openapi.json lists the paths"),
         ("/page/nope.js", 404, "there is no path `/page/nope.js`"),
     ] {
-        let (told, detail) = problem(server.get(path).send().unwrap());
-        assert_eq!(told, status, "{path}: {detail}");
+        let (got, detail) = problem(server.get(path).send().unwrap());
+        assert_eq!(got, status, "{path}: {detail}");
         assert!(detail.contains(want), "{path}: {detail}");
     }
 }
 
 #[test]
-fn a_wrong_method_is_405_and_names_the_allowed_ones() {
+fn wrong_method_is_405_and_names_the_allowed_ones() {
     let server = ServerProcess::start(&[]);
     for (path, method, want) in [
         ("/v1/check", "GET", "POST"),
