@@ -332,7 +332,8 @@ fn tick() -> impl Strategy<Value = Tick> {
     ]
 }
 
-struct OpenHold {
+/// A hold of a random trace, and what the model knows of it.
+struct TracedHold {
     key: usize,
     limit: Limit,
     real: Hold,
@@ -347,7 +348,7 @@ struct World {
     other: Scope,
     models: Vec<KeyModel>,
     others: Vec<KeyModel>,
-    open: Vec<OpenHold>,
+    open: Vec<TracedHold>,
     receipts: Vec<(usize, Receipt, ChargeReceipt)>,
     now_us: u64,
     last: Option<LimitDecision>,
@@ -472,7 +473,7 @@ impl World {
                     expected.hold.map(|hold| hold.expires_us)
                 );
                 let both = given.zip(expected.hold);
-                self.open.extend(both.map(|(real, expected)| OpenHold {
+                self.open.extend(both.map(|(real, expected)| TracedHold {
                     key,
                     limit,
                     real,
