@@ -228,7 +228,7 @@ pub struct ReserveAnswer {
 /// The answer to a settlement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettleAnswer {
-    /// What remains after the settlement. Allowed if the hold was open.
+    /// The verdict "allowed" if the hold was open, and the units that remain after the settlement.
     pub decision: LimitDecision,
     /// The effect on the hold.
     pub settlement: Settlement,

@@ -66,10 +66,10 @@ pub(super) struct Batch<T> {
     pub(super) is_slow: bool,
 }
 
-/// What the caller does after it has put a request into a queue.
+/// The next action of the caller that has put a request into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextAction {
-    /// It starts to send: it takes batches until one is empty.
+    /// The caller starts to send: it takes batches until one is empty.
     Send,
     /// Nothing: another task is sending, and will send the request too.
     Wait,

@@ -31,7 +31,7 @@ pub(super) struct SentinelGroup {
     service: String,
     /// The settings of connections to the primary; the sentinels know its address.
     primary: ServerSettings,
-    /// What error messages call the primary.
+    /// The name of the primary in error messages.
     name: String,
     connected: Mutex<Option<NamedPrimary>>,
     queried_us: AtomicU64,

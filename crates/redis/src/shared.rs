@@ -14,7 +14,7 @@ use super::executor::Executor;
 use super::outage::Outages;
 use super::wire::ServerCharge;
 
-/// What all servers of a limiter share: the deadline, the executor, the deny cache and the counts of failures.
+/// The parts that all servers of a limiter share: the deadline, the executor, the deny cache and the counts of failures.
 pub(super) struct StoreContext {
     /// The limiter's deadline. A server that does not reply within this time has failed.
     pub(super) deadline: Duration,

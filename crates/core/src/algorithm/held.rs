@@ -113,7 +113,7 @@ struct View<'v, A: BesideHolds> {
     /// The key's own time: the caller's, unless that is behind.
     at_us: u64,
     now_us: u64,
-    /// The units that are spent and held together, including those of the expired holds that still count.
+    /// The units that are spent and held together, including the units of expired holds that still count.
     taken: u64,
 }
 
