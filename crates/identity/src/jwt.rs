@@ -70,18 +70,18 @@ const LEEWAY: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Clone)]
 pub struct Jwt {
-    shared: Arc<VerifierState>,
+    shared: Arc<Shared>,
 }
 
 /// Tokens are remembered as the policy judged them, so a changed policy begins without any.
-struct VerifierState {
-    policy: TokenPolicy,
+struct Shared {
+    policy: Policy,
     cache: Cache,
     bad: BadTokens,
 }
 
 #[derive(Clone)]
-struct TokenPolicy {
+struct Policy {
     keys: Arc<[JwtKey]>,
     /// Few: most issuers have one set.
     jwks: Vec<Jwks>,
@@ -112,7 +112,7 @@ impl Jwt {
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Jwt, JwtError> {
         let keys: Arc<[JwtKey]> = keys.into_iter().collect();
         check_keys(&keys)?;
-        Ok(Jwt::of(TokenPolicy::new(keys, Vec::new())))
+        Ok(Jwt::of(Policy::new(keys, Vec::new())))
     }
 
     /// Believes tokens that one of the keys of a set signed, whichever those are at the time.
@@ -120,7 +120,7 @@ impl Jwt {
     /// A token that names a key that was not fetched yet is not verified for now; it does not identify its client, and is
     /// not refused either.
     pub fn from_jwks(jwks: Jwks) -> Jwt {
-        Jwt::of(TokenPolicy::new(Arc::default(), vec![jwks]))
+        Jwt::of(Policy::new(Arc::default(), vec![jwks]))
     }
 
     /// Believes tokens that one of the keys of this set signed, too.
@@ -194,7 +194,7 @@ impl Jwt {
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }
-        let VerifierState { policy, cache, bad } = &*self.shared;
+        let Shared { policy, cache, bad } = &*self.shared;
         // The keys as they are now, for the whole verification.
         let sets: SmallVec<[_; 1]> = policy.jwks.iter().map(Jwks::current).collect();
         let fingerprint = cache.fingerprint(token).under(generations(&sets));
@@ -227,22 +227,22 @@ impl Jwt {
         Ok(Token::Verified(claims))
     }
 
-    fn of(policy: TokenPolicy) -> Jwt {
+    fn of(policy: Policy) -> Jwt {
         let cache = Cache::new(policy.max_cached);
-        Jwt { shared: Arc::new(VerifierState { policy, cache, bad: BadTokens::default() }) }
+        Jwt { shared: Arc::new(Shared { policy, cache, bad: BadTokens::default() }) }
     }
 
     /// Remembers no tokens yet: the policy before may have accepted more of them.
-    fn with(self, change: impl FnOnce(&mut TokenPolicy)) -> Jwt {
+    fn with(self, change: impl FnOnce(&mut Policy)) -> Jwt {
         let mut policy = self.shared.policy.clone();
         change(&mut policy);
         Jwt::of(policy)
     }
 }
 
-impl TokenPolicy {
-    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> TokenPolicy {
-        TokenPolicy {
+impl Policy {
+    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> Policy {
+        Policy {
             keys,
             jwks,
             issuers: Vec::new(),
@@ -285,8 +285,7 @@ impl TokenPolicy {
 /// Its keys hide what is secret of them.
 impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TokenPolicy { keys, jwks, issuers, audiences, leeway_us, max_cached } =
-            &self.shared.policy;
+        let Policy { keys, jwks, issuers, audiences, leeway_us, max_cached } = &self.shared.policy;
         f.debug_struct("Jwt")
             .field("keys", keys)
             .field("jwks", jwks)

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use tollgate::rules::reading::Report;
 use tollgate_core::Excerpt;
 
-use super::read::{ConfigFile, DescriptorValue, SourceDescriptor};
+use super::read::{ConfigFile, Descriptor, DescriptorValue};
 use super::source::{Source, SourcePosition};
 
 /// The most values with a star on one level. envoyproxy/ratelimit compares every request with all of them.
@@ -15,7 +15,7 @@ const MAX_STARS: usize = 1_000;
 pub(super) struct ImportedDomain {
     pub(super) name: String,
     place: SourcePosition,
-    pub(super) descriptors: Vec<SourceDescriptor>,
+    pub(super) descriptors: Vec<Descriptor>,
 }
 
 /// Adds the descriptors of a file to its domain.
@@ -50,7 +50,7 @@ pub(super) fn add(
 }
 
 /// Checks a level and the levels below it, which are few.
-fn check_level(level: &[SourceDescriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     check_siblings(level, sources, reports);
     for descriptor in level {
         check_level(&descriptor.below, sources, reports);
@@ -58,7 +58,7 @@ fn check_level(level: &[SourceDescriptor], sources: &[Source], reports: &mut [Re
 }
 
 /// Reports siblings that cannot be combined, and siblings that rules treat differently.
-fn check_siblings(level: &[SourceDescriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     check_twice(level, sources, reports);
     let stars = |value: &DescriptorValue| {
         matches!(value, DescriptorValue::Prefix(_) | DescriptorValue::Glob(_))
@@ -74,7 +74,7 @@ fn check_siblings(level: &[SourceDescriptor], sources: &[Source], reports: &mut 
 }
 
 /// Reports descriptors that are the same key to envoyproxy/ratelimit, which joins a key and its value by `_`.
-fn check_twice(level: &[SourceDescriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     let mut first: HashMap<String, SourcePosition> = HashMap::with_capacity(level.len());
     for descriptor in level {
         let joined = joined(descriptor);
@@ -96,7 +96,7 @@ fn name_of(place: SourcePosition, sources: &[Source]) -> &str {
     sources.get(place.file).map_or("", |source| &source.name)
 }
 
-fn joined(SourceDescriptor { key, value, .. }: &SourceDescriptor) -> String {
+fn joined(Descriptor { key, value, .. }: &Descriptor) -> String {
     match value {
         DescriptorValue::Any => key.clone(),
         DescriptorValue::Exact(value) | DescriptorValue::Glob(value) => format!("{key}_{value}"),
@@ -109,8 +109,8 @@ const MAX_KEY_BYTES: usize = 512;
 
 /// Warns of an entry of another key that envoyproxy/ratelimit takes for this one: `user_id` with the value
 /// `5` for `user` with the value `id_5`.
-fn warn_of_taken(descriptor: &SourceDescriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
-    let SourceDescriptor { key, value, .. } = descriptor;
+fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
+    let Descriptor { key, value, .. } = descriptor;
     let start = match value {
         DescriptorValue::Any => return,
         DescriptorValue::Exact(text) | DescriptorValue::Prefix(text) => text,

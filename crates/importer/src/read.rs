@@ -2,8 +2,7 @@
 
 use tollgate::rules::Config;
 use tollgate::rules::reading::{
-    ATTRIBUTE, DOMAIN, Fields, Mapping, NodeKind, Position, Report, SourceFile as Document,
-    YamlNode,
+    ATTRIBUTE, DOMAIN, Fields, Kind, Mapping, Node, Position, Report, Source as Document,
 };
 use tollgate_core::Excerpt;
 
@@ -55,18 +54,18 @@ const REPLACES: Mapping = Mapping {
 pub(super) struct ConfigFile {
     pub(super) domain: String,
     pub(super) place: SourcePosition,
-    pub(super) descriptors: Vec<SourceDescriptor>,
+    pub(super) descriptors: Vec<Descriptor>,
 }
 
 /// A descriptor, and the descriptors nested in it.
-pub(super) struct SourceDescriptor {
+pub(super) struct Descriptor {
     pub(super) place: SourcePosition,
     pub(super) key: String,
     pub(super) value: DescriptorValue,
     pub(super) limit: Option<DescriptorLimit>,
     /// Whether all values that match share one counter.
     pub(super) is_shared: bool,
-    pub(super) below: Vec<SourceDescriptor>,
+    pub(super) below: Vec<Descriptor>,
 }
 
 /// The values that a descriptor applies to.
@@ -125,7 +124,7 @@ struct ConfigReader<'r> {
 }
 
 impl ConfigReader<'_> {
-    fn root(&mut self, node: &YamlNode<'_>) -> Option<ConfigFile> {
+    fn root(&mut self, node: &Node<'_>) -> Option<ConfigFile> {
         let fields = Fields::read(node, &FILE, self.report)?;
         let domain = fields.require("domain", "name it, like `domain: api`", self.report);
         let domain = domain.and_then(|node| {
@@ -142,13 +141,13 @@ impl ConfigReader<'_> {
         SourcePosition { file: self.file, at }
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<SourceDescriptor> {
+    fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<Descriptor> {
         let Some(node) = set(fields, "descriptors") else { return Vec::new() };
         let items = self.report.list(node, "`descriptors`", DESCRIPTOR.remedy).unwrap_or_default();
         items.iter().filter_map(|item| self.descriptor(item)).collect()
     }
 
-    fn descriptor(&mut self, node: &YamlNode<'_>) -> Option<SourceDescriptor> {
+    fn descriptor(&mut self, node: &Node<'_>) -> Option<Descriptor> {
         let fields = Fields::read(node, &DESCRIPTOR, self.report)?;
         let remedy = "name the entry's key, like `key: user`";
         let key = fields.require("key", remedy, self.report);
@@ -173,14 +172,7 @@ impl ConfigReader<'_> {
         let limit = set(&fields, "rate_limit").and_then(|node| self.rate_limit(node, is_shadow));
         let below = self.descriptors(&fields);
         let place = self.place(node.at);
-        Some(SourceDescriptor {
-            place,
-            key: key?.to_owned(),
-            value: value?,
-            limit,
-            is_shared,
-            below,
-        })
+        Some(Descriptor { place, key: key?.to_owned(), value: value?, limit, is_shared, below })
     }
 
     /// Warns of fields that rules have no equivalent for.
@@ -215,7 +207,7 @@ impl ConfigReader<'_> {
         self.report.warn(at, message, remedy);
     }
 
-    fn value(&mut self, of: &YamlNode<'_>, fields: &Fields<'_, '_>) -> Option<DescriptorValue> {
+    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<DescriptorValue> {
         let Some(node) = set(fields, "value") else {
             return is_whole(of).then_some(DescriptorValue::Any);
         };
@@ -239,7 +231,7 @@ impl ConfigReader<'_> {
         })
     }
 
-    fn rate_limit(&mut self, node: &YamlNode<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
+    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
         let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
         let quota = self.quota(node, &fields);
         let name = set(&fields, "name")
@@ -249,7 +241,7 @@ impl ConfigReader<'_> {
         Some(DescriptorLimit { name, quota: quota?, is_shadow, replaces })
     }
 
-    fn quota(&mut self, of: &YamlNode<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
+    fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
         let unit = set(fields, "unit");
         if self.truth(fields, "unlimited") {
             if let Some(node) = unit {
@@ -292,7 +284,7 @@ impl ConfigReader<'_> {
         })
     }
 
-    fn unit(&mut self, node: &YamlNode<'_>, remedy: &str) -> Option<Unit> {
+    fn unit(&mut self, node: &Node<'_>, remedy: &str) -> Option<Unit> {
         let text = self.report.text(node, "`unit`", remedy)?;
         let unit = Unit::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         if unit.is_none() {
@@ -312,11 +304,7 @@ impl ConfigReader<'_> {
         items.iter().filter_map(|item| self.replaced(item, own)).collect()
     }
 
-    fn replaced(
-        &mut self,
-        item: &YamlNode<'_>,
-        own: Option<&str>,
-    ) -> Option<(String, SourcePosition)> {
+    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, SourcePosition)> {
         let fields = Fields::read(item, &REPLACES, self.report)?;
         let node = fields.require("name", REPLACES.remedy, self.report)?;
         let name = self.report.text(node, "`name`", REPLACES.remedy)?;
@@ -331,7 +319,7 @@ impl ConfigReader<'_> {
 
     /// Reads a whole number of 32 bits, in digits only: envoyproxy/ratelimit reads YAML 1.1, in which `010`
     /// is 8.
-    fn number(&mut self, node: &YamlNode<'_>, name: &str) -> Option<u32> {
+    fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
         const REMEDY: &str = "use a whole number up to 4294967295, like 10";
         const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
                                 takes 010 for 8, 0x10 for 16 and 1_0 for 10";
@@ -365,15 +353,15 @@ impl ConfigReader<'_> {
 }
 
 /// Returns a field that has a value: to envoyproxy/ratelimit, `null` is the same as a missing field.
-fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n YamlNode<'t>> {
-    fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, NodeKind::Refused))
+fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
+    fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
 }
 
 /// Whether nothing in a mapping was refused: then a field that is not there is missing.
-fn is_whole(mapping: &YamlNode<'_>) -> bool {
-    let is_refused = |node: &YamlNode<'_>| matches!(node.kind, NodeKind::Refused);
+fn is_whole(mapping: &Node<'_>) -> bool {
+    let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
     match &mapping.kind {
-        NodeKind::Map(entries) => {
+        Kind::Map(entries) => {
             !entries.iter().any(|(key, value)| is_refused(key) || is_refused(value))
         }
         _ => true,

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 use tower_service::Service;
 
-use super::reason::CloseReason;
+use super::reason::Reason;
 use super::room::ConnectionSlot;
 use super::watch::{DeadlineCheck, Hold, Watch};
 use super::wire::{AnswerBody, MAX_HEAD_BYTES, Wire, arriving};
@@ -83,12 +83,12 @@ pub(super) async fn connection<S, D>(
     match within_bounds(&mut connection, &place.watch).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) if place.account.is_closed() => {
-            place.count_closed(CloseReason::Memory);
+            place.count_closed(Reason::Memory);
             return;
         }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection failed"),
         Err(reason) => {
-            let name = reason.map_or("closing", CloseReason::name);
+            let name = reason.map_or("closing", Reason::name);
             tracing::debug!(%peer, reason = name, "a connection is closed");
             reason.inspect(|reason| place.count_closed(*reason));
             return;
@@ -105,7 +105,7 @@ pub(super) async fn connection<S, D>(
 async fn within_bounds<C: Future + Unpin>(
     connection: &mut C,
     watch: &Watch,
-) -> Result<C::Output, Option<CloseReason>> {
+) -> Result<C::Output, Option<Reason>> {
     poll_fn(|context| {
         watch.runs_in(context.waker());
         Poll::Ready(())

@@ -8,7 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::once_per_minute::OncePerMinute;
-use super::reason::CloseReason;
+use super::reason::Reason;
 use crate::budget::{Budget, MemoryAccount};
 
 /// Evicts connections of a port, which frees their file descriptors.
@@ -129,8 +129,8 @@ impl Connections {
     }
 
     /// Returns how many connections the server closed, by reason.
-    pub fn closed(&self) -> impl Iterator<Item = (CloseReason, u64)> {
-        CloseReason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
+    pub fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
     }
 
     pub(super) fn count_opened(&self) {
@@ -142,11 +142,11 @@ impl Connections {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_closed(&self, reason: CloseReason) {
+    pub(super) fn count_closed(&self, reason: Reason) {
         self.of(reason).fetch_add(1, Ordering::Relaxed);
         let cause = match reason {
-            CloseReason::Resets => "its client resets too many calls",
-            CloseReason::Memory => "it holds most of the memory that requests share",
+            Reason::Resets => "its client resets too many calls",
+            Reason::Memory => "it holds most of the memory that requests share",
             _ => return,
         };
         if self.warned.lock().is_due(Instant::now()) {
@@ -159,14 +159,14 @@ impl Connections {
         }
     }
 
-    fn of(&self, reason: CloseReason) -> &AtomicU64 {
+    fn of(&self, reason: Reason) -> &AtomicU64 {
         match reason {
-            CloseReason::FirstByte => &self.first_byte,
-            CloseReason::Request => &self.request,
-            CloseReason::Idle => &self.idle,
-            CloseReason::Evicted => &self.evicted,
-            CloseReason::Resets => &self.resets,
-            CloseReason::Memory => &self.memory,
+            Reason::FirstByte => &self.first_byte,
+            Reason::Request => &self.request,
+            Reason::Idle => &self.idle,
+            Reason::Evicted => &self.evicted,
+            Reason::Resets => &self.resets,
+            Reason::Memory => &self.memory,
         }
     }
 }

@@ -47,7 +47,7 @@ pub use bounds::Bounds;
 pub use connection::Connection;
 pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
-pub use reason::CloseReason;
+pub use reason::Reason;
 pub use room::{ConnectionSlot, Room};
 pub use watch::{HeldAnswer, Hold};
 

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::bounds::Bounds;
-use super::reason::CloseReason;
+use super::reason::Reason;
 
 /// How long a connection must have been silent before it is evicted, or closed because the server closes: a
 /// request may be in flight to it.
@@ -255,19 +255,19 @@ impl Progress {
 
     /// Returns the deadline of the present stage, and the reason to close the connection then; no reason if
     /// the server closes.
-    pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<CloseReason>)> {
+    pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<Reason>)> {
         if let (Some(called), Some(_)) = (self.last_call, self.silent_since()) {
             return Some((called + ON_ITS_WAY, None));
         }
         let (since, bound, reason) = match self.stage {
-            Stage::Fresh { since } => (since, bounds.first_byte, CloseReason::FirstByte),
-            Stage::Receiving { since, .. } => (since, bounds.request, CloseReason::Request),
+            Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
+            Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
             Stage::Sending {
                 out: AnswerOutput::Stalled { since }, behind: Some(behind), ..
             } => {
-                return Some((behind.until(since, bounds.idle), Some(CloseReason::Idle)));
+                return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
             }
-            Stage::Idle { since } => (since, bounds.idle, CloseReason::Idle),
+            Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
             Stage::Working | Stage::Sending { .. } | Stage::Leaving { .. } | Stage::Over => {
                 return None;
             }
@@ -311,7 +311,7 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum ExpectedDeadline {
         /// At this second, for this reason.
-        Closed(u64, CloseReason),
+        Closed(u64, Reason),
         Unbounded,
         ClosedSoon,
         OverNow,
@@ -359,29 +359,29 @@ mod tests {
     fn new_connection_has_the_first_byte_deadline() {
         let start = Instant::now();
         let deadline = Progress::new(start).deadline(&BOUNDS);
-        assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(CloseReason::FirstByte))));
+        assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(Reason::FirstByte))));
     }
 
     #[test]
     fn request_without_a_body_passes_through_all_stages() {
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
             (40, Answered, Unbounded),
             (40, Taken, Unbounded),
             (40, Wrote, Unbounded),
-            (40, Flushed, Closed(115, CloseReason::Idle)),
-            (50, Received, Closed(60, CloseReason::Request)),
+            (40, Flushed, Closed(115, Reason::Idle)),
+            (50, Received, Closed(60, Reason::Request)),
         ]);
     }
 
     #[test]
     fn slow_bytes_do_not_extend_the_request_deadline() {
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
-            (5, Received, Closed(11, CloseReason::Request)),
-            (9, Received, Closed(11, CloseReason::Request)),
-            (10, Received, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
+            (5, Received, Closed(11, Reason::Request)),
+            (9, Received, Closed(11, Reason::Request)),
+            (10, Received, Closed(11, Reason::Request)),
             (11, BodyComplete, Unbounded),
         ]);
     }
@@ -389,21 +389,21 @@ mod tests {
     #[test]
     fn pipelined_requests_begin_without_new_bytes() {
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
             (1, Complete, Unbounded),
             (2, Received, Unbounded),
             (3, Answered, Unbounded),
             (3, Received, Unbounded),
             (3, Taken, Unbounded),
             (3, Wrote, Unbounded),
-            (3, Flushed, Closed(78, CloseReason::Idle)),
+            (3, Flushed, Closed(78, Reason::Idle)),
             // The head of the second request was received with the first; its body was not.
-            (4, Received, Closed(14, CloseReason::Request)),
+            (4, Received, Closed(14, Reason::Request)),
             (6, BodyComplete, Unbounded),
             (6, Answered, Unbounded),
             (6, Taken, Unbounded),
             (6, Wrote, Unbounded),
-            (6, Flushed, Closed(81, CloseReason::Idle)),
+            (6, Flushed, Closed(81, Reason::Idle)),
             // The third request was received completely.
             (6, Complete, Unbounded),
         ]);
@@ -414,13 +414,13 @@ mod tests {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
-            (1, Stalled, Closed(76, CloseReason::Idle)),
-            (2, Stalled, Closed(76, CloseReason::Idle)),
-            (3, Taken, Closed(76, CloseReason::Idle)),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (2, Stalled, Closed(76, Reason::Idle)),
+            (3, Taken, Closed(76, Reason::Idle)),
             (4, Wrote, Unbounded),
-            (4, Stalled, Closed(79, CloseReason::Idle)),
+            (4, Stalled, Closed(79, Reason::Idle)),
             (5, Wrote, Unbounded),
-            (5, Flushed, Closed(80, CloseReason::Idle)),
+            (5, Flushed, Closed(80, Reason::Idle)),
         ]);
     }
 
@@ -435,33 +435,33 @@ mod tests {
             (0, Flushed, Unbounded),
             (100, Wrote, Unbounded),
             (100, Flushed, Unbounded),
-            (200, Taken, Closed(275, CloseReason::Idle)),
+            (200, Taken, Closed(275, Reason::Idle)),
         ]);
     }
 
     #[test]
     fn answer_may_precede_the_end_of_the_request() {
         table(&[
-            (0, Received, Closed(10, CloseReason::Request)),
-            (0, Received, Closed(10, CloseReason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
             (1, Answered, Unbounded),
             (1, BodyComplete, Unbounded),
             (1, Taken, Unbounded),
             (1, Wrote, Unbounded),
-            (1, Flushed, Closed(76, CloseReason::Idle)),
+            (1, Flushed, Closed(76, Reason::Idle)),
             // A body that is dropped late says nothing about the next request.
-            (2, BodyComplete, Closed(76, CloseReason::Idle)),
+            (2, BodyComplete, Closed(76, Reason::Idle)),
         ]);
     }
 
     #[test]
     fn continue_does_not_count_as_an_answer() {
         table(&[
-            (0, Received, Closed(10, CloseReason::Request)),
-            (0, Received, Closed(10, CloseReason::Request)),
-            (1, Wrote, Closed(10, CloseReason::Request)),
-            (1, Flushed, Closed(10, CloseReason::Request)),
-            (2, Stalled, Closed(10, CloseReason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
+            (1, Wrote, Closed(10, Reason::Request)),
+            (1, Flushed, Closed(10, Reason::Request)),
+            (2, Stalled, Closed(10, Reason::Request)),
         ]);
     }
 
@@ -470,19 +470,19 @@ mod tests {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
-            (1, Stalled, Closed(76, CloseReason::Idle)),
+            (1, Stalled, Closed(76, Reason::Idle)),
             (50, WroteByte, Unbounded),
-            (50, Stalled, Closed(76, CloseReason::Idle)),
+            (50, Stalled, Closed(76, Reason::Idle)),
             // Four seconds for the bytes that were read, and nearly nothing for the single byte.
             (60, Wrote, Unbounded),
-            (60, Stalled, Closed(80, CloseReason::Idle)),
+            (60, Stalled, Closed(80, Reason::Idle)),
             (70, WroteByte, Unbounded),
-            (70, Stalled, Closed(80, CloseReason::Idle)),
+            (70, Stalled, Closed(80, Reason::Idle)),
             // A client that has read everything begins anew.
             (79, Wrote, Unbounded),
             (79, Flushed, Unbounded),
             (90, Wrote, Unbounded),
-            (90, Stalled, Closed(165, CloseReason::Idle)),
+            (90, Stalled, Closed(165, Reason::Idle)),
         ]);
     }
 
@@ -495,36 +495,36 @@ mod tests {
             (1, Answered, OverNow),
         ]);
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
-            (1, EndIfSpare, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
+            (1, EndIfSpare, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
             (9, EndIfSpare, Unbounded),
             (9, Answered, Unbounded),
             (9, EndIfSpare, Unbounded),
             (9, Taken, Unbounded),
             (9, Wrote, Unbounded),
-            (9, Stalled, Closed(84, CloseReason::Idle)),
-            (9, EndIfSpare, Closed(84, CloseReason::Idle)),
-            (9, Flushed, Closed(84, CloseReason::Idle)),
-            (9, EndIfSpare, Closed(84, CloseReason::Idle)),
+            (9, Stalled, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (9, Flushed, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
             (10, EndIfSpare, OverNow),
         ]);
     }
 
     #[test]
     fn stuck_connection_is_evicted() {
-        table(&[(1, Received, Closed(11, CloseReason::Request)), (2, EndIfSpare, OverNow)]);
+        table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
         table(&[
             (1, Answered, Unbounded),
-            (1, Stalled, Closed(76, CloseReason::Idle)),
+            (1, Stalled, Closed(76, Reason::Idle)),
             (2, EndIfSpare, OverNow),
         ]);
         // A byte a second does not count as progress.
         table(&[
             (1, Answered, Unbounded),
-            (1, Stalled, Closed(76, CloseReason::Idle)),
+            (1, Stalled, Closed(76, Reason::Idle)),
             (3, WroteByte, Unbounded),
-            (3, Stalled, Closed(76, CloseReason::Idle)),
+            (3, Stalled, Closed(76, Reason::Idle)),
             (3, EndIfSpare, OverNow),
         ]);
         table(&[(1, Leaves, Unbounded), (2, EndIfSpare, OverNow)]);
@@ -620,8 +620,8 @@ mod tests {
     #[test]
     fn request_in_flight_is_answered_when_the_server_closes() {
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
-            (1, LastCall, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
+            (1, LastCall, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
             (3, Answered, Unbounded),
             (3, Taken, Unbounded),
@@ -632,13 +632,13 @@ mod tests {
 
     #[test]
     fn silent_connection_ends_soon_when_the_server_closes() {
-        table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, CloseReason::Request))]);
+        table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, Reason::Request))]);
     }
 
     #[test]
     fn leaving_connection_is_not_silent_and_has_no_deadline() {
         table(&[
-            (1, Received, Closed(11, CloseReason::Request)),
+            (1, Received, Closed(11, Reason::Request)),
             (1, Leaves, Unbounded),
             (2, LastCall, Unbounded),
         ]);

@@ -2,7 +2,7 @@
 
 /// Why the server closed a connection that its client still used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
+pub enum Reason {
     /// The client sent nothing.
     FirstByte,
     /// The request was not complete in time.
@@ -17,25 +17,25 @@ pub enum CloseReason {
     Memory,
 }
 
-impl CloseReason {
-    pub(crate) const ALL: [CloseReason; 6] = [
-        CloseReason::FirstByte,
-        CloseReason::Request,
-        CloseReason::Idle,
-        CloseReason::Evicted,
-        CloseReason::Resets,
-        CloseReason::Memory,
+impl Reason {
+    pub(crate) const ALL: [Reason; 6] = [
+        Reason::FirstByte,
+        Reason::Request,
+        Reason::Idle,
+        Reason::Evicted,
+        Reason::Resets,
+        Reason::Memory,
     ];
 
     /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            CloseReason::FirstByte => "first_byte",
-            CloseReason::Request => "request",
-            CloseReason::Idle => "idle",
-            CloseReason::Evicted => "evicted",
-            CloseReason::Resets => "resets",
-            CloseReason::Memory => "memory",
+            Reason::FirstByte => "first_byte",
+            Reason::Request => "request",
+            Reason::Idle => "idle",
+            Reason::Evicted => "evicted",
+            Reason::Resets => "resets",
+            Reason::Memory => "memory",
         }
     }
 }

@@ -15,7 +15,7 @@ use super::bounds::Bounds;
 use super::connections::{Connections, Evict};
 use super::once_per_minute::OncePerMinute;
 use super::progress::{EvictionOrder, Rank};
-use super::reason::CloseReason;
+use super::reason::Reason;
 use super::watch::Watch;
 use crate::budget::MemoryAccount;
 
@@ -197,7 +197,7 @@ impl RoomState {
             }
             let Some(seat) = by_id.get_mut(&id) else { continue };
             if seat.watch.with(|progress| progress.end_if(seen, now)) {
-                self.counts.count_closed(CloseReason::Evicted);
+                self.counts.count_closed(Reason::Evicted);
                 match seat.task.take() {
                     Some(task) => task.abort(),
                     None => seat.watch.wake(),
@@ -260,7 +260,7 @@ impl ConnectionSlot {
     }
 
     /// Counts the connection as closed by the server.
-    pub fn count_closed(&self, reason: CloseReason) {
+    pub fn count_closed(&self, reason: Reason) {
         self.shared.counts.count_closed(reason);
     }
 }
@@ -291,7 +291,7 @@ mod tests {
 
     fn evicted(room: &Room) -> u64 {
         let mut closed = room.shared.counts.closed();
-        closed.find(|(reason, _)| *reason == CloseReason::Evicted).unwrap().1
+        closed.find(|(reason, _)| *reason == Reason::Evicted).unwrap().1
     }
 
     /// Opens `count` connections, a millisecond apart.

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::shortage::is_of_one_connection;
-use super::{Bounds, CloseReason, Connection, Connections, Hold, Port, serve};
+use super::{Bounds, Connection, Connections, Hold, Port, Reason, serve};
 use crate::lifecycle::{Phase, lifecycle};
 
 /// Long enough for any machine; nothing takes that long.
@@ -76,7 +76,7 @@ impl TestListener {
         Client::connect(self.address)
     }
 
-    fn closed(&self, reason: CloseReason) -> u64 {
+    fn closed(&self, reason: Reason) -> u64 {
         self.connections.closed().find(|(each, _)| *each == reason).unwrap().1
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::bounds::Bounds;
 use super::progress::Progress;
-use super::reason::CloseReason;
+use super::reason::Reason;
 
 /// The shortest interval of a connection's timer, however short the bounds are.
 const SHORTEST_NAP: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ impl Drop for HeldAnswer<'_> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DeadlineCheck {
     /// The deadline has passed; there is no reason if the server closes.
-    Up(Option<CloseReason>),
+    Up(Option<Reason>),
     /// Check again at this time.
     AgainAt(Instant),
 }
@@ -185,11 +185,11 @@ mod tests {
         let watch = Watch::new(BOUNDS, start);
         assert_eq!(watch.check_deadline(at(0)), DeadlineCheck::AgainAt(at(10)));
         assert_eq!(watch.check_deadline(at(20)), DeadlineCheck::AgainAt(at(25)));
-        assert_eq!(watch.check_deadline(at(25)), DeadlineCheck::Up(Some(CloseReason::FirstByte)));
+        assert_eq!(watch.check_deadline(at(25)), DeadlineCheck::Up(Some(Reason::FirstByte)));
         // The request began just after a check, and its deadline is not before the next check.
         watch.with(|progress| progress.received(at(1)));
         assert_eq!(watch.check_deadline(at(10)), DeadlineCheck::AgainAt(at(11)));
-        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Up(Some(CloseReason::Request)));
+        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Up(Some(Reason::Request)));
         watch.with(|progress| progress.complete());
         assert_eq!(watch.check_deadline(at(100)), DeadlineCheck::AgainAt(at(110)));
     }

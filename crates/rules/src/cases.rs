@@ -7,7 +7,7 @@ use tollgate_limiter::Limiter;
 
 use super::attributes::{Attributes, TrustLevel};
 use super::config::{Config, Spend};
-use super::explain::{Applied, AppliedReason, NotApplied, Spends, applying, why_not};
+use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
 use super::key::push_part;
 use super::plan::Plan;
 use super::position::Position;
@@ -174,12 +174,10 @@ fn names_in(key: &str) -> String {
 }
 
 /// Returns whether a reason contains no secret.
-fn is_shown(because: &AppliedReason) -> bool {
+fn is_shown(because: &Reason) -> bool {
     match because {
-        AppliedReason::Tier { by, .. } | AppliedReason::NoTier { by, .. } => SHOWN.contains(&&**by),
-        AppliedReason::Override | AppliedReason::NetworkOverride { .. } | AppliedReason::Only => {
-            true
-        }
+        Reason::Tier { by, .. } | Reason::NoTier { by, .. } => SHOWN.contains(&&**by),
+        Reason::Override | Reason::NetworkOverride { .. } | Reason::Only => true,
     }
 }
 

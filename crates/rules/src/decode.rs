@@ -29,7 +29,7 @@ use super::cases::FileTest;
 use super::config::{Config, RuleConfig};
 use super::position::Position;
 use super::problem::Report;
-use super::yaml::YamlNode;
+use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use cases::CaseReader;
 use defaults::Defaults;
@@ -72,7 +72,7 @@ pub(super) struct DecodedFile {
 
 /// Decodes a file's tree. Problems are in the report; if it has errors, the returned value must not be used.
 pub(super) fn decode(
-    root: &YamlNode<'_>,
+    root: &Node<'_>,
     files: &mut NetworkFiles<'_>,
     report: &mut Report,
 ) -> Option<DecodedFile> {

@@ -36,7 +36,7 @@ pub struct Applied {
     /// The limit that the request spends.
     pub spends: Spends,
     /// Why the request spends that limit.
-    pub because: AppliedReason,
+    pub because: Reason,
     /// The cost of the request in units.
     pub cost: u64,
     /// The failure policy of the rule; the limiter's policy applies if `None`.
@@ -98,7 +98,7 @@ impl Spends {
 /// Why a rule spends a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AppliedReason {
+pub enum Reason {
     /// The rule has an override for this key.
     Override,
     /// The rule has an override for addresses in a network.
@@ -272,21 +272,19 @@ fn reason(
     rule: &PlannedRule,
     request: &NumberedRequest<'_>,
     because: SpendReason<'_>,
-) -> AppliedReason {
+) -> Reason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (SpendReason::Override(None), _) => AppliedReason::Override,
-        (SpendReason::Override(Some(found)), _) => AppliedReason::NetworkOverride {
+        (SpendReason::Override(None), _) => Reason::Override,
+        (SpendReason::Override(Some(found)), _) => Reason::NetworkOverride {
             network: networks::text(found.network),
             set: found.set.map(str::to_owned),
         },
-        (SpendReason::Tier(tier), Some(id)) => {
-            AppliedReason::Tier { by: by(id), tier: tier.to_owned() }
-        }
+        (SpendReason::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
         (SpendReason::Default, Some(id)) => {
-            AppliedReason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+            Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
         }
-        (_, None) => AppliedReason::Only,
+        (_, None) => Reason::Only,
     }
 }
 
@@ -399,22 +397,22 @@ fn write_network(f: &mut fmt::Formatter<'_>, network: &str, set: Option<&str>) -
     }
 }
 
-impl fmt::Display for AppliedReason {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AppliedReason::Override => f.write_str("an override for this key"),
-            AppliedReason::NetworkOverride { network, set } => {
+            Reason::Override => f.write_str("an override for this key"),
+            Reason::NetworkOverride { network, set } => {
                 f.write_str("an override for ")?;
                 write_network(f, network, set.as_deref())
             }
-            AppliedReason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
-            AppliedReason::NoTier { by, tier: Some(tier) } => {
+            Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
+            Reason::NoTier { by, tier: Some(tier) } => {
                 write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
             }
-            AppliedReason::NoTier { by, tier: None } => {
+            Reason::NoTier { by, tier: None } => {
                 write!(f, "the default: `{by}` is not known")
             }
-            AppliedReason::Only => f.write_str("the rule's only limit"),
+            Reason::Only => f.write_str("the rule's only limit"),
         }
     }
 }

@@ -19,15 +19,15 @@ pub(crate) const MAX_DEPTH: usize = 16;
 const MAX_NODES: usize = 1_000_000;
 
 /// A text, a list or a mapping, and its position.
-pub struct YamlNode<'t> {
+pub struct Node<'t> {
     /// The position of its first character.
     pub at: Position,
     /// The contents.
-    pub kind: NodeKind<'t>,
+    pub kind: Kind<'t>,
 }
 
 /// The contents of a node.
-pub enum NodeKind<'t> {
+pub enum Kind<'t> {
     /// A text, also if YAML would call it a number.
     Text {
         /// The text without its quotes.
@@ -36,18 +36,18 @@ pub enum NodeKind<'t> {
         is_plain: bool,
     },
     /// `[a, b]`
-    List(Vec<YamlNode<'t>>),
+    List(Vec<Node<'t>>),
     /// `{ a: b }`
-    Map(Vec<(YamlNode<'t>, YamlNode<'t>)>),
+    Map(Vec<(Node<'t>, Node<'t>)>),
     /// A node that was reported and refused.
     Refused,
 }
 
-impl YamlNode<'_> {
+impl Node<'_> {
     /// Returns whether the node is empty, `~` or `null`, without quotes.
     pub fn is_null(&self) -> bool {
         match &self.kind {
-            NodeKind::Text { text, is_plain: true } => {
+            Kind::Text { text, is_plain: true } => {
                 matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
             }
             _ => false,
@@ -56,11 +56,7 @@ impl YamlNode<'_> {
 }
 
 /// Returns the document in a text. `None` if the text is empty, or if it cannot be read, which is then reported.
-pub(crate) fn parse<'t>(
-    text: &'t str,
-    max_depth: usize,
-    report: &mut Report,
-) -> Option<YamlNode<'t>> {
+pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) -> Option<Node<'t>> {
     if let Some((code, at)) = syntax::control_character(text) {
         let message = format!("the character U+{code:04X}, which does not print");
         report.error(at, message, "remove it, or write it as an escape in double quotes");
@@ -106,14 +102,14 @@ struct OpenNode<'t> {
 }
 
 enum OpenKind<'t> {
-    List(Vec<YamlNode<'t>>),
+    List(Vec<Node<'t>>),
     /// The entries, and the key whose value comes next.
-    Map(Vec<(YamlNode<'t>, YamlNode<'t>)>, Option<YamlNode<'t>>),
+    Map(Vec<(Node<'t>, Node<'t>)>, Option<Node<'t>>),
 }
 
 #[derive(Default)]
 struct Tree<'t> {
-    root: Option<YamlNode<'t>>,
+    root: Option<Node<'t>>,
     open: Vec<OpenNode<'t>>,
     max_depth: usize,
     nodes: usize,
@@ -133,13 +129,12 @@ impl<'t> Tree<'t> {
                 let remedy =
                     "write out what it stands for; put a text that begins with * in quotes";
                 report.error(at, "aliases are not supported", remedy);
-                return self.place(YamlNode { at, kind: NodeKind::Refused }, report);
+                return self.place(Node { at, kind: Kind::Refused }, report);
             }
             Event::Scalar(text, style, anchor, tag) => {
                 refuse_decoration(at, anchor, tag, report);
                 let is_plain = style == ScalarStyle::Plain;
-                return self
-                    .place(YamlNode { at, kind: NodeKind::Text { text, is_plain } }, report);
+                return self.place(Node { at, kind: Kind::Text { text, is_plain } }, report);
             }
             Event::SequenceStart(anchor, tag) => {
                 refuse_decoration(at, anchor, tag, report);
@@ -152,10 +147,10 @@ impl<'t> Tree<'t> {
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(OpenNode { at, kind }) = self.open.pop() {
                     let kind = match kind {
-                        OpenKind::List(items) => NodeKind::List(items),
-                        OpenKind::Map(entries, _) => NodeKind::Map(entries),
+                        OpenKind::List(items) => Kind::List(items),
+                        OpenKind::Map(entries, _) => Kind::Map(entries),
                     };
-                    return self.place(YamlNode { at, kind }, report);
+                    return self.place(Node { at, kind }, report);
                 }
             }
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
@@ -188,7 +183,7 @@ impl<'t> Tree<'t> {
     }
 
     /// Adds a complete node to the list or mapping that contains it.
-    fn place(&mut self, node: YamlNode<'t>, report: &mut Report) -> Result<(), ParseEnded> {
+    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), ParseEnded> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {MAX_NODES} texts, lists and mappings");
@@ -202,11 +197,11 @@ impl<'t> Tree<'t> {
                 None => *key = Some(node),
                 Some(mut key) => {
                     if !is_usable_key(&key, report) {
-                        key.kind = NodeKind::Refused;
+                        key.kind = Kind::Refused;
                     }
                     // An empty value has no position of its own: the key's is used.
                     let at = if node.is_empty_text() { key.at } else { node.at };
-                    entries.push((key, YamlNode { at, ..node }));
+                    entries.push((key, Node { at, ..node }));
                 }
             },
         }
@@ -214,9 +209,9 @@ impl<'t> Tree<'t> {
     }
 }
 
-impl YamlNode<'_> {
+impl Node<'_> {
     fn is_empty_text(&self) -> bool {
-        matches!(&self.kind, NodeKind::Text { text, is_plain: true } if text.is_empty())
+        matches!(&self.kind, Kind::Text { text, is_plain: true } if text.is_empty())
     }
 }
 
@@ -231,19 +226,19 @@ fn refuse_decoration(at: Position, anchor: usize, tag: Option<Cow<'_, Tag>>, rep
     }
 }
 
-fn is_usable_key(key: &YamlNode<'_>, report: &mut Report) -> bool {
+fn is_usable_key(key: &Node<'_>, report: &mut Report) -> bool {
     match &key.kind {
-        NodeKind::Text { text, is_plain: true } if text == "<<" => {
+        Kind::Text { text, is_plain: true } if text == "<<" => {
             report.error(key.at, "merge keys are not supported", "write out what it stands for");
             false
         }
-        NodeKind::Text { .. } if key.is_null() => {
+        Kind::Text { .. } if key.is_null() => {
             report.error(key.at, "a field without a name", "name it; put null or ~ in quotes");
             false
         }
-        NodeKind::Text { .. } => true,
-        NodeKind::Refused => false,
-        NodeKind::List(_) | NodeKind::Map(_) => {
+        Kind::Text { .. } => true,
+        Kind::Refused => false,
+        Kind::List(_) | Kind::Map(_) => {
             let remedy = "use a text; put one that begins with [ or { in quotes";
             report.error(key.at, "the name of a field is a list or a mapping", remedy);
             false

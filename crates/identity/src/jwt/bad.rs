@@ -11,7 +11,7 @@ use ahash::RandomState;
 use parking_lot::Mutex;
 
 use super::InvalidToken;
-use super::cache::TokenFingerprint;
+use super::cache::Fingerprint;
 
 /// The most tokens in a generation; two generations of this size take less than half a MiB.
 const PER_GENERATION: usize = 4096;
@@ -24,8 +24,8 @@ pub(super) struct BadTokens {
 
 #[derive(Default)]
 struct BadGenerations {
-    young: HashMap<TokenFingerprint, TokenFault, RandomState>,
-    old: HashMap<TokenFingerprint, TokenFault, RandomState>,
+    young: HashMap<Fingerprint, TokenFault, RandomState>,
+    old: HashMap<Fingerprint, TokenFault, RandomState>,
 }
 
 /// The reason why a token is bad, and since when.
@@ -37,7 +37,7 @@ struct TokenFault {
 
 impl BadTokens {
     /// Returns what is wrong with a token, if that is known.
-    pub(super) fn get(&self, token: TokenFingerprint, now_us: u64) -> Option<InvalidToken> {
+    pub(super) fn get(&self, token: Fingerprint, now_us: u64) -> Option<InvalidToken> {
         let mut generations = self.generations.lock();
         let fault = match generations.young.get(&token) {
             Some(fault) => *fault,
@@ -51,7 +51,7 @@ impl BadTokens {
     }
 
     /// Remembers what was found to be wrong with a token at `now_us`.
-    pub(super) fn insert(&self, token: TokenFingerprint, reason: InvalidToken, now_us: u64) {
+    pub(super) fn insert(&self, token: Fingerprint, reason: InvalidToken, now_us: u64) {
         let from_us = match reason {
             // It may be good later.
             InvalidToken::NotYetValid => return,
@@ -70,7 +70,7 @@ impl BadTokens {
 }
 
 impl BadGenerations {
-    fn insert(&mut self, token: TokenFingerprint, fault: TokenFault) {
+    fn insert(&mut self, token: Fingerprint, fault: TokenFault) {
         if self.young.len() >= PER_GENERATION {
             self.old = mem::take(&mut self.young);
         }

@@ -26,7 +26,7 @@ const BYTES_PER_WEIGHT: usize = 1024;
 /// on how evenly they fall on the shards, and no order need be kept.
 pub(super) struct Cache {
     fingerprints: SipHasher13,
-    shards: Box<[Mutex<CacheShard>]>,
+    shards: Box<[Mutex<Shard>]>,
     /// The largest weight of a generation of one shard.
     per_generation: usize,
 }
@@ -35,13 +35,13 @@ pub(super) struct Cache {
 ///
 /// Without the secret that this process drew, no client can make two tokens with the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct TokenFingerprint(u128);
+pub(super) struct Fingerprint(u128);
 
-impl TokenFingerprint {
+impl Fingerprint {
     /// The fingerprint of the same token under other keys: what was found with one set of keys is not found with
     /// another.
-    pub(super) fn under(self, generations: u128) -> TokenFingerprint {
-        TokenFingerprint(self.0 ^ generations)
+    pub(super) fn under(self, generations: u128) -> Fingerprint {
+        Fingerprint(self.0 ^ generations)
     }
 }
 
@@ -56,14 +56,14 @@ impl Weight {
 }
 
 #[derive(Default)]
-struct CacheShard {
-    young: KeyGeneration,
-    old: KeyGeneration,
+struct Shard {
+    young: Generation,
+    old: Generation,
 }
 
 #[derive(Default)]
-struct KeyGeneration {
-    tokens: HashMap<TokenFingerprint, CachedToken, RandomState>,
+struct Generation {
+    tokens: HashMap<Fingerprint, CachedToken, RandomState>,
     /// The weight of all its tokens.
     weight: usize,
 }
@@ -85,15 +85,15 @@ impl Cache {
         Cache { fingerprints, shards, per_generation }
     }
 
-    pub(super) fn fingerprint(&self, token: &str) -> TokenFingerprint {
-        TokenFingerprint(self.fingerprints.hash(token.as_bytes()).as_u128())
+    pub(super) fn fingerprint(&self, token: &str) -> Fingerprint {
+        Fingerprint(self.fingerprints.hash(token.as_bytes()).as_u128())
     }
 
     /// Returns whether a token that was verified before counts now; `None` if it is not known. An expired token is
     /// forgotten.
     pub(super) fn get(
         &self,
-        token: TokenFingerprint,
+        token: Fingerprint,
         now_us: u64,
     ) -> Option<Result<Arc<Claims>, InvalidToken>> {
         let mut shard = self.shard(token).lock();
@@ -115,7 +115,7 @@ impl Cache {
         Some(counts.map(|()| known.claims))
     }
 
-    pub(super) fn insert(&self, token: TokenFingerprint, weight: Weight, claims: Arc<Claims>) {
+    pub(super) fn insert(&self, token: Fingerprint, weight: Weight, claims: Arc<Claims>) {
         if weight.0 > self.per_generation {
             return;
         }
@@ -125,7 +125,7 @@ impl Cache {
         drop(forgotten);
     }
 
-    fn shard(&self, TokenFingerprint(token): TokenFingerprint) -> &Mutex<CacheShard> {
+    fn shard(&self, Fingerprint(token): Fingerprint) -> &Mutex<Shard> {
         // OK because there is a shard, and the remainder is below their number.
         &self.shards[(token % self.shards.len() as u128) as usize]
     }
@@ -139,7 +139,7 @@ impl Cache {
     /// Returns the weight of all tokens, added up again.
     #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
-        let of = |generation: &KeyGeneration| -> usize {
+        let of = |generation: &Generation| -> usize {
             let weight = generation.tokens.values().map(|known| known.weight.0).sum();
             assert_eq!(weight, generation.weight);
             weight
@@ -148,14 +148,14 @@ impl Cache {
     }
 }
 
-impl CacheShard {
+impl Shard {
     /// Adds a young token, which fits an empty generation. Returns the tokens that are forgotten for it.
     fn insert(
         &mut self,
-        token: TokenFingerprint,
+        token: Fingerprint,
         known: CachedToken,
         per_generation: usize,
-    ) -> Option<KeyGeneration> {
+    ) -> Option<Generation> {
         let is_full = self.young.weight + known.weight.0 > per_generation;
         let forgotten = is_full.then(|| mem::replace(&mut self.old, mem::take(&mut self.young)));
         self.young.insert(token, known);
@@ -163,15 +163,15 @@ impl CacheShard {
     }
 }
 
-impl KeyGeneration {
-    fn insert(&mut self, token: TokenFingerprint, known: CachedToken) {
+impl Generation {
+    fn insert(&mut self, token: Fingerprint, known: CachedToken) {
         // Two threads may have verified it at once.
         self.remove(token);
         self.weight += known.weight.0;
         self.tokens.insert(token, known);
     }
 
-    fn remove(&mut self, token: TokenFingerprint) -> Option<CachedToken> {
+    fn remove(&mut self, token: Fingerprint) -> Option<CachedToken> {
         let known = self.tokens.remove(&token)?;
         // OK because it was added with the token.
         self.weight -= known.weight.0;

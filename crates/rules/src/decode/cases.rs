@@ -12,7 +12,7 @@ use crate::cases::{CaseAttribute, Expectation, FileTest};
 use crate::config::RuleConfig;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 /// The most tests in a file: they run each time the file is read.
 const MAX_TESTS: usize = 1_000;
@@ -80,7 +80,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
     }
 
     /// Reads the tests of a file.
-    pub(super) fn read(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Vec<FileTest> {
+    pub(super) fn read(&mut self, node: &Node<'_>, report: &mut Report) -> Vec<FileTest> {
         let items = report.list(node, "`tests`", REMEDY).unwrap_or_default();
         if items.len() > MAX_TESTS {
             let message = format!("{} tests, above the most of {MAX_TESTS}", items.len());
@@ -90,7 +90,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         items.iter().filter_map(|item| self.case(item, report)).collect()
     }
 
-    fn case(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<FileTest> {
+    fn case(&mut self, node: &Node<'_>, report: &mut Report) -> Option<FileTest> {
         let fields = Fields::read(node, &TEST, report)?;
         let name = fields.require("name", "name the test, like `name: logins`", report);
         let name = name.and_then(|node| report.text(node, "`name`", "use a text"));
@@ -145,7 +145,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let TableRow { name, at, value } = *row;
         let rule = self.rule(domain, name, at, report);
         let fields = match value.kind {
-            NodeKind::Map(_) => Some(Fields::read(value, &EXPECTED, report)?),
+            Kind::Map(_) => Some(Fields::read(value, &EXPECTED, report)?),
             _ => None,
         };
         let field = |name| fields.as_ref().and_then(|fields| fields.get(name));
@@ -215,7 +215,7 @@ fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribut
 
 /// Reads the attributes of a key, in the order of the rule's key.
 fn key(
-    node: &YamlNode<'_>,
+    node: &Node<'_>,
     rule: Option<&RuleConfig>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Box<str>)>> {

@@ -6,7 +6,7 @@ use super::names;
 use super::sources::RequestOrigin;
 use crate::config::{Choice, Spend, TierConfig};
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 pub(super) const REMEDY: &str =
     "name a limit, or choose one like `{ by: tier, tiers: { pro: pro }, default: free }`";
@@ -22,14 +22,14 @@ const TIERS: NameTable = NameTable {
 };
 
 pub(super) fn read(
-    node: &YamlNode<'_>,
+    node: &Node<'_>,
     limits: &mut LimitsTable<'_>,
     origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Choice> {
     match node.kind {
-        NodeKind::Map(_) => {}
-        NodeKind::Text { .. } if !node.is_null() => {
+        Kind::Map(_) => {}
+        Kind::Text { .. } if !node.is_null() => {
             return Some(Choice { tiers: None, default: limits.spend(node, "`limit`", report)? });
         }
         _ => {
@@ -59,7 +59,7 @@ pub(super) fn read(
 }
 
 fn read_tiers(
-    node: &YamlNode<'_>,
+    node: &Node<'_>,
     limits: &mut LimitsTable<'_>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Spend)>> {

@@ -9,7 +9,7 @@ use super::fields::{Fields, Mapping};
 use super::names;
 use crate::nearest::nearest;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 const DEFAULTS: Mapping = Mapping {
     name: "`defaults`",
@@ -42,7 +42,7 @@ pub(super) struct Defaults<'n> {
 }
 
 impl<'n> Defaults<'n> {
-    pub(super) fn read(node: &'n YamlNode<'_>, report: &mut Report) -> Defaults<'n> {
+    pub(super) fn read(node: &'n Node<'_>, report: &mut Report) -> Defaults<'n> {
         let Some(fields) = Fields::read(node, &DEFAULTS, report) else {
             return Defaults::default();
         };
@@ -58,8 +58,8 @@ impl<'n> Defaults<'n> {
     }
 }
 
-pub(super) fn on_failure(node: &YamlNode<'_>, report: &mut Report) -> Option<OnFailure> {
-    if let NodeKind::Map(_) = node.kind {
+pub(super) fn on_failure(node: &Node<'_>, report: &mut Report) -> Option<OnFailure> {
+    if let Kind::Map(_) = node.kind {
         let fields = Fields::read(node, &FAILURE, report)?;
         let local = fields.require("local", FAILURE_REMEDY, report)?;
         let fields = Fields::read(local, &LOCAL, report)?;
@@ -90,7 +90,7 @@ pub(super) fn on_failure(node: &YamlNode<'_>, report: &mut Report) -> Option<OnF
     }
 }
 
-pub(super) fn deadline(node: &YamlNode<'_>, report: &mut Report) -> Option<Duration> {
+pub(super) fn deadline(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
     let deadline = report.duration(node, "deadline")?;
     if (SHORTEST..=LONGEST).contains(&deadline) {
         return Some(deadline);

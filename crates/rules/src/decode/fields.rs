@@ -8,7 +8,7 @@ use tollgate_core::Excerpt;
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 /// The longest unknown field whose name messages show.
 const MAX_PLAIN_CHARS: usize = 32;
@@ -46,7 +46,7 @@ pub(super) enum Naming {
 pub struct Fields<'n, 't> {
     /// Where the mapping begins.
     pub at: Position,
-    known: Vec<(&'static str, &'n YamlNode<'t>)>,
+    known: Vec<(&'static str, &'n Node<'t>)>,
     /// Fields that were probably meant by an unknown name, and so are not missing.
     meant: Vec<&'static str>,
     /// Whether a field with an unusable name was refused; any field may then be the one that was meant.
@@ -58,17 +58,17 @@ pub struct Fields<'n, 't> {
 pub(super) struct TableRow<'n, 't> {
     pub(super) name: &'n str,
     pub(super) at: Position,
-    pub(super) value: &'n YamlNode<'t>,
+    pub(super) value: &'n Node<'t>,
 }
 
 impl<'n, 't> Fields<'n, 't> {
     /// Reads the fields of a node; `None` if it is not a mapping. Problems are reported.
     pub fn read(
-        node: &'n YamlNode<'t>,
+        node: &'n Node<'t>,
         mapping: &Mapping,
         report: &mut Report,
     ) -> Option<Fields<'n, 't>> {
-        let NodeKind::Map(entries) = &node.kind else {
+        let Kind::Map(entries) = &node.kind else {
             report.unfit(node, mapping.name, "a mapping", mapping.remedy);
             return None;
         };
@@ -77,7 +77,7 @@ impl<'n, 't> Fields<'n, 't> {
         let mut meant = Vec::new();
         let mut has_refused = false;
         for (key, value) in entries {
-            let NodeKind::Text { text, .. } = &key.kind else {
+            let Kind::Text { text, .. } = &key.kind else {
                 has_refused = true;
                 continue;
             };
@@ -100,7 +100,7 @@ impl<'n, 't> Fields<'n, 't> {
     }
 
     /// Returns a field, if it is present.
-    pub fn get(&self, name: &str) -> Option<&'n YamlNode<'t>> {
+    pub fn get(&self, name: &str) -> Option<&'n Node<'t>> {
         self.known.iter().find(|(field, _)| *field == name).map(|(_, node)| *node)
     }
 
@@ -115,12 +115,7 @@ impl<'n, 't> Fields<'n, 't> {
     }
 
     /// Returns a required field; reports it if it is missing.
-    pub fn require(
-        &self,
-        name: &str,
-        remedy: &str,
-        report: &mut Report,
-    ) -> Option<&'n YamlNode<'t>> {
+    pub fn require(&self, name: &str, remedy: &str, report: &mut Report) -> Option<&'n Node<'t>> {
         let found = self.get(name);
         if found.is_none() && !self.may_have(name) {
             report.error(self.at, format!("`{name}` is missing"), remedy);
@@ -133,7 +128,7 @@ impl<'n, 't> Fields<'n, 't> {
         &self,
         name: &str,
         otherwise: T,
-        read: impl FnOnce(&'n YamlNode<'t>) -> Option<T>,
+        read: impl FnOnce(&'n Node<'t>) -> Option<T>,
     ) -> Option<T> {
         self.get(name).map_or(Some(otherwise), read)
     }
@@ -144,13 +139,13 @@ impl<'n, 't> Fields<'n, 't> {
     }
 
     /// Returns the entries of a mapping as they are, unchecked.
-    pub(super) fn of(node: &'n YamlNode<'t>) -> impl Iterator<Item = (&'n str, &'n YamlNode<'t>)> {
+    pub(super) fn of(node: &'n Node<'t>) -> impl Iterator<Item = (&'n str, &'n Node<'t>)> {
         let entries = match &node.kind {
-            NodeKind::Map(entries) => entries.as_slice(),
+            Kind::Map(entries) => entries.as_slice(),
             _ => &[],
         };
         entries.iter().filter_map(|(key, value)| match &key.kind {
-            NodeKind::Text { text, .. } => Some((&**text, value)),
+            Kind::Text { text, .. } => Some((&**text, value)),
             _ => None,
         })
     }
@@ -244,17 +239,17 @@ impl NameTable {
     /// Returns the rows. A name that occurs again is reported and left out.
     pub(super) fn rows<'n, 't>(
         &self,
-        node: &'n YamlNode<'t>,
+        node: &'n Node<'t>,
         report: &mut Report,
     ) -> Option<Vec<TableRow<'n, 't>>> {
-        let NodeKind::Map(entries) = &node.kind else {
+        let Kind::Map(entries) = &node.kind else {
             report.unfit(node, self.name, "a mapping", self.remedy);
             return None;
         };
         let mut seen = RowLookup::of(entries.len());
         let mut rows: Vec<TableRow<'_, '_>> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let NodeKind::Text { text, .. } = &key.kind else { continue };
+            let Kind::Text { text, .. } = &key.kind else { continue };
             match seen.place_of(text, &rows) {
                 None => rows.push(TableRow { name: text, at: key.at, value }),
                 Some(first) => self.twice(text, key.at, rows[first].at, report),

@@ -11,7 +11,7 @@ use super::fields::{Fields, Mapping, listed};
 use super::names;
 use crate::nearest::nearest;
 use crate::problem::Report;
-use crate::yaml::YamlNode;
+use crate::yaml::Node;
 use jwks::JwksFile;
 use key::KeySource;
 pub(crate) use key::MAX_KEY_FILE_BYTES;
@@ -57,7 +57,7 @@ pub(super) struct IdentitySection {
     has_jwt: bool,
 }
 
-pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<IdentitySection> {
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySection> {
     let fields = Fields::read(node, &IDENTITY, report)?;
     let trusted_proxies = fields.get("trusted_proxies").and_then(|node| nets::read(node, report));
     for name in ["forwarding_header", "trusted_headers"] {
@@ -95,7 +95,7 @@ fn refuse_without_proxies(name: &str, fields: &Fields<'_, '_>, report: &mut Repo
     }
 }
 
-fn forwarding(node: &YamlNode<'_>, report: &mut Report) -> Option<ForwardingHeader> {
+fn forwarding(node: &Node<'_>, report: &mut Report) -> Option<ForwardingHeader> {
     let names = FORWARDING.map(|(name, _)| name);
     let remedy = format!("use {}", listed(&names));
     let text = report.text(node, "`forwarding_header`", &remedy)?;
@@ -108,7 +108,7 @@ fn forwarding(node: &YamlNode<'_>, report: &mut Report) -> Option<ForwardingHead
     found
 }
 
-fn headers(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<Box<str>>> {
+fn headers(node: &Node<'_>, report: &mut Report) -> Option<Vec<Box<str>>> {
     let items = report.list(node, "`trusted_headers`", HEADERS_REMEDY)?;
     if items.len() > MAX_HEADERS {
         let message = format!("{} headers, above the most of {MAX_HEADERS}", items.len());
@@ -132,7 +132,7 @@ fn lower_case(header: &str) -> Box<str> {
     header.to_ascii_lowercase().into()
 }
 
-fn prefix(node: &YamlNode<'_>, report: &mut Report) -> Option<u8> {
+fn prefix(node: &Node<'_>, report: &mut Report) -> Option<u8> {
     let bits = report.number(node, "`ipv6_prefix`")?;
     let prefix = u8::try_from(bits).ok().filter(|&bits| bits <= 128);
     if prefix.is_none() {

@@ -10,7 +10,7 @@ use crate::config::{LimitConfig, Spend};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 const LIMITS: NameTable = NameTable {
     name: "`limits`",
@@ -69,7 +69,7 @@ impl<'n> LimitsTable<'n> {
     /// Reads the limit that a rule spends: a limit's name, `allow` or `block`.
     pub(super) fn spend(
         &mut self,
-        node: &YamlNode<'_>,
+        node: &Node<'_>,
         name: &str,
         report: &mut Report,
     ) -> Option<Spend> {
@@ -142,24 +142,20 @@ pub(super) struct Wording {
 }
 
 /// Reads a limit from one text, or from a mapping of its parameters.
-pub(super) fn read_limit(
-    node: &YamlNode<'_>,
-    wording: &Wording,
-    report: &mut Report,
-) -> Option<Limit> {
+pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
     match &node.kind {
-        NodeKind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
+        Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
             report.no_space(node.at, "algorithm");
             None
         }
-        NodeKind::Text { text, .. } if !node.is_null() => match text.parse() {
+        Kind::Text { text, .. } if !node.is_null() => match text.parse() {
             Ok(limit) => Some(limit),
             Err(error) => {
                 report.refused(node.at, &error, Notation::Text);
                 None
             }
         },
-        NodeKind::Map(_) => read_parameters(node, report),
+        Kind::Map(_) => read_parameters(node, report),
         _ => {
             report.unfit(node, wording.name, "a text or a mapping", wording.remedy);
             None
@@ -167,7 +163,7 @@ pub(super) fn read_limit(
     }
 }
 
-fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<Limit> {
+fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     let errors_before = report.errors();
     let name = algorithm(node, report)?;
     let fields = Fields::read(node, mapping(name), report)?;
@@ -198,7 +194,7 @@ fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<Limit> {
 }
 
 /// Returns the algorithm of a limit, even if the field's name is misspelt.
-fn algorithm(node: &YamlNode<'_>, report: &mut Report) -> Option<AlgorithmName> {
+fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
     let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
     let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
     let Some((name, value)) = exact.or_else(|| Fields::of(node).find(|(name, _)| is_meant(name)))

@@ -8,7 +8,7 @@ use super::names;
 use crate::config::Replaces;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 /// The most rules that one rule may replace.
 const MAX_REPLACED: usize = 1_000;
@@ -51,8 +51,8 @@ pub(super) struct ReplacingRules<'n> {
 }
 
 /// Reads the rules that a rule replaces, each once. `all` means all rules; in a list it is the name of a rule.
-pub(super) fn read<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
-    if matches!(&node.kind, NodeKind::Text { text, .. } if text == "all") {
+pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
+    if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
         return Some(ReplacesField::All);
     }
     let items = report.list(node, "`replaces`", REMEDY)?;

@@ -7,7 +7,7 @@ use tollgate_core::Excerpt;
 use super::names;
 use crate::config::RuleConfig;
 use crate::problem::Report;
-use crate::yaml::YamlNode;
+use crate::yaml::Node;
 
 /// The most domains that may be retired.
 const MAX_RETIRED: usize = 1_000;
@@ -16,7 +16,7 @@ const REMEDY: &str = "list the domains, like `retired_domains: [web]`";
 
 /// Reads the list. A domain that has `rules` cannot be retired.
 pub(super) fn read(
-    node: &YamlNode<'_>,
+    node: &Node<'_>,
     rules: &[RuleConfig],
     report: &mut Report,
 ) -> HashSet<Box<str>> {

@@ -15,7 +15,7 @@ use super::{choice, cost, key, names, overrides, when};
 use crate::config::{Choice, Costs, Override, Replaces, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::YamlNode;
+use crate::yaml::Node;
 
 /// The most rules in a file.
 const MAX_RULES: usize = 32_768;
@@ -79,11 +79,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         }
     }
 
-    pub(super) fn read(
-        &mut self,
-        node: &'n YamlNode<'_>,
-        report: &mut Report,
-    ) -> Option<RuleConfig> {
+    pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<RuleConfig> {
         self.count(node.at, report)?;
         let fields = Fields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);

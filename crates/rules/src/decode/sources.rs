@@ -13,7 +13,7 @@ use crate::config::KeyPart;
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::YamlNode;
+use crate::yaml::Node;
 
 /// The most attributes that a file may declare.
 const MAX_DECLARED: usize = 256;
@@ -143,7 +143,7 @@ impl Availability {
     }
 }
 
-fn declared<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<Vec<&'n str>> {
+fn declared<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<&'n str>> {
     let items = report.list(node, "`caller_attributes`", REMEDY)?;
     if items.len() > MAX_DECLARED {
         let message = format!("{} attributes, above the most of {MAX_DECLARED}", items.len());

@@ -13,7 +13,7 @@ use crate::networks::{self, UNKNOWN_ADDRESS};
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{NodeKind, YamlNode};
+use crate::yaml::{Kind, Node};
 
 /// The most values that one attribute may have.
 const MAX_VALUES: usize = 10_000;
@@ -55,7 +55,7 @@ struct ConditionReader<'s, 'n> {
 
 /// Reads the condition on every attribute.
 pub(super) fn read(
-    node: &YamlNode<'_>,
+    node: &Node<'_>,
     origin: RequestOrigin<'_>,
     networks: &mut NetworkSets<'_>,
     report: &mut Report,
@@ -110,15 +110,13 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
 
 impl ConditionReader<'_, '_> {
     /// Reads a condition: one pattern or list, and the patterns that `none_of` excludes.
-    fn wanted(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
+    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
         match &node.kind {
-            NodeKind::Text { .. } => {
-                Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])])
-            }
-            NodeKind::List(items) => {
+            Kind::Text { .. } => Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])]),
+            Kind::List(items) => {
                 Some(vec![Requirement::AnyOf(self.any_of(items, node.at, report)?)])
             }
-            NodeKind::Map(_) => {
+            Kind::Map(_) => {
                 let fields = Fields::read(node, &CONDITION, report)?;
                 let like = one_alone(&fields, report)?;
                 let mut wanted = Vec::new();
@@ -131,7 +129,7 @@ impl ConditionReader<'_, '_> {
                 }
                 Some(wanted)
             }
-            NodeKind::Refused => None,
+            Kind::Refused => None,
         }
     }
 
@@ -157,7 +155,7 @@ impl ConditionReader<'_, '_> {
 
     fn any_of(
         &mut self,
-        items: &[YamlNode<'_>],
+        items: &[Node<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
@@ -170,7 +168,7 @@ impl ConditionReader<'_, '_> {
 
     fn none_of(
         &mut self,
-        items: &[YamlNode<'_>],
+        items: &[Node<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
@@ -190,7 +188,7 @@ impl ConditionReader<'_, '_> {
 
     fn patterns(
         &mut self,
-        items: &[YamlNode<'_>],
+        items: &[Node<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
@@ -207,8 +205,8 @@ impl ConditionReader<'_, '_> {
     }
 
     /// Reads one pattern: a text, or a mapping that says how the text is compared.
-    fn pattern(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Pattern> {
-        if let NodeKind::Map(_) = node.kind {
+    fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
+        if let Kind::Map(_) = node.kind {
             let fields = Fields::read(node, &PATTERN, report)?;
             one_alone(&fields, report)?;
             return self.pattern_of_fields(&fields, report);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::http::Request;
 use tollgate_limiter::{Answer, Decision, Error, Scope};
 
-use super::settings::{LayerSettings, LimitSource};
+use super::settings::{LimitSource, Settings};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use tollgate_http::{Outcome, QuotaHeaders};
@@ -137,7 +137,7 @@ impl Admission {
     }
 
     /// Reads the limits again, after a refund. `None` if the store does not answer.
-    async fn look_again(&self, settings: &LayerSettings) -> Option<QuotaHeaders> {
+    async fn look_again(&self, settings: &Settings) -> Option<QuotaHeaders> {
         let mut told = QuotaHeaders::Nothing;
         match &self.inner.spent {
             AdmissionCharge::Limit { scope, cost, key, .. } => {
@@ -164,7 +164,7 @@ impl fmt::Debug for Admission {
 /// A request in flight whose charge may be refunded after the inner service has responded.
 pub(super) struct TrackedRequest {
     admission: Admission,
-    settings: Arc<LayerSettings>,
+    settings: Arc<Settings>,
 }
 
 /// Reads the headers for a response again, after a refund; `None` keeps the headers noted before.
@@ -174,7 +174,7 @@ impl TrackedRequest {
     /// Puts the decision into the request's extensions, if the layer is set to.
     pub(super) fn new<B>(
         admission: Admission,
-        settings: &Arc<LayerSettings>,
+        settings: &Arc<Settings>,
         request: &mut Request<B>,
     ) -> TrackedRequest {
         if settings.shows_decision {

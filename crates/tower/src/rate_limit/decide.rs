@@ -14,7 +14,7 @@ use tollgate_limiter::{Answer, Check, Decision, Error, Scope};
 
 use super::admission::Admission;
 use super::charge::DelayedCharge;
-use super::settings::{CurrentSource, LayerDecision, LayerSettings, LimitSource};
+use super::settings::{CurrentSource, LayerDecision, LimitSource, Settings};
 use super::store_answer::StoreAnswer;
 use super::waiting::WaitingSlot;
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
@@ -68,7 +68,7 @@ impl DecisionProgress {
     }
 }
 
-impl LayerSettings {
+impl Settings {
     /// Decides a request, or sends the check to the store. Writes the headers for the response to `told`.
     // Here and below, large values are written in place: copying a value just after it was written stalls.
     #[inline]

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::admission::{HeaderRefresh, TrackedRequest};
 use super::charge::DelayedCharge;
 use super::decide::{Disposition, PendingCheck};
-use super::settings::LayerSettings;
+use super::settings::Settings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
 
@@ -45,7 +45,7 @@ pin_project! {
         /// The inner service handles the request.
         Passing { #[pin] future: F },
         /// The store decides.
-        Asking { asked: Box<PendingCheck>, next: Option<NextCall<S, B>>, settings: Arc<LayerSettings> },
+        Asking { asked: Box<PendingCheck>, next: Option<NextCall<S, B>>, settings: Arc<Settings> },
         /// The request waits until its delay has passed.
         Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
         /// The request waits until the inner service is ready.
@@ -86,7 +86,7 @@ where
     pub(super) fn asking(
         asked: Box<PendingCheck>,
         next: NextCall<S, B>,
-        settings: Arc<LayerSettings>,
+        settings: Arc<Settings>,
     ) -> Self {
         let step = ResponseStep::Asking { asked, next: Some(next), settings };
         ResponseFuture { step, told: QuotaHeaders::Nothing, tracked: None }
@@ -96,7 +96,7 @@ where
         charge: Box<DelayedCharge>,
         told: QuotaHeaders,
         next: NextCall<S, B>,
-        settings: &Arc<LayerSettings>,
+        settings: &Arc<Settings>,
     ) -> Self {
         let (step, tracked) = delayed(charge, next, settings);
         ResponseFuture { step, told, tracked }
@@ -111,7 +111,7 @@ where
 fn delayed<F, S, B, R>(
     charge: Box<DelayedCharge>,
     mut next: NextCall<S, B>,
-    settings: &Arc<LayerSettings>,
+    settings: &Arc<Settings>,
 ) -> StepAndTracking<F, S, B, R> {
     let admission = charge.admission().filter(|_| settings.is_tracked);
     let track = |admission| TrackedRequest::new(admission, settings, &mut next.request);
@@ -129,7 +129,7 @@ where
     fn settled(
         settled: Disposition,
         mut next: NextCall<S, B>,
-        settings: &Arc<LayerSettings>,
+        settings: &Arc<Settings>,
     ) -> StepAndTracking<F, S, B, R> {
         match settled {
             Disposition::Goes => (next.go(), None),

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::settings::LayerSettings;
+use super::settings::Settings;
 use tollgate_identity::{ClientAddress, NOWHERE, PREFLIGHT, RequestHead};
 use tollgate_rules::push_part;
 
-impl LayerSettings {
+impl Settings {
     /// Returns the key by which a request is limited: `ip=203.0.113.9`.
     #[inline]
     pub(super) fn key_of<'h>(&self, head: &'h RequestHead<'_>) -> Cow<'h, [u8]> {

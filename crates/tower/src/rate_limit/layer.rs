@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::admission::Admission;
 use super::extract::KeyExtractor;
 use super::service::RateLimit;
-use super::settings::{LayerDecision, LayerSettings, LimitSource};
+use super::settings::{LayerDecision, LimitSource, Settings};
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
@@ -45,7 +45,7 @@ use tollgate_rules::{Attributes, Rules};
 /// browser's preflight requests have a quota of their own, as large as the limit.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    settings: Arc<LayerSettings>,
+    settings: Arc<Settings>,
 }
 
 impl RateLimitLayer {
@@ -65,7 +65,7 @@ impl RateLimitLayer {
     /// it a client's state can be read and reset ([`Scope::reset`]).
     pub fn new(scope: Scope) -> RateLimitLayer {
         let ready = Arc::new(PreparedHeaders::new(&scope));
-        RateLimitLayer::of(LayerSettings::new(LimitSource::Limit { scope, ready }))
+        RateLimitLayer::of(Settings::new(LimitSource::Limit { scope, ready }))
     }
 
     /// Limits by the rules of a domain: all rules that match a request are charged, or none is. The rules may change
@@ -74,17 +74,17 @@ impl RateLimitLayer {
         if !rules.require_domain(domain) {
             tracing::warn!("no rule is of the domain `{domain}`: its requests are not limited");
         }
-        RateLimitLayer::of(LayerSettings::new(LimitSource::Rules {
+        RateLimitLayer::of(Settings::new(LimitSource::Rules {
             rules: rules.clone(),
             domain: domain.into(),
         }))
     }
 
-    fn of(settings: LayerSettings) -> RateLimitLayer {
+    fn of(settings: Settings) -> RateLimitLayer {
         RateLimitLayer { settings: Arc::new(settings) }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut LayerSettings)) -> RateLimitLayer {
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> RateLimitLayer {
         change(Arc::make_mut(&mut self.settings));
         self
     }

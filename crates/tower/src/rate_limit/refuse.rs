@@ -4,11 +4,11 @@ use ::http::header::CONTENT_LENGTH;
 use ::http::{Method, Response};
 use bytes::Bytes;
 
-use super::settings::{LayerSettings, LimitSource};
+use super::settings::{LimitSource, Settings};
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
 use tollgate_identity::RequestHead;
 
-impl LayerSettings {
+impl Settings {
     /// Writes the headers for the response to `told`.
     #[inline]
     pub(super) fn note(&self, outcome: &Outcome<'_>, told: &mut QuotaHeaders) {

@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::admission::TrackedRequest;
 use super::decide::{DecisionProgress, Disposition};
 use super::future::{NextCall, ResponseFuture, ResponseStep};
-use super::settings::LayerSettings;
+use super::settings::Settings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
 
@@ -22,11 +22,11 @@ use tollgate_http::QuotaHeaders;
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    settings: Arc<LayerSettings>,
+    settings: Arc<Settings>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, settings: Arc<LayerSettings>) -> RateLimit<S> {
+    pub(super) fn new(inner: S, settings: Arc<Settings>) -> RateLimit<S> {
         RateLimit { inner, settings }
     }
 

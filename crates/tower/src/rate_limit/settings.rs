@@ -20,7 +20,7 @@ pub(super) type RequestFn<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
 /// The settings that a layer and its services share.
 #[derive(Clone)]
-pub(super) struct LayerSettings {
+pub(super) struct Settings {
     pub(super) by: LimitSource,
     /// If `None`, the identity of the rules; without one there, the address of the connection.
     pub(super) identity: Option<Identity>,
@@ -87,9 +87,9 @@ impl LimitSource {
     }
 }
 
-impl LayerSettings {
-    pub(super) fn new(by: LimitSource) -> LayerSettings {
-        LayerSettings {
+impl Settings {
+    pub(super) fn new(by: LimitSource) -> Settings {
+        Settings {
             by,
             identity: None,
             families: HeaderFamilies::ALL,
@@ -157,13 +157,13 @@ impl LayerSettings {
 }
 
 /// Omits the closures, which cannot be printed.
-impl fmt::Debug for LayerSettings {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (by, limit) = match &self.by {
             LimitSource::Limit { scope, .. } => (scope.name(), Some(scope.limit())),
             LimitSource::Rules { domain, .. } => (&**domain, None),
         };
-        f.debug_struct("LayerSettings")
+        f.debug_struct("Settings")
             .field("by", &by)
             .field("limit", &limit)
             .field("identity", &self.identity)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::decode::fields::{Fields, Mapping};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::YamlNode;
+use crate::yaml::Node;
 use tollgate_identity::config::{JWKS_MAX_AGE, JwksConfig};
 
 const JWKS: Mapping = Mapping {
@@ -43,7 +43,7 @@ pub(crate) struct JwksFile {
     at: Position,
 }
 
-pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<JwksSource> {
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
     let fields = Fields::read(node, &JWKS, report)?;
     let max_age = fields.get("max_age").map(|node| (node.at, age(node, "max_age", report)));
     let max_stale = fields.get("max_stale").map(|node| (node.at, age(node, "max_stale", report)));
@@ -82,7 +82,7 @@ pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<JwksSourc
 }
 
 /// Reads a URL, which no message shows, because it may contain a secret.
-fn url<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<&'n str> {
+fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     let url = report.text(node, "`url`", URL_REMEDY)?;
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -124,7 +124,7 @@ fn is_here(authority: &str) -> bool {
     is_loopback(authority) || authority.rsplit_once(':').is_some_and(|(host, _)| is_loopback(host))
 }
 
-fn age(node: &YamlNode<'_>, name: &'static str, report: &mut Report) -> Option<Duration> {
+fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Duration> {
     let age = report.duration(node, name)?;
     let fault = match name {
         _ if age < SHORTEST_AGE => "is below 10s",

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::frames::FrameScan;
 use crate::lifecycle;
-use crate::listener::{CloseReason, ConnectionSlot};
+use crate::listener::{ConnectionSlot, Reason};
 
 /// The length of the preface that every connection of HTTP/2 begins with.
 const PREFACE_BYTES: usize = 24;
@@ -162,7 +162,7 @@ impl<S> Socket<S> {
         cx: &mut Context<'_>,
     ) -> io::Result<()> {
         if is_pending && preface.deadline.as_mut().poll(cx).is_ready() {
-            self.slot.count_closed(CloseReason::FirstByte);
+            self.slot.count_closed(Reason::FirstByte);
             return Err(ErrorKind::TimedOut.into());
         }
         self.preface = preface.after(read_bytes);
