@@ -3,7 +3,7 @@
 use axum::body::{Bytes, HttpBody};
 use http_body_util::BodyExt;
 
-use crate::budget::{Budget, Exhausted, MemoryCharge, SMALL_BYTES};
+use crate::budget::{Budget, BudgetExhausted, MemoryCharge, SMALL_BYTES};
 
 /// What a client is told when bodies and answers take all the memory that they may.
 pub(crate) const OUT_OF_MEMORY: &str = "bodies and answers take all the memory that they may; come back in a second, \
@@ -21,8 +21,8 @@ pub(crate) enum UnreadBody {
     BrokenOff,
 }
 
-impl From<Exhausted> for UnreadBody {
-    fn from(_: Exhausted) -> UnreadBody {
+impl From<BudgetExhausted> for UnreadBody {
+    fn from(_: BudgetExhausted) -> UnreadBody {
         UnreadBody::OutOfMemory
     }
 }

@@ -17,7 +17,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
+use tollgate::http::{
+    HeaderFamilies, Outcome, Peer, Refusal, RefusalReason, RequestHead, TokenRefusal,
+};
 use utoipa::openapi::OpenApi;
 
 pub(super) use self::params::AuthorizeSettings;
@@ -26,7 +28,7 @@ use super::Problem;
 use super::openapi::AuthorizeAnswers;
 use crate::held::{HeldRequest, HeldRequests, Place};
 use crate::lifecycle::Lifecycle;
-use crate::listener::Hold;
+use crate::listener::ClientWatch;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::pipeline::{Pipeline, SentRuling};
@@ -78,8 +80,8 @@ impl Authorizer {
         let domain = params.domain(&now)?;
         let original = original::request(params.proxy(), parts)?;
         let head = RequestHead::new(&original, identity);
-        if let Some(unwelcome) = head.unwelcome() {
-            return Ok(Begun::Unwelcome(unwelcome));
+        if let Some(unwelcome) = head.token_refusal() {
+            return Ok(Begun::TokenRefusal(unwelcome));
         }
         let attributes = now.attributes(&head);
         let mut check = now.check(&domain, &attributes);
@@ -99,11 +101,11 @@ impl Authorizer {
     async fn decided(&self, params: &Params, sent: SentRuling, place: Option<Place>) -> Answer {
         let ruling = match self.pipeline.ruling(sent).await {
             Ok(ruling) => ruling,
-            Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
+            Err(error) => return Answer::Now(params.refused(RefusalReason::Undecided(&error))),
         };
         let outcome = Outcome::of_rules(&ruling);
         if !outcome.is_allowed() {
-            return Answer::Now(params.refused(Reason::Quota(outcome)));
+            return Answer::Now(params.refused(RefusalReason::Quota(outcome)));
         }
         let (response, delay) = (allowed(&outcome), outcome.delay());
         match delay.is_zero() {
@@ -150,16 +152,18 @@ async fn answer(
     parts: Parts,
 ) -> Result<Response, Problem> {
     let params = Params::new(path)?;
-    let hold = parts.extensions.get::<Hold>().cloned();
+    let hold = parts.extensions.get::<ClientWatch>().cloned();
     let answer = match authorizer.begin(&params, parts)? {
         Begun::Refused(response) => return Ok(response),
-        Begun::Unwelcome(unwelcome) => return Ok(params.refused(Reason::from(&unwelcome))),
+        Begun::TokenRefusal(unwelcome) => {
+            return Ok(params.refused(RefusalReason::from(&unwelcome)));
+        }
         Begun::Sent(sent, place) => authorizer.decided(&params, sent, place).await,
     };
     match answer {
         Answer::Now(response) => Ok(response),
         Answer::Later { response, delay, held } => {
-            let _held_open = hold.as_ref().map(Hold::begin);
+            let _held_open = hold.as_ref().map(ClientWatch::begin);
             match held.until_its_turn(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
@@ -225,7 +229,7 @@ pub(super) fn document_posts(document: &mut OpenApi) {
 /// How far a question is at once.
 enum Begun {
     Refused(Response),
-    Unwelcome(Unwelcome),
+    TokenRefusal(TokenRefusal),
     /// With a place among those that wait, if that may be the answer.
     Sent(SentRuling, Option<Place>),
 }
@@ -238,20 +242,22 @@ enum Answer {
 
 fn allowed(outcome: &Outcome<'_>) -> Response {
     let mut response = Response::new(Body::empty());
-    HeaderFamilies::ALL.tell(outcome, wall_us(), response.headers_mut());
+    HeaderFamilies::ALL.add_headers(outcome, wall_us(), response.headers_mut());
     response
 }
 
 impl Params {
     /// A request that does not go, as the proxy understands it. A 401 stays one: all of them know it.
-    fn refused(&self, reason: Reason<'_>) -> Response {
+    fn refused(&self, reason: RefusalReason<'_>) -> Response {
         let word = reason.word();
         let mut refusal = Refusal::new(reason);
-        if let (Some(status), false) = (self.deny_status(), matches!(reason, Reason::Token(_))) {
+        if let (Some(status), false) =
+            (self.deny_status(), matches!(reason, RefusalReason::Token(_)))
+        {
             refusal = refusal.with_status(status);
         }
         let mut response = refusal.response().map(Body::from);
-        HeaderFamilies::ALL.tell_refusal(&refusal, wall_us(), response.headers_mut());
+        HeaderFamilies::ALL.add_refusal_headers(&refusal, wall_us(), response.headers_mut());
         because(word, response)
     }
 

@@ -8,7 +8,7 @@ use axum::response::Response;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
 use tollgate::BreakerState;
-use tollgate::rules::{Counts, Spends};
+use tollgate::rules::{Counts, RuleAction};
 use utoipa::ToSchema;
 
 use super::Problem;
@@ -162,10 +162,10 @@ pub(super) async fn operations(
     Ok(response)
 }
 
-impl From<&Spends> for SpentJson {
-    fn from(spends: &Spends) -> SpentJson {
+impl From<&RuleAction> for SpentJson {
+    fn from(spends: &RuleAction) -> SpentJson {
         let limit = match spends {
-            Spends::Limit { limit, .. } => Some(limit.to_string()),
+            RuleAction::Limit { limit, .. } => Some(limit.to_string()),
             _ => None,
         };
         SpentJson { limit_name: spends.name().to_owned(), limit }

@@ -12,7 +12,7 @@ use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
 use crate::body::OUT_OF_MEMORY;
-use crate::budget::Exhausted;
+use crate::budget::BudgetExhausted;
 use crate::pipeline::NoDecider;
 
 /// About the most bytes of a client's own text that it is told again.
@@ -265,8 +265,8 @@ impl From<Error> for Problem {
     }
 }
 
-impl From<Exhausted> for Problem {
-    fn from(_: Exhausted) -> Problem {
+impl From<BudgetExhausted> for Problem {
+    fn from(_: BudgetExhausted) -> Problem {
         Problem::no_memory()
     }
 }

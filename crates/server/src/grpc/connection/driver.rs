@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::keepalive::Keepalive;
 use super::resets::ResetAllowance;
 use super::socket::{Socket, SocketGate};
-use crate::budget::{Exhausted, MemoryCharge};
+use crate::budget::{BudgetExhausted, MemoryCharge};
 use crate::grpc::answer::{AnswerBytes, CallEnd, send};
 use crate::grpc::calls::{Calls, RunningCall};
-use crate::listener::{ConnectionSlot, Reason};
+use crate::listener::{CloseReason, ConnectionSlot};
 
 /// How often a connection is read before other tasks run. Each read may bring hundreds of calls.
 const READS_A_POLL: usize = 2;
@@ -64,7 +64,7 @@ enum Turn {
     /// The connection has ended.
     Over,
     /// The server has to close the connection.
-    Close(Reason),
+    Close(CloseReason),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     /// Writes what is to be written, reads once if that is allowed, and lets every call go as far as it can.
     fn turn(&mut self, context: &mut Context<'_>) -> Turn {
         if self.place.account.is_closed() {
-            return Turn::Close(Reason::Memory);
+            return Turn::Close(CloseReason::Memory);
         }
         if self.accept(context).is_ready() {
             return Turn::Over;
@@ -140,7 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             self.unsent.clear();
         }
         if self.charge_open_block().is_err() {
-            return Turn::Close(Reason::Memory);
+            return Turn::Close(CloseReason::Memory);
         }
         let mut is_busy = self.gate.is_worth_another_read() || !self.arrived.is_empty();
         let is_charged = self.charge_streams().is_ok();
@@ -157,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             self.end(end);
         }
         match (self.resets.is_spent(), is_busy) {
-            (true, _) => Turn::Close(Reason::Resets),
+            (true, _) => Turn::Close(CloseReason::Resets),
             (false, true) => Turn::Busy,
             (false, false) => Turn::Idle,
         }
@@ -199,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     }
 
     /// Charges the memory that h2 has taken for streams, if there were never as many.
-    fn charge_streams(&mut self) -> Result<(), Exhausted> {
+    fn charge_streams(&mut self) -> Result<(), BudgetExhausted> {
         // OK because a connection has a few thousand streams at most.
         let bytes = (self.running.len() + self.arrived.len()) * STREAM_BYTES;
         match bytes.saturating_sub(self.streams.bytes()) {
@@ -208,7 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    fn charge_open_block(&mut self) -> Result<(), Exhausted> {
+    fn charge_open_block(&mut self) -> Result<(), BudgetExhausted> {
         match (self.gate.is_block_open(), self.block.bytes()) {
             (true, 0) => self.block.grow(OPEN_BLOCK_BYTES),
             (false, 1..) => {
@@ -235,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     }
 
     /// Closes the connection for something that its client did. GOAWAY says so, if the client reads.
-    fn close(&mut self, reason: Reason, context: &mut Context<'_>) {
+    fn close(&mut self, reason: CloseReason, context: &mut Context<'_>) {
         self.place.count_closed(reason);
         self.http2.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
         if let Poll::Ready(Err(error)) = self.http2.poll_closed(context) {
