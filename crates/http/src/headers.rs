@@ -14,7 +14,7 @@ use tollgate_limiter::Scope;
 use self::fields::{FieldItem, PreparedItem, QuotedName, seconds};
 use self::number::number;
 use super::outcome::{Outcome, Policy};
-use super::problem::{Reason, Refusal};
+use super::problem::{Refusal, RefusalReason};
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -23,7 +23,7 @@ pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-re
 pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The most limits in a list, so that proxies accept its length. The list has the tightest limits.
-const MOST_ITEMS: usize = 8;
+const MAX_ITEMS: usize = 8;
 
 /// The families of headers that responses have; by default all of them.
 ///
@@ -34,21 +34,21 @@ const MOST_ITEMS: usize = 8;
 /// | `Retry-After` | whole seconds, rounded up; on refusals, if waiting helps |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderFamilies {
-    ietf: Family,
-    classic: Family,
-    retry_after: Family,
+    ietf: HeaderFamily,
+    classic: HeaderFamily,
+    retry_after: HeaderFamily,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum HeaderFamily {
     Included,
     Omitted,
 }
 
-impl Family {
+impl HeaderFamily {
     /// 1 if the family is included, otherwise 0.
     fn count(self) -> usize {
-        usize::from(self == Family::Included)
+        usize::from(self == HeaderFamily::Included)
     }
 }
 
@@ -59,56 +59,56 @@ impl Default for HeaderFamilies {
 }
 
 impl HeaderFamilies {
-    /// All of them.
+    /// All families.
     pub const ALL: HeaderFamilies = HeaderFamilies {
-        ietf: Family::Included,
-        classic: Family::Included,
-        retry_after: Family::Included,
+        ietf: HeaderFamily::Included,
+        classic: HeaderFamily::Included,
+        retry_after: HeaderFamily::Included,
     };
 
     /// Without `RateLimit-Policy` and `RateLimit`.
     #[must_use]
     pub const fn without_ietf(self) -> HeaderFamilies {
-        HeaderFamilies { ietf: Family::Omitted, ..self }
+        HeaderFamilies { ietf: HeaderFamily::Omitted, ..self }
     }
 
     /// Without `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     #[must_use]
     pub const fn without_classic(self) -> HeaderFamilies {
-        HeaderFamilies { classic: Family::Omitted, ..self }
+        HeaderFamilies { classic: HeaderFamily::Omitted, ..self }
     }
 
     /// Without `Retry-After`.
     #[must_use]
     pub const fn without_retry_after(self) -> HeaderFamilies {
-        HeaderFamilies { retry_after: Family::Omitted, ..self }
+        HeaderFamilies { retry_after: HeaderFamily::Omitted, ..self }
     }
 
-    fn are_none(self) -> bool {
-        (self.ietf, self.classic) == (Family::Omitted, Family::Omitted)
+    fn is_empty(self) -> bool {
+        (self.ietf, self.classic) == (HeaderFamily::Omitted, HeaderFamily::Omitted)
     }
 
     /// Adds the headers for an outcome at `wall_us`, microseconds since the Unix epoch.
     ///
-    /// If an inner layer has added such headers already, the lists become longer, and the classic three come from
+    /// If an inner layer has added such headers already, the lists become longer, and the three classic headers are those of
     /// the limit with less remaining.
-    pub fn tell(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
+    pub fn add_headers(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
         QuotaHeaders::of(outcome, self, || wall_us).write(headers);
-        self.tell_when(outcome.verdict().retry_after_us(), headers);
+        self.add_retry_after(outcome.verdict().retry_after_us(), headers);
     }
 
     /// Adds the headers for a refusal at `wall_us`: the same as for an outcome, or only `Retry-After` if no limit could
     /// decide.
-    pub fn tell_refusal(self, refusal: &Refusal<'_>, wall_us: u64, headers: &mut HeaderMap) {
-        if let Reason::Quota(outcome) = refusal.reason() {
+    pub fn add_refusal_headers(self, refusal: &Refusal<'_>, wall_us: u64, headers: &mut HeaderMap) {
+        if let RefusalReason::Quota(outcome) = refusal.reason() {
             QuotaHeaders::of(outcome, self, || wall_us).write(headers);
         }
-        self.tell_when(refusal.retry_after_us(), headers);
+        self.add_retry_after(refusal.retry_after_us(), headers);
     }
 
     /// Adds `Retry-After`, if the wait is known.
-    pub fn tell_when(self, retry_after_us: Option<u64>, headers: &mut HeaderMap) {
-        if let (Family::Included, Some(retry_us)) = (self.retry_after, retry_after_us) {
+    pub fn add_retry_after(self, retry_after_us: Option<u64>, headers: &mut HeaderMap) {
+        if let (HeaderFamily::Included, Some(retry_us)) = (self.retry_after, retry_after_us) {
             let _ = headers.try_insert(RETRY_AFTER, number(seconds(retry_us).max(1)));
         }
     }
@@ -159,8 +159,9 @@ impl QuotaHeaders {
         if would_be_untrue(outcome) {
             return QuotaHeaders::Nothing;
         }
-        let ietf = if families.ietf == Family::Included { lists(outcome) } else { None };
-        let tightest = if families.classic == Family::Included { outcome.tightest() } else { None };
+        let ietf = if families.ietf == HeaderFamily::Included { lists(outcome) } else { None };
+        let tightest =
+            if families.classic == HeaderFamily::Included { outcome.tightest() } else { None };
         let classic = tightest.map(|policy| {
             let decided = policy.decision().decided();
             (decided.limit, decided.remaining, reset_s(&policy, wall_us()))
@@ -180,7 +181,7 @@ impl QuotaHeaders {
         self.add_beside(response.status(), response.headers_mut());
     }
 
-    /// Adds the headers to the ones of an inner limit.
+    /// Adds the headers to those of an inner limit.
     fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
         let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
         if is_refused && headers.contains_key(REMAINING) {
@@ -222,7 +223,7 @@ impl QuotaHeaders {
     }
 }
 
-/// Whether no header would be true: the request was admitted because the store failed.
+/// Whether any header would be wrong: the request was admitted because the store failed.
 fn would_be_untrue(outcome: &Outcome<'_>) -> bool {
     outcome.is_degraded() && outcome.is_allowed()
 }
@@ -238,12 +239,13 @@ fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
     seconds(wall_us.saturating_add(policy.decision().decided().reset_after_us))
 }
 
-/// Reserves memory for all headers at once, while there are few to be moved, and for the length that a framework adds.
+/// Reserves memory for all headers at once, while there are few headers to move, and for the `Content-Length` that a
+/// framework adds.
 fn make_room(headers: &mut HeaderMap, more: usize) {
     let _ = headers.try_reserve(more + 1);
 }
 
-// A response that already has the most headers possible, 32,768, is sent without these.
+// A response that already has 32,768 headers, the most possible, is sent without these headers.
 
 fn write_ietf(headers: &mut HeaderMap, (policy, standing): (HeaderValue, HeaderValue)) {
     let _ = headers.try_append(POLICY, policy);
@@ -257,10 +259,10 @@ fn write_classic(
     reset_s: u64,
     limit: impl FnOnce() -> HeaderValue,
 ) {
-    // Appends first and looks afterwards: `entry` would look first, and takes longer.
+    // Appends first and then tests for another value: `entry` would test first, and takes longer.
     match headers.try_append(REMAINING, number(remaining)) {
         Ok(false) => {}
-        Ok(true) if yields(headers, remaining) => return,
+        Ok(true) if has_tighter_value(headers, remaining) => return,
         Ok(true) => {}
         Err(_) => return,
     }
@@ -270,22 +272,22 @@ fn write_classic(
 
 /// Returns whether an inner limit has at most `remaining` left, and removes the larger of the two values. The value of
 /// this limit is the last one.
-fn yields(headers: &mut HeaderMap, remaining: u64) -> bool {
+fn has_tighter_value(headers: &mut HeaderMap, remaining: u64) -> bool {
     let mut theirs: Vec<_> = headers.get_all(REMAINING).iter().cloned().collect();
     let own = theirs.pop();
     let less = theirs.first().and_then(|first| first.to_str().ok()?.parse::<u64>().ok());
-    let yields = less.is_some_and(|less| less <= remaining);
+    let has_tighter_value = less.is_some_and(|less| less <= remaining);
     headers.remove(REMAINING);
-    for value in if yields { theirs } else { Vec::from_iter(own) } {
+    for value in if has_tighter_value { theirs } else { Vec::from_iter(own) } {
         let _ = headers.try_append(REMAINING, value);
     }
-    yields
+    has_tighter_value
 }
 
 /// Returns the two lists, with an item for each limit; `None` without a limit.
 fn lists(outcome: &Outcome<'_>) -> Option<(HeaderValue, HeaderValue)> {
     let (mut policies, mut standings) = (Vec::new(), Vec::new());
-    for policy in outcome.tightest_of(MOST_ITEMS) {
+    for policy in outcome.tightest_of(MAX_ITEMS) {
         let name = QuotedName::new(policy.name());
         let decision = policy.decision();
         push(&mut policies, &FieldItem::policy(&name, decision.limit(), policy.limit()));
@@ -328,40 +330,40 @@ impl PreparedHeaders {
 
     /// Does what [`QuotaHeaders::of`] does for an outcome of this one limit, faster.
     #[inline]
-    pub fn note(
+    pub fn quota_headers(
         self: &Arc<Self>,
         outcome: &Outcome<'_>,
         families: HeaderFamilies,
         wall_us: impl FnOnce() -> u64,
-        told: &mut QuotaHeaders,
+        into: &mut QuotaHeaders,
     ) {
-        if families.are_none() || would_be_untrue(outcome) {
+        if families.is_empty() || would_be_untrue(outcome) {
             return;
         }
         let single = outcome.single().filter(|own| own.decision().limit() == self.size);
         // After a failure of the store, a share of the limit may decide, which has another size.
         let Some(policy) = single else {
-            *told = QuotaHeaders::of(outcome, families, wall_us);
+            *into = QuotaHeaders::of(outcome, families, wall_us);
             return;
         };
         let (mut more_after_us, mut reset) = (None, 0);
-        if families.ietf == Family::Included {
+        if families.ietf == HeaderFamily::Included {
             more_after_us = more_after_us_of(outcome, &policy);
         }
-        if families.classic == Family::Included {
+        if families.classic == HeaderFamily::Included {
             reset = reset_s(&policy, wall_us());
         }
         let remaining = policy.decision().remaining();
         let standing = LimitQuota { families, remaining, more_after_us, reset_s: reset };
-        *told = QuotaHeaders::One { ready: Arc::clone(self), standing };
+        *into = QuotaHeaders::One { ready: Arc::clone(self), standing };
     }
 
     fn write(&self, standing: &LimitQuota, headers: &mut HeaderMap) {
         let LimitQuota { families, remaining, more_after_us, reset_s } = *standing;
-        if families.classic == Family::Included {
+        if families.classic == HeaderFamily::Included {
             write_classic(headers, remaining, reset_s, || self.limit.clone());
         }
-        if families.ietf == Family::Included
+        if families.ietf == HeaderFamily::Included
             && let Some(standing) = self.standings.value(remaining, more_after_us)
         {
             write_ietf(headers, (self.policy.clone(), standing));

@@ -11,4 +11,4 @@ mod problem;
 
 pub use headers::{HeaderFamilies, PreparedHeaders, QuotaHeaders};
 pub use outcome::{Outcome, Policy};
-pub use problem::{Reason, Refusal};
+pub use problem::{Refusal, RefusalReason};

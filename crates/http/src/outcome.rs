@@ -14,8 +14,8 @@ use tollgate_rules::{RulePart, Ruling};
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'o> {
     by: OutcomeSource<'o>,
-    /// Whether this was read from the limits, and is not the decision about a request.
-    is_look: bool,
+    /// Whether the outcome was read from the limits after a refund, and is not the decision about a request.
+    is_refreshed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,25 +36,26 @@ pub struct Policy<'o> {
 impl<'o> Outcome<'o> {
     /// The decision of one limit about a request of this cost.
     pub fn of_limit(scope: &'o Scope, decision: &'o Decision, cost: u64) -> Outcome<'o> {
-        Outcome { by: OutcomeSource::Limit { scope, decision, cost }, is_look: false }
+        Outcome { by: OutcomeSource::Limit { scope, decision, cost }, is_refreshed: false }
     }
 
     /// The decision of rules.
     pub fn of_rules(ruling: &'o Ruling) -> Outcome<'o> {
-        Outcome { by: OutcomeSource::Rules(ruling), is_look: false }
+        Outcome { by: OutcomeSource::Rules(ruling), is_refreshed: false }
     }
 
-    /// Marks the outcome as read from the limits when the response is ready, not as the decision about a request.
-    pub fn looked_at(self) -> Outcome<'o> {
-        Outcome { is_look: true, ..self }
+    /// Marks the outcome as read from the limits after a refund, when the response is ready: it is not the decision about a
+    /// request.
+    pub fn refreshed(self) -> Outcome<'o> {
+        Outcome { is_refreshed: true, ..self }
     }
 
     /// How long the request was delayed before its response.
     pub fn delayed_us(&self) -> u64 {
-        if self.is_look { 0 } else { self.verdict().delay_us() }
+        if self.is_refreshed { 0 } else { self.verdict().delay_us() }
     }
 
-    /// Yes or no, and when.
+    /// Returns whether the request is allowed, and when.
     pub fn verdict(&self) -> Verdict {
         match self.by {
             OutcomeSource::Limit { decision, .. } => decision.verdict(),
@@ -62,12 +63,12 @@ impl<'o> Outcome<'o> {
         }
     }
 
-    /// Whether the request may go.
+    /// Returns whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
         self.verdict().is_allowed()
     }
 
-    /// Whether the store failed, and this was decided without it.
+    /// Whether the store failed, and the request was decided without it.
     pub fn is_degraded(&self) -> bool {
         match self.by {
             OutcomeSource::Limit { decision, .. } => decision.is_degraded(),
@@ -84,7 +85,7 @@ impl<'o> Outcome<'o> {
         self.verdict().retry_after_us().map(Duration::from_micros)
     }
 
-    /// How long an allowed request waits before it goes: the delay of a shaping limit.
+    /// Returns how long an allowed request waits before it proceeds: the delay of a shaping limit.
     pub fn delay(&self) -> Duration {
         Duration::from_micros(self.verdict().delay_us())
     }
@@ -168,16 +169,16 @@ impl<'o> Outcome<'o> {
         if policies.len() > most || is_twice {
             policies.sort_by_cached_key(|(_, policy)| self.tightness(policy));
             // A rule that several sets of attributes match is listed once, with its tightest limit: a client could not
-            // tell the others apart.
-            let mut told = HashSet::new();
-            policies.retain(|(_, policy)| told.insert(policy.name));
+            // distinguish several entries of one name.
+            let mut listed = HashSet::new();
+            policies.retain(|(_, policy)| listed.insert(policy.name));
             policies.truncate(most);
             policies.sort_by_key(|(place, _)| *place);
         }
         policies.into_iter().map(|(_, policy)| policy).collect()
     }
 
-    /// A sort key: the lower, the tighter.
+    /// Returns a sort key: tighter limits come first.
     fn tightness(&self, policy: &Policy<'_>) -> (bool, u64, u64) {
         let decided = policy.decision.decided();
         let is_refuser = !decided.is_allowed() && self.refused_by() == Some(policy.name);
@@ -196,7 +197,7 @@ impl<'o> Policy<'o> {
         self.limit
     }
 
-    /// Its own answer.
+    /// The limit's own decision.
     pub fn decision(&self) -> &'o Decision {
         self.decision
     }
@@ -206,7 +207,7 @@ impl<'o> Policy<'o> {
         self.decision.remaining() / self.cost.max(1)
     }
 
-    /// How long until more of it remains; `None` if all of it does.
+    /// Returns how long until more units remain; `None` if all units remain.
     pub fn more_after_us(&self) -> Option<u64> {
         self.decision.decided().more_after_us(self.limit)
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tollgate_limiter::{Error, StoreError};
 
 use super::outcome::{Outcome, Policy};
-use tollgate_identity::{InvalidToken, Unwelcome};
+use tollgate_identity::{InvalidToken, TokenRefusal};
 use tollgate_rules::Ruling;
 
 /// The IETF's problem type for a spent quota.
@@ -21,7 +21,7 @@ const AGAIN_US: u64 = 1_000_000;
 /// The refusal of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'o> {
-    reason: Reason<'o>,
+    reason: RefusalReason<'o>,
     /// Replaces the reason's own status.
     status: Option<StatusCode>,
 }
@@ -29,55 +29,55 @@ pub struct Refusal<'o> {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Reason<'o> {
-    /// A quota is spent: 429. Or a rule [blocks](Outcome::is_blocked) the request: 403, because a client that gets a
-    /// 429 comes back.
+pub enum RefusalReason<'o> {
+    /// A quota is spent: 429. Or a rule [blocks](Outcome::is_blocked) the request: 403, because a client retries after a
+    /// 429.
     Quota(Outcome<'o>),
-    /// The store could not decide, and a rule says to refuse requests then: 503.
+    /// The store could not decide, and the failure policy is to refuse requests then: 503.
     Undecided(&'o Error),
     /// The request's token is not valid, and the settings refuse such requests: 401.
     Token(InvalidToken),
 }
 
-impl<'o> From<&'o Unwelcome> for Reason<'o> {
+impl<'o> From<&'o TokenRefusal> for RefusalReason<'o> {
     /// Gives 401, or 429 after too many invalid tokens from the same address.
-    fn from(unwelcome: &'o Unwelcome) -> Reason<'o> {
-        match (unwelcome.invalid(), unwelcome.refusal()) {
-            (Some(invalid), _) => Reason::Token(invalid),
+    fn from(refusal: &'o TokenRefusal) -> RefusalReason<'o> {
+        match (refusal.invalid(), refusal.refusal()) {
+            (Some(invalid), _) => RefusalReason::Token(invalid),
             (None, Some((verifications, decision))) => {
-                Reason::Quota(Outcome::of_limit(verifications, decision, 1))
+                RefusalReason::Quota(Outcome::of_limit(verifications, decision, 1))
             }
             // Not reached: one of the two is always set.
-            (None, None) => Reason::Token(InvalidToken::Malformed),
+            (None, None) => RefusalReason::Token(InvalidToken::Malformed),
         }
     }
 }
 
-impl Reason<'_> {
+impl RefusalReason<'_> {
     /// Returns the reason as one word, for a header or a log: `quota`, `blocked`, `token`, `store-failed` or `undecided`.
     pub fn word(&self) -> &'static str {
         match self {
-            Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
-            Reason::Quota(_) => "quota",
-            Reason::Undecided(Error::Store(_)) => "store-failed",
-            Reason::Undecided(_) => "undecided",
-            Reason::Token(_) => "token",
+            RefusalReason::Quota(outcome) if outcome.is_blocked() => "blocked",
+            RefusalReason::Quota(_) => "quota",
+            RefusalReason::Undecided(Error::Store(_)) => "store-failed",
+            RefusalReason::Undecided(_) => "undecided",
+            RefusalReason::Token(_) => "token",
         }
     }
 
     fn status(&self) -> StatusCode {
         match self {
-            Reason::Quota(outcome) if outcome.is_blocked() => StatusCode::FORBIDDEN,
-            Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
-            Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Reason::Token(_) => StatusCode::UNAUTHORIZED,
+            RefusalReason::Quota(outcome) if outcome.is_blocked() => StatusCode::FORBIDDEN,
+            RefusalReason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
+            RefusalReason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            RefusalReason::Token(_) => StatusCode::UNAUTHORIZED,
         }
     }
 }
 
 impl<'o> Refusal<'o> {
     /// A refusal for this reason.
-    pub fn new(reason: Reason<'o>) -> Refusal<'o> {
+    pub fn new(reason: RefusalReason<'o>) -> Refusal<'o> {
         Refusal { reason, status: None }
     }
 
@@ -88,7 +88,7 @@ impl<'o> Refusal<'o> {
     }
 
     /// The reason for the refusal.
-    pub fn reason(&self) -> &Reason<'o> {
+    pub fn reason(&self) -> &RefusalReason<'o> {
         &self.reason
     }
 
@@ -105,24 +105,26 @@ impl<'o> Refusal<'o> {
     /// [`retry_after`](Self::retry_after) in microseconds.
     pub fn retry_after_us(&self) -> Option<u64> {
         match &self.reason {
-            Reason::Quota(outcome) => outcome.verdict().retry_after_us(),
-            Reason::Undecided(Error::Store(StoreError::BreakerOpen { again_in, .. })) => {
-                Some(u64::try_from(again_in.as_micros()).unwrap_or(u64::MAX))
-            }
-            Reason::Undecided(Error::Store(_)) => Some(AGAIN_US),
-            Reason::Undecided(_) => None,
-            Reason::Token(_) => None,
+            RefusalReason::Quota(outcome) => outcome.verdict().retry_after_us(),
+            RefusalReason::Undecided(Error::Store(StoreError::BreakerOpen {
+                again_in, ..
+            })) => Some(u64::try_from(again_in.as_micros()).unwrap_or(u64::MAX)),
+            RefusalReason::Undecided(Error::Store(_)) => Some(AGAIN_US),
+            RefusalReason::Undecided(_) => None,
+            RefusalReason::Token(_) => None,
         }
     }
 
     /// Returns the reason as a sentence, for a person.
     pub fn detail(&self) -> String {
         match &self.reason {
-            Reason::Quota(outcome) => quota_detail(outcome),
+            RefusalReason::Quota(outcome) => quota_detail(outcome),
             // The cause is only logged, because it may name servers.
-            Reason::Undecided(Error::Store(_)) => "the store of limits does not answer".to_owned(),
-            Reason::Undecided(_) => "no limit can be decided for this request".to_owned(),
-            Reason::Token(invalid) => format!("the token is not accepted: {invalid}"),
+            RefusalReason::Undecided(Error::Store(_)) => {
+                "the store of limits does not answer".to_owned()
+            }
+            RefusalReason::Undecided(_) => "no limit can be decided for this request".to_owned(),
+            RefusalReason::Token(invalid) => format!("the token is not accepted: {invalid}"),
         }
     }
 
@@ -139,7 +141,7 @@ impl<'o> Refusal<'o> {
 
     /// Adds `WWW-Authenticate` to the response to an invalid token, unless it has that header already.
     pub fn challenge(&self, headers: &mut HeaderMap) {
-        if let Reason::Token(_) = self.reason
+        if let RefusalReason::Token(_) = self.reason
             && !headers.contains_key(WWW_AUTHENTICATE)
         {
             let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
@@ -166,7 +168,7 @@ impl<'o> Refusal<'o> {
             "status": self.status().as_u16(),
             "detail": self.detail(),
         });
-        if let Reason::Quota(outcome) = &self.reason {
+        if let RefusalReason::Quota(outcome) = &self.reason {
             if let Some(rule) = outcome.ruling().and_then(Ruling::refused_by) {
                 problem["rule"] = rule.name().name().into();
             }

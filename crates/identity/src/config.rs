@@ -10,28 +10,28 @@ use tollgate_core::Limit;
 /// How clients are identified. A field that is `None` has its default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IdentityConfig {
-    /// The proxies whose forwarding header is believed. Without any, the header is ignored.
+    /// The proxies whose forwarding header is trusted. If the list is empty, the header is ignored.
     pub trusted_proxies: Vec<IpNet>,
-    /// The one that they write.
+    /// The forwarding header that these proxies write.
     pub forwarding_header: ForwardingHeader,
-    /// Headers that are believed if a trusted proxy sent them, in lower case.
+    /// Headers that are trusted if a trusted proxy passed the request on. In lower case.
     pub trusted_headers: Vec<Box<str>>,
-    /// 1 to 128.
+    /// The number of bits that the IPv6 addresses of one client share: 1 to 128.
     pub ipv6_prefix: Option<u8>,
-    /// In lower case.
+    /// The header that has the API key. In lower case.
     pub api_key_header: Option<Box<str>>,
-    /// How tokens are verified. None is, if `None`.
+    /// How tokens are verified; `None` if no token is.
     pub jwt: Option<JwtConfig>,
 }
 
-/// All of IPv4, as IPv6 has it.
+/// The range of all IPv4 addresses, in their IPv6 form.
 const IPV4: Ipv6Net = Ipv6Net::new_assert(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), 96);
 
 /// The range of all public IPv6 addresses.
 const PUBLIC_IPV6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// Returns `IPv4` and `IPv6`, if the nets hold more than a quarter of it: not all of those addresses can be proxies. The
-/// nets must not overlap, and IPv4 nets must be in their IPv6 form.
+/// Returns `IPv4` if the nets hold more than a quarter of all IPv4 addresses, and `IPv6` likewise: not all of these
+/// addresses can be proxies. The nets must not overlap, and IPv4 nets must be in their IPv6 form.
 pub fn mostly_covered(nets: &[Ipv6Net]) -> impl Iterator<Item = &'static str> {
     let families = [("IPv4", IPV4), ("IPv6", PUBLIC_IPV6)].into_iter();
     families.filter(|(_, all)| covered(nets, *all) > addresses(*all) / 4).map(|(family, _)| family)
@@ -46,7 +46,7 @@ fn covered(nets: &[Ipv6Net], all: Ipv6Net) -> u128 {
     nets.iter().map(within).sum()
 }
 
-/// OK because every net passed here has at least 3 bits in its prefix.
+/// Returns the number of addresses of a net. OK because every net passed here has at least 3 bits in its prefix.
 fn addresses(net: Ipv6Net) -> u128 {
     1 << (128 - u32::from(net.prefix_len()))
 }
@@ -66,32 +66,32 @@ pub enum ForwardingHeader {
 /// How tokens are verified.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JwtConfig {
-    /// At least one, unless there is a set. No two have the same id.
+    /// The keys: at least one, unless there is a key set. No two keys have the same id.
     pub keys: Vec<JwtKeyConfig>,
-    /// A set of more keys.
+    /// A key set, whose keys are used as well.
     pub jwks: Option<JwksConfig>,
     /// The required `iss`.
     pub issuer: Option<Box<str>>,
-    /// The required `aud`, or one of several.
+    /// The required `aud`; a token with several audiences must have it among them.
     pub audience: Option<Box<str>>,
-    /// How far clocks may be apart.
+    /// How far the issuer's clock may be from this machine's.
     pub leeway: Option<Duration>,
     /// How a request with a bad token is handled.
     pub on_invalid: OnInvalid,
-    /// How often an address may have tokens verified that turn out bad.
+    /// The limit on the tokens of an address that are verified and turn out bad.
     pub verifications: Option<Limit>,
 }
 
 /// HMAC needs a secret as long as its hash (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// How many keys without an id one algorithm may have: a token that names no key is tried on each.
+/// The most keys without an id that one algorithm may have: a token that names no key is tried with each of them.
 pub const MAX_WITHOUT_ID: usize = 8;
 
 /// The largest key set that is read. Sets of large issuers have a few KiB.
 pub const MAX_JWKS_BYTES: usize = 256 << 10;
 
-/// How old the keys of a set may get while the issuer answers, by default.
+/// The default for how old the keys of a set may get while the issuer answers.
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(10 * 60);
 
 /// Where a key set is.
@@ -99,25 +99,25 @@ pub const JWKS_MAX_AGE: Duration = Duration::from_secs(10 * 60);
 pub enum JwksConfig {
     /// The contents of a file.
     File(Vec<u8>),
-    /// Fetched from here.
+    /// The set is fetched from a URL.
     Url {
-        /// The address.
+        /// The URL.
         url: Box<str>,
         /// How old the keys may get while the issuer answers.
         max_age: Option<Duration>,
-        /// How old they may get while it does not.
+        /// How old the keys may get while the issuer does not answer.
         max_stale: Option<Duration>,
     },
 }
 
-/// A key that tokens are verified with.
+/// A key with which tokens are verified.
 #[derive(Clone, PartialEq)]
 pub struct JwtKeyConfig {
-    /// Its algorithm, and no other.
+    /// The only algorithm that the key is used with.
     pub algorithm: JwtAlgorithm,
-    /// The `kid` that tokens name it by.
+    /// The `kid` by which tokens name the key.
     pub id: Option<Box<str>>,
-    /// The secret's bytes, 32 at least; or the public key as a PEM.
+    /// The bytes of the secret, at least 32; or the public key as PEM.
     pub material: Vec<u8>,
 }
 
@@ -139,15 +139,15 @@ pub enum JwtAlgorithm {
 /// How a request with a bad token is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnInvalid {
-    /// As none: the client is known by its address.
+    /// As if it had no token: the client is known by its address.
     #[default]
     ByIp,
-    /// 401.
+    /// The request is answered with 401.
     Unauthorized,
 }
 
 impl fmt::Debug for JwksConfig {
-    /// Without the keys, of which there may be many, and without the URL, which may have a secret in its query.
+    /// Omits the keys, because there may be many, and the URL, because its query may have a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             JwksConfig::File(_) => "Jwks::File",
@@ -157,7 +157,7 @@ impl fmt::Debug for JwksConfig {
 }
 
 impl fmt::Debug for JwtKeyConfig {
-    /// Without the key itself.
+    /// Omits the key itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JwtKeyConfig")
             .field("algorithm", &self.algorithm)

@@ -1,5 +1,5 @@
-//! The hops that proxies write into headers, read from the right: the client's own text is to the left of
-//! the proxies' text, and cannot change how that reads.
+//! Reads the hops that proxies write into headers, from the right: a client's own text is to the left of the proxies'
+//! text, and cannot change how the proxies' text is read.
 
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,13 +10,13 @@ use ::http::{HeaderMap, HeaderName};
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// The longest value between quotes that may be an address: these have 45 characters at most, then come
-/// brackets and a port.
+/// The longest value between quotes that may be an address: an address has at most 45 characters; brackets and a port may
+/// be added.
 const MAX_VALUE_BYTES: usize = 64;
 
 /// The header into which trusted proxies write the client's address.
 ///
-/// Only that one is read. A proxy that appends to `X-Forwarded-For` passes on any `Forwarded` that the
+/// Only this header is read. A proxy that appends to `X-Forwarded-For` passes on any `Forwarded` that the
 /// client sent, so a server that read both would let clients choose their address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -42,7 +42,7 @@ pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAd
     lines.flat_map(|line| Elements { rest: Some(line.as_bytes()) }.map(address_in_element))
 }
 
-/// The address in the last line of `X-Real-IP`.
+/// Returns the address in the last line of `X-Real-IP`.
 pub(super) fn x_real_ip(headers: &HeaderMap) -> Option<IpAddr> {
     address(headers.get_all(X_REAL_IP).into_iter().next_back()?.as_bytes())
 }
@@ -67,7 +67,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Where the last comma outside quotes is.
+/// Returns the position of the last comma outside quotes.
 fn last_comma(line: &[u8]) -> Option<usize> {
     let mut is_quoted = false;
     for (at, &byte) in line.iter().enumerate().rev() {
@@ -80,13 +80,13 @@ fn last_comma(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// Then a quote within quotes is escaped. The one that opens them follows `=`, so that there is no need
-/// to count.
+/// Whether a backslash precedes this position: a quote within quotes is then escaped. The quote that opens them follows `=`,
+/// so backslashes need not be counted.
 fn follows_backslash(line: &[u8], at: usize) -> bool {
     at.checked_sub(1).and_then(|before| line.get(before)) == Some(&b'\\')
 }
 
-/// The address of an element's `for`; none if there are two, or the element is not as it must be.
+/// Returns the address of an element's `for`; `None` if the element has two, or is malformed.
 ///
 /// `For="[2001:db8::7]:443";proto=https` has 2001:db8::7.
 fn address_in_element(element: &[u8]) -> Option<IpAddr> {
@@ -107,7 +107,7 @@ fn address_in_element(element: &[u8]) -> Option<IpAddr> {
     address(found?)
 }
 
-/// How long the first pair is, which ends at a semicolon outside quotes.
+/// Returns the length of the first pair, which ends at a semicolon outside quotes.
 fn pair_length(text: &[u8]) -> usize {
     let mut is_quoted = false;
     let mut is_escaped = false;
@@ -123,10 +123,9 @@ fn pair_length(text: &[u8]) -> usize {
     text.len()
 }
 
-/// The two sides of a pair; none if either is not as it must be, such as with a quote left open.
+/// Returns the two sides of a pair; `None` if one of them is malformed, for example because a quote is not closed.
 ///
-/// A value without quotes may have colons and brackets, which the RFC wants quoted and many proxies do
-/// not quote.
+/// A value without quotes may have colons and brackets: the RFC wants them quoted, but many proxies do not quote them.
 fn name_and_value(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = pair.iter().position(|&byte| byte == b'=')?;
     let (name, value) = (pair.get(..equals)?, pair.get(equals + 1..)?);
@@ -135,7 +134,7 @@ fn name_and_value(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     is_well.then_some((name, value))
 }
 
-/// Whether it is one quoted text, from end to end.
+/// Whether the whole value is one quoted text.
 fn is_quoted_text(value: &[u8]) -> bool {
     within_quotes(value).is_some_and(|inner| unescaped(inner).all(|byte| byte.is_some()))
 }
@@ -144,7 +143,7 @@ fn within_quotes(value: &[u8]) -> Option<&[u8]> {
     value.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
-/// The address that a value is, without its port: `203.0.113.9`, `203.0.113.9:5678`, `2001:db8::7`,
+/// Returns the address in a value, without its port: `203.0.113.9`, `203.0.113.9:5678`, `2001:db8::7`,
 /// `[2001:db8::7]`, `[2001:db8::7]:443`, or one of these in quotes.
 fn address(value: &[u8]) -> Option<IpAddr> {
     let value = value.trim_ascii();
@@ -158,7 +157,7 @@ fn address(value: &[u8]) -> Option<IpAddr> {
     address_and_port(plain.get(..length)?)
 }
 
-/// Without the backslashes that escape; none in place of what cannot be there, such as a quote.
+/// Returns the bytes without the backslashes that escape; `None` in place of a byte that is not allowed, such as a quote.
 fn unescaped(inner: &[u8]) -> impl Iterator<Item = Option<u8>> {
     let mut bytes = inner.iter().copied();
     iter::from_fn(move || match bytes.next()? {
@@ -186,7 +185,7 @@ fn address_and_port(text: &[u8]) -> Option<IpAddr> {
     is_port(port).then(|| ip.to_canonical())
 }
 
-/// Nothing, a number, or a name that hides the number, as in RFC 7239: ``, `:443`, `:_hidden`.
+/// Whether the text is empty, a port, or a name that hides the port, as in RFC 7239: ``, `:443`, `:_hidden`.
 fn is_port(text: &str) -> bool {
     let Some(port) = text.strip_prefix(':') else { return text.is_empty() };
     match port.strip_prefix('_') {

@@ -14,18 +14,18 @@ use ::http::{Extensions, Method, Request, Uri};
 
 use tollgate_limiter::ClientAddress;
 
-use crate::identity::{Identity, NOWHERE};
-use crate::tokens::{Bearer, TokenSource};
-use crate::unwelcome::Unwelcome;
+use crate::identity::{Identity, UNKNOWN_ADDRESS};
+use crate::token_refusal::TokenRefusal;
+use crate::tokens::{RequestToken, TokenContext};
 use api_key::ApiKey;
 
-/// Part of the keys of preflights: they have a quota of their own.
+/// A part of the keys of preflight requests, which have a quota of their own.
 pub const PREFLIGHT: &str = "preflight";
 
 /// The address that opened the connection, as an extension of its requests.
 ///
-/// axum's `ConnectInfo<SocketAddr>` and tonic's `TcpConnectInfo` do as well; with plain hyper, put this into
-/// every request.
+/// axum's `ConnectInfo<SocketAddr>` and tonic's `TcpConnectInfo` serve the same purpose. With plain hyper, put this into every
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
@@ -46,12 +46,12 @@ pub struct Findings {
     peer: Option<IpAddr>,
     /// The address of the client.
     address: Option<ClientAddress>,
-    /// These are found out when they are first needed.
+    /// The API key and the token are read when they are first needed.
     api_key: ApiKey,
-    bearer: Bearer,
+    token: RequestToken,
 }
 
-/// With tokens and without: handlers keep it across an await.
+/// Must hold with tokens and without: handlers keep a head across an await.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<RequestHead<'static>>();
@@ -61,23 +61,23 @@ impl<'r> RequestHead<'r> {
     /// Returns the head of a request. `identity` decides on the sender.
     #[inline]
     pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
-        let mut head = RequestHead::of_nobody(request, identity);
-        head.look_for_sender();
+        let mut head = RequestHead::unidentified(request, identity);
+        head.find_sender();
         head
     }
 
-    /// Returns the head of a request with the facts that were found out before.
-    pub fn again<B>(
+    /// Returns the head of a request with findings from an earlier head of the same request.
+    pub fn with_findings<B>(
         request: &'r Request<B>,
         identity: &'r Identity,
         found: Findings,
     ) -> RequestHead<'r> {
-        RequestHead { found, ..RequestHead::of_nobody(request, identity) }
+        RequestHead { found, ..RequestHead::unidentified(request, identity) }
     }
 
-    /// Returns a head whose sender is not known yet.
+    /// Returns the head of a request whose sender is not known yet.
     #[inline]
-    pub fn of_nobody<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
+    pub fn unidentified<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
         RequestHead {
             method: request.method(),
             uri: request.uri(),
@@ -88,8 +88,8 @@ impl<'r> RequestHead<'r> {
         }
     }
 
-    /// Finds out which address opened the connection, and the client's address.
-    pub fn look_for_sender(&mut self) {
+    /// Finds the address that opened the connection, and the client's address.
+    pub fn find_sender(&mut self) {
         let Some(peer) = peer(self.extensions) else { return warn_once() };
         self.found.peer = Some(peer);
         let client = self.identity.client(peer, self.headers);
@@ -97,7 +97,7 @@ impl<'r> RequestHead<'r> {
         address.set(client, self.identity.ipv6_prefix);
     }
 
-    /// Returns the known facts, so that each is found out only once for a request.
+    /// Returns the facts that are known so far, so that none is determined twice for a request.
     pub fn into_findings(self) -> Findings {
         self.found
     }
@@ -114,10 +114,10 @@ impl<'r> RequestHead<'r> {
 
     /// The whole path, as the client sent it: also inside axum's `nest`.
     ///
-    /// It is raw: neither percent-decoded nor normalised. `/login`, `/%6cogin`, `//login` and `/login/` are four, and an
-    /// application may take them for one.
+    /// The path is raw: neither percent-decoded nor normalised. `/login`, `/%6cogin`, `//login` and `/login/` are four paths,
+    /// which an application may treat as one.
     pub fn path(&self) -> &'r str {
-        // The frameworks keep what they know of a request under types of their own.
+        // Each framework keeps the original path under a type of its own.
         #[cfg(feature = "axum")]
         if let Some(original) = self.extensions.get::<axum::extract::OriginalUri>() {
             return original.0.path();
@@ -130,7 +130,7 @@ impl<'r> RequestHead<'r> {
         self.headers
     }
 
-    /// The request's extensions: facts that other layers have added.
+    /// The request's extensions: values that other layers have added.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
@@ -141,47 +141,47 @@ impl<'r> RequestHead<'r> {
         self.found.address.as_ref()
     }
 
-    /// Whether a proxy that is trusted passed it on.
+    /// Whether a trusted proxy passed the request on.
     pub fn is_from_trusted_proxy(&self) -> bool {
         self.found.peer.is_some_and(|peer| self.identity.trusts(peer))
     }
 
-    /// The claim of this name in its token, if the token is genuine: `sub`, `realm.plan`.
+    /// The claim at this path in the request's token, if the token is genuine: `sub`, `realm.plan`.
     pub fn claim(&self, path: &str) -> Option<Cow<'_, str>> {
-        self.identity.tokens.claim(self.carries(), path)
+        self.identity.tokens.claim(self.token_context(), path)
     }
 
-    /// Returns what is wrong with its token, if requests with bad tokens are refused.
-    pub fn unwelcome(&self) -> Option<Unwelcome> {
-        self.identity.tokens.unwelcome(self.carries())
+    /// Returns why the request is refused because of its token; `None` if it is not refused.
+    pub fn token_refusal(&self) -> Option<TokenRefusal> {
+        self.identity.tokens.refusal(self.token_context())
     }
 
-    pub(crate) fn carries(&self) -> TokenSource<'_> {
-        let address = self.address().map_or(NOWHERE, |address| address.as_str());
-        TokenSource { bearer: &self.found.bearer, headers: self.headers, address }
+    pub(crate) fn token_context(&self) -> TokenContext<'_> {
+        let address = self.address().map_or(UNKNOWN_ADDRESS, |address| address.as_str());
+        TokenContext { token: &self.found.token, headers: self.headers, address }
     }
 
-    /// Whether a header of this name counts as known: a trusted proxy passed the request on, and the name is one of
-    /// the trusted ones.
+    /// Whether a header of this name counts as verified: a trusted proxy passed the request on, and the header is one of
+    /// the trusted headers.
     pub fn is_trusted_header(&self, name: &str) -> bool {
         self.is_from_trusted_proxy() && self.identity.trusts_header(name)
     }
 
-    /// A header that is a single text, with several lines as one list.
+    /// The value of a header as text; several lines are joined to one list.
     pub fn header(&self, name: &str) -> Option<Cow<'r, str>> {
         let mut lines = self.headers.get_all(name).iter();
         let first = String::from_utf8_lossy(lines.next()?.as_bytes());
         Some(lines.fold(first, |all, line| all + ", " + String::from_utf8_lossy(line.as_bytes())))
     }
 
-    /// Whether it is a preflight request of a browser (CORS). Such requests carry no credentials.
+    /// Whether this is a preflight request of a browser (CORS). Such requests carry no credentials.
     pub fn is_preflight(&self) -> bool {
         *self.method == Method::OPTIONS
             && self.headers.contains_key(ORIGIN)
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Whether it is a gRPC call: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web does not
+    /// Whether this is a gRPC call: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web does not
     /// count, because its clients understand HTTP.
     pub fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
@@ -190,7 +190,7 @@ impl<'r> RequestHead<'r> {
     }
 }
 
-/// Names of headers alone, and no query: the rest may be secret.
+/// Shows only the names of headers, and no query: the rest may be secret.
 impl fmt::Debug for RequestHead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<_> = self.headers.keys().map(HeaderName::as_str).collect();
@@ -203,7 +203,7 @@ impl fmt::Debug for RequestHead<'_> {
     }
 }
 
-/// Says once what is missing: without addresses all clients share a quota.
+/// Logs once that addresses are missing: without them all clients share a quota.
 #[cold]
 fn warn_once() {
     static WARNED: Once = Once::new();
@@ -220,7 +220,7 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(Peer(address)) = extensions.get() {
         return Some(address.ip());
     }
-    // The frameworks keep the address under types of their own.
+    // Each framework keeps the address under a type of its own.
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(address)) =
         extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()

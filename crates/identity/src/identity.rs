@@ -12,10 +12,10 @@ use ::http::header::{HeaderMap, HeaderName};
 use tollgate_limiter::{ClientAddress, Clock, Ipv6Prefix};
 
 use crate::proxies::TrustedProxies;
-use crate::tokens::Tokens;
+use crate::tokens::TokenVerifier;
 
 /// Returns the tier of an API key that is known.
-pub(crate) type TierOf = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub(crate) type TierLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// How a client is identified: by its address, an API key, or a token.
 ///
@@ -38,8 +38,8 @@ pub struct Identity {
     trusted_headers: Vec<HeaderName>,
     pub(crate) ipv6_prefix: Ipv6Prefix,
     pub(crate) api_key_header: HeaderName,
-    pub(crate) tier_of_api_key: Option<TierOf>,
-    pub(crate) tokens: Tokens,
+    pub(crate) tier_of_api_key: Option<TierLookup>,
+    pub(crate) tokens: TokenVerifier,
 }
 
 impl Default for Identity {
@@ -50,7 +50,7 @@ impl Default for Identity {
             ipv6_prefix: Ipv6Prefix::default(),
             api_key_header: HeaderName::from_static("x-api-key"),
             tier_of_api_key: None,
-            tokens: Tokens::default(),
+            tokens: TokenVerifier::default(),
         }
     }
 }
@@ -61,15 +61,15 @@ impl Identity {
         Identity::default()
     }
 
-    /// Trusts these proxies, and no others, to say which address a request came from.
+    /// Trusts these proxies, and no others, to pass on the client's address.
     #[doc(alias = "SmartIpKeyExtractor")]
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
         Identity { proxies: Some(proxies), ..self }
     }
 
-    /// Sets the headers that count as known if a trusted proxy passed the request on: keys and tiers can be made of
-    /// them. The proxies must set them, or remove the ones that clients send.
+    /// Sets the headers that count as verified if a trusted proxy passed the request on: keys and tiers can be made from
+    /// them. The proxies must set these headers, or remove those that clients send.
     #[must_use]
     pub fn trusted_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Identity {
         Identity { trusted_headers: names.into_iter().collect(), ..self }
@@ -90,10 +90,10 @@ impl Identity {
 
     /// Sets the function that returns the tier of a genuine API key, in addition to the table in a rules file.
     ///
-    /// Rules take them as `api_key` and `tier`. A layer of one limit is by address all the same, unless its key is
-    /// made of them: `.key(|request| request.api_key().map(str::to_owned))`.
+    /// Rules get the key and its tier as the attributes `api_key` and `tier`. A layer of one limit still limits by address,
+    /// unless its key is made from the API key: `.key(|request| request.api_key().map(str::to_owned))`.
     ///
-    /// It is called at most once for a request, and must not block: look the key up in memory, not in a database.
+    /// The function is called at most once for a request, and must not block: look the key up in memory, not in a database.
     #[must_use]
     pub fn verify_api_keys(
         self,
@@ -107,18 +107,18 @@ impl Identity {
         self.tokens.start();
     }
 
-    /// Returns what is wrong with the keys of tokens that are fetched, if anything is.
+    /// Returns the problem with the fetched keys of tokens, if there is one.
     pub fn problem(&self) -> Option<String> {
         self.tokens.problem()
     }
 
     /// Continues the counts of the identity that this one replaces.
     #[must_use]
-    pub fn counting_with(self, before: &Identity) -> Identity {
-        Identity { tokens: self.tokens.counting_with(&before.tokens), ..self }
+    pub fn with_counts_of(self, before: &Identity) -> Identity {
+        Identity { tokens: self.tokens.with_counts_of(&before.tokens), ..self }
     }
 
-    /// Judges tokens at this clock's time.
+    /// Verifies tokens at this clock's time.
     #[must_use]
     pub fn on_clock(self, clock: &Clock) -> Identity {
         Identity { tokens: self.tokens.on_clock(clock), ..self }
@@ -129,7 +129,7 @@ impl Identity {
         ClientAddress::of(ip, self.ipv6_prefix)
     }
 
-    /// Returns the client's address, if `peer` has opened the connection.
+    /// Returns the client's address, given the address that opened the connection.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         match &self.proxies {
             Some(proxies) => proxies.client(peer, headers),
@@ -137,7 +137,7 @@ impl Identity {
         }
     }
 
-    /// Whether a header counts as known, if a trusted proxy passed the request on.
+    /// Whether a header counts as verified if a trusted proxy passed the request on.
     pub(crate) fn trusts_header(&self, name: &str) -> bool {
         self.trusted_headers.iter().any(|own| own == name)
     }
@@ -149,9 +149,9 @@ impl Identity {
 }
 
 /// The value of `ip` for all requests without a known address: they share one quota, so no rule is skipped.
-pub const NOWHERE: &str = "unknown";
+pub const UNKNOWN_ADDRESS: &str = "unknown";
 
-/// Leaves out the functions and keys that verify.
+/// Omits the functions and keys that verify.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")

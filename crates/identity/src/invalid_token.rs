@@ -1,40 +1,40 @@
 //! The reasons to reject a token.
 
-/// The reason why a token is rejected. Contains nothing of the token itself.
+/// The reason why a token is rejected. Contains no part of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
-    /// Over 8 KiB, or its header over 1 KiB, in base64url.
+    /// The token has more than 8 KiB, or its header more than 1 KiB, in base64url.
     #[error("the token is longer than 8 KiB, or its header longer than 1 KiB")]
     TooLong,
-    /// Not three parts of base64url, the first two JSON objects; or a claim that must be a number is not.
+    /// The token is not three parts of base64url with two JSON objects first; or a claim is not a number and must be one.
     #[error("the token is malformed")]
     Malformed,
-    /// Its header says that something must be understood which is not (`crit`).
+    /// The header requires an extension that is not supported (`crit`).
     #[error("the token asks for an extension that is not supported")]
     Critical,
-    /// Its algorithm is not one of HS256, RS256, ES256, ES384 and EdDSA, or not the algorithm of its key.
+    /// The token's algorithm is not one of HS256, RS256, ES256, ES384 and EdDSA, or not the algorithm of its key.
     #[error("the token's algorithm is not its key's")]
     Algorithm,
-    /// None of the keys is for it.
+    /// There is no key for the token.
     #[error("the token's key is unknown")]
     UnknownKey,
-    /// Its key did not sign it.
+    /// The signature was not made with the token's key.
     #[error("the token's signature does not hold")]
     Signature,
-    /// It has no `exp`.
+    /// The token has no `exp`.
     #[error("the token has no expiry")]
     NoExpiry,
-    /// Its `exp` has come.
+    /// The time in `exp` has passed.
     #[error("the token has expired")]
     Expired,
-    /// Its `nbf` has not come.
+    /// The time in `nbf` is still to come.
     #[error("the token is not valid yet")]
     NotYetValid,
-    /// Its `iss` is another.
+    /// The token's `iss` is not the required issuer.
     #[error("the token is from another issuer")]
     Issuer,
-    /// Its `aud` is another.
+    /// The token's `aud` does not have the required audience.
     #[error("the token is for another audience")]
     Audience,
 }

@@ -24,13 +24,13 @@ const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a key set is fetched from, and how old it may get: made by [`Jwks::url`].
 ///
-/// The set is fetched on a separate thread, never on the path of a request. A token whose key is not there yet is not
+/// The set is fetched on a separate thread, never on the path of a request. A token whose key was not fetched yet is not
 /// verified, and its request is limited by address. The set is fetched again
 ///
 /// - before it is [`max_age`](Self::max_age) old;
 /// - when a token names a key that is not in it, at most once in 30 s;
-/// - after a fetch that failed, at first after 5 s and at last every minute. The keys stay as they are meanwhile, until
-///   they are [`max_stale`](Self::max_stale) old.
+/// - after a fetch that failed: first after 5 s, later every minute. Meanwhile the keys do not change, until they are
+///   [`max_stale`](Self::max_stale) old and are dropped.
 ///
 /// A fetch takes 10 s at most, reads 256 KiB at most, and follows redirects on the same host only. Proxies of the
 /// environment (`HTTPS_PROXY`) are used; the system's certificates are trusted.
@@ -43,7 +43,7 @@ pub struct JwksUrl {
 }
 
 impl Jwks {
-    /// A set under a URL, as issuers publish it: `https://id.example.com/.well-known/jwks.json`.
+    /// Returns the source of a set at a URL, as issuers publish it: `https://id.example.com/.well-known/jwks.json`.
     ///
     /// ```no_run
     /// use tollgate::http::{Jwks, Jwt};
@@ -77,8 +77,8 @@ impl JwksUrl {
     /// Sets how old the keys may get while the issuer does not answer: 24 hours by default. After that they are
     /// dropped, and tokens are not verified any more.
     ///
-    /// Clients should keep their identity while an issuer is down for hours; but a withdrawn key should not count for ever
-    /// because an attacker blocks the fetches.
+    /// Clients should keep their identity while an issuer is down for hours; but a withdrawn key must not count for ever when
+    /// an attacker blocks the fetches.
     pub fn max_stale(self, max_stale: Duration) -> JwksUrl {
         JwksUrl { max_stale, ..self }
     }
@@ -90,7 +90,7 @@ impl JwksUrl {
         jwks
     }
 
-    /// The keys, which are not fetched until they are started.
+    /// Returns the keys, which are not fetched before [`Jwks::start`] is called.
     pub(super) fn not_started(self) -> Jwks {
         Jwks::fetched_by(UrlRefresh::new(self))
     }

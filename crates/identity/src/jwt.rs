@@ -19,7 +19,7 @@ mod unverified;
 
 use crate::invalid_token::InvalidToken;
 use bad::BadTokens;
-use cache::{Cache, Weight};
+use cache::{TokenCache, TokenWeight};
 pub use claims::Claims;
 use jwks::PublishedKeys;
 pub use jwks::{Jwks, JwksStatus};
@@ -33,14 +33,14 @@ use unverified::UnverifiedToken;
 
 use crate::config::MAX_WITHOUT_ID;
 
-/// The longest token that is looked at: many servers take no longer header.
+/// The longest token that is read: many servers accept no longer header.
 const MAX_BYTES: usize = 8 * 1024;
 
-/// How many tokens are remembered by default.
+/// The default weight of the tokens that are remembered.
 const MAX_CACHED: usize = 10_000;
 
-/// How far clocks may be apart by default: synchronised machines differ by less, and a
-/// token that was just made is valid at once.
+/// The default difference that the issuer's clock may have: synchronised machines differ by less, and a token that was just
+/// made is valid at once.
 const LEEWAY: Duration = Duration::from_secs(5);
 
 /// Reads the tokens (JWT) that clients carry, and accepts the tokens that one of its keys signed.
@@ -70,20 +70,20 @@ const LEEWAY: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Clone)]
 pub struct Jwt {
-    shared: Arc<Shared>,
+    shared: Arc<JwtState>,
 }
 
-/// Tokens are remembered as the policy judged them, so a changed policy begins without any.
-struct Shared {
-    policy: Policy,
-    cache: Cache,
+/// A policy, and the tokens that it judged. A changed policy starts without remembered tokens.
+struct JwtState {
+    policy: JwtPolicy,
+    cache: TokenCache,
     bad: BadTokens,
 }
 
 #[derive(Clone)]
-struct Policy {
+struct JwtPolicy {
     keys: Arc<[JwtKey]>,
-    /// Few: most issuers have one set.
+    /// The key sets. There are few: most issuers have one set.
     jwks: Vec<Jwks>,
     issuers: Vec<Box<str>>,
     audiences: Vec<Box<str>>,
@@ -91,44 +91,44 @@ struct Policy {
     max_cached: usize,
 }
 
-/// The result of looking at a token.
+/// The result of the check of a token.
 #[derive(Debug)]
-pub(crate) enum Token {
-    /// One of the keys signed it, and it counts now.
+pub(crate) enum TokenStatus {
+    /// One of the keys signed the token, and it is valid now.
     Verified(Arc<Claims>),
-    /// It is rejected.
+    /// The token is rejected.
     Invalid(InvalidToken),
-    /// It is well-formed, but its signature was not computed.
+    /// The token is well-formed, but its signature was not computed.
     NotVerified,
-    /// It may be signed by a key that was not fetched yet.
+    /// The token may be signed by a key that was not fetched yet.
     KeyPending,
 }
 
 impl Jwt {
-    /// Believes tokens that one of `keys` signed.
+    /// Accepts tokens that one of `keys` signed.
     ///
-    /// A token that names its key (`kid`) is for the key with that id. Keys without an id are for all
-    /// others: tokens that name no key, or one that is not here. There may be 8 of an algorithm.
+    /// A token that names its key (`kid`) is verified with the key of that id. Keys without an id are for all other tokens:
+    /// those that name no key, or a key that is not in `keys`. One algorithm may have 8 keys without an id.
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Jwt, JwtError> {
         let keys: Arc<[JwtKey]> = keys.into_iter().collect();
         check_keys(&keys)?;
-        Ok(Jwt::of(Policy::new(keys, Vec::new())))
+        Ok(Jwt::of(JwtPolicy::new(keys, Vec::new())))
     }
 
-    /// Believes tokens that one of the keys of a set signed, whichever those are at the time.
+    /// Accepts tokens that one of the keys of a set signed, with the keys that the set has at the time.
     ///
-    /// A token that names a key that was not fetched yet is not verified for now; it does not identify its client, and is
-    /// not refused either.
+    /// A token that names a key that was not fetched yet is not verified: it does not identify its client, and is not
+    /// refused either.
     pub fn from_jwks(jwks: Jwks) -> Jwt {
-        Jwt::of(Policy::new(Arc::default(), vec![jwks]))
+        Jwt::of(JwtPolicy::new(Arc::default(), vec![jwks]))
     }
 
-    /// Believes tokens that one of the keys of this set signed, too.
+    /// Also accepts tokens that one of the keys of this set signed.
     pub fn jwks(self, jwks: Jwks) -> Jwt {
         self.with(|policy| policy.jwks.push(jwks))
     }
 
-    /// The sets whose keys it believes.
+    /// Returns the key sets.
     pub(crate) fn key_sets(&self) -> &[Jwks] {
         &self.shared.policy.jwks
     }
@@ -147,16 +147,16 @@ impl Jwt {
 
     /// Sets how far the issuer's clock may be from this machine's: 5 seconds by default.
     ///
-    /// With 5 seconds, a token whose `exp` is 1000 counts until just before 1005, and one whose `nbf`
-    /// is 1000 from 995.
+    /// With 5 seconds, a token whose `exp` is 1000 is valid until just before 1005, and a token whose `nbf` is 1000 is valid
+    /// from 995.
     pub fn leeway(self, leeway: Duration) -> Jwt {
         self.with(|policy| policy.leeway_us = micros(leeway))
     }
 
     /// Sets how many verified tokens are remembered at most: 10,000 by default. With 0 or 1, no token is remembered.
     ///
-    /// A token counts as one, and as one more for each KiB of its length: of 300 bytes as 1, of 8 KiB as 9. It
-    /// takes a few times the bytes of its claims; the token itself is not kept.
+    /// A token counts as one, and as one more for each KiB of its length: a token of 300 bytes counts as 1, of 8 KiB as 9. A
+    /// remembered token takes a few times the bytes of its claims; the token itself is not kept.
     pub fn max_cached(self, tokens: usize) -> Jwt {
         self.with(|policy| policy.max_cached = tokens)
     }
@@ -165,23 +165,23 @@ impl Jwt {
     pub fn claims(&self, token: &str) -> Result<Arc<Claims>, InvalidToken> {
         let now_us = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         match self.verify(token, now_us, || true) {
-            Token::Verified(claims) => Ok(claims),
-            Token::Invalid(invalid) => Err(invalid),
+            TokenStatus::Verified(claims) => Ok(claims),
+            TokenStatus::Invalid(invalid) => Err(invalid),
             // Does not happen here, because `may_verify` returns true.
-            Token::NotVerified => Err(InvalidToken::Signature),
-            Token::KeyPending => Err(InvalidToken::UnknownKey),
+            TokenStatus::NotVerified => Err(InvalidToken::Signature),
+            TokenStatus::KeyPending => Err(InvalidToken::UnknownKey),
         }
     }
 
-    /// Returns what is known of a token at `now_us`. Calls `may_verify` before it computes a signature, which it does
-    /// not for a token that was verified before, good or bad, nor for one that is bad whatever its signature.
+    /// Returns the status of a token at `now_us`. Calls `may_verify` before it computes a signature. It computes no signature
+    /// for a token that was verified before, whether good or bad, and for a token that is bad whatever its signature is.
     pub(crate) fn verify(
         &self,
         token: &str,
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
-    ) -> Token {
-        self.proven(token, now_us, may_verify).unwrap_or_else(Token::Invalid)
+    ) -> TokenStatus {
+        self.proven(token, now_us, may_verify).unwrap_or_else(TokenStatus::Invalid)
     }
 
     fn proven(
@@ -189,17 +189,17 @@ impl Jwt {
         token: &str,
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
-    ) -> Result<Token, InvalidToken> {
-        // First, so that a client cannot have more than this hashed.
+    ) -> Result<TokenStatus, InvalidToken> {
+        // First, so that no longer text of a client is hashed.
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }
-        let Shared { policy, cache, bad } = &*self.shared;
+        let JwtState { policy, cache, bad } = &*self.shared;
         // The keys as they are now, for the whole verification.
         let sets: SmallVec<[_; 1]> = policy.jwks.iter().map(Jwks::current).collect();
         let fingerprint = cache.fingerprint(token).under(generations(&sets));
         if let Some(known) = cache.get(fingerprint, now_us) {
-            return known.map(Token::Verified);
+            return known.map(TokenStatus::Verified);
         }
         if let Some(reason) = bad.get(fingerprint, now_us) {
             return Err(reason);
@@ -210,39 +210,39 @@ impl Jwt {
         let is_pending = named.is_empty() && policy.may_be_fetched(&unverified, &sets);
         let candidates = match unverified.candidates(named, &policy.keys, key_sets()) {
             Ok(candidates) => candidates,
-            Err(_) if is_pending => return Ok(Token::KeyPending),
+            Err(_) if is_pending => return Ok(TokenStatus::KeyPending),
             Err(invalid) => return Err(invalid),
         };
         if !may_verify() {
-            return Ok(Token::NotVerified);
+            return Ok(TokenStatus::NotVerified);
         }
         let claims = match candidates.iter().any(|key| unverified.is_signed_by(key)) {
             true => policy.accept(unverified.claims(), now_us),
-            false if is_pending => return Ok(Token::KeyPending),
+            false if is_pending => return Ok(TokenStatus::KeyPending),
             false => Err(InvalidToken::Signature),
         };
         let claims = claims.inspect_err(|reason| bad.insert(fingerprint, *reason, now_us))?;
         let claims = Arc::new(claims);
-        cache.insert(fingerprint, Weight::of(token), Arc::clone(&claims));
-        Ok(Token::Verified(claims))
+        cache.insert(fingerprint, TokenWeight::of(token), Arc::clone(&claims));
+        Ok(TokenStatus::Verified(claims))
     }
 
-    fn of(policy: Policy) -> Jwt {
-        let cache = Cache::new(policy.max_cached);
-        Jwt { shared: Arc::new(Shared { policy, cache, bad: BadTokens::default() }) }
+    fn of(policy: JwtPolicy) -> Jwt {
+        let cache = TokenCache::new(policy.max_cached);
+        Jwt { shared: Arc::new(JwtState { policy, cache, bad: BadTokens::default() }) }
     }
 
-    /// Remembers no tokens yet: the policy before may have accepted more of them.
-    fn with(self, change: impl FnOnce(&mut Policy)) -> Jwt {
+    /// Changes the policy. The result remembers no tokens: the old policy may have accepted tokens that the new one rejects.
+    fn with(self, change: impl FnOnce(&mut JwtPolicy)) -> Jwt {
         let mut policy = self.shared.policy.clone();
         change(&mut policy);
         Jwt::of(policy)
     }
 }
 
-impl Policy {
-    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> Policy {
-        Policy {
+impl JwtPolicy {
+    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> JwtPolicy {
+        JwtPolicy {
             keys,
             jwks,
             issuers: Vec::new(),
@@ -268,7 +268,7 @@ impl Policy {
         sets.iter().any(|set| set.may_lack(is_named))
     }
 
-    /// The claims of a token whose signature holds.
+    /// Returns the claims of a token whose signature is valid, if the policy accepts them.
     fn accept(&self, claims: &str, now_us: u64) -> Result<Claims, InvalidToken> {
         let claims = Claims::read(claims, self.leeway_us)?;
         claims.counts_at(now_us)?;
@@ -282,10 +282,11 @@ impl Policy {
     }
 }
 
-/// Its keys hide what is secret of them.
+/// Shows the keys, which omit their secrets.
 impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { keys, jwks, issuers, audiences, leeway_us, max_cached } = &self.shared.policy;
+        let JwtPolicy { keys, jwks, issuers, audiences, leeway_us, max_cached } =
+            &self.shared.policy;
         f.debug_struct("Jwt")
             .field("keys", keys)
             .field("jwks", jwks)
@@ -297,7 +298,7 @@ impl fmt::Debug for Jwt {
     }
 }
 
-/// A number for the keys of all sets as they are now.
+/// Returns a number that stands for the current keys of all sets.
 fn generations(sets: &[Guard<Arc<PublishedKeys>>]) -> u128 {
     sets.iter().fold(0, |all: u128, set| all.rotate_left(32) ^ u128::from(set.generation()))
 }

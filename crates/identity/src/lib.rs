@@ -4,7 +4,7 @@
 //!
 //! - [`config`]: how clients are identified, as configured in a file
 //! - `forwarded`, `proxies`: the client's address behind proxies
-//! - `invalid_token`, `unwelcome`: what is wrong with a token, and with a request because of it
+//! - `invalid_token`, `token_refusal`: why a token is rejected, and why its request is refused
 //! - `jwt`, `jwks`: the signature and the claims of a token; `tokens`: which tokens are accepted
 //! - `identity`: the settings; `head`: a request without its body, and its sender; `with_tokens`: the sender's token
 
@@ -14,7 +14,7 @@ mod head;
 mod identity;
 mod invalid_token;
 mod proxies;
-mod unwelcome;
+mod token_refusal;
 
 // Tokens need cryptography, and keys from a URL a client, which not every program wants to build.
 #[cfg(feature = "jwks")]
@@ -31,12 +31,12 @@ mod with_tokens;
 
 pub use forwarded::Forwarding;
 pub use head::{Findings, PREFLIGHT, Peer, RequestHead};
-pub use identity::{Identity, NOWHERE};
+pub use identity::{Identity, UNKNOWN_ADDRESS};
 pub use invalid_token::InvalidToken;
 #[cfg(feature = "jwks")]
 pub use jwks::JwksUrl;
 #[cfg(feature = "jwt")]
 pub use jwt::{Claims, Jwks, JwksError, JwksStatus, Jwt, JwtError, JwtKey, KeySet};
 pub use proxies::{TrustError, TrustedProxies};
+pub use token_refusal::TokenRefusal;
 pub use tollgate_limiter::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
-pub use unwelcome::Unwelcome;

@@ -10,10 +10,10 @@ use ipnet::{IpNet, Ipv6Net};
 use super::forwarded::{self, Forwarding};
 use crate::config::mostly_covered;
 
-/// How many hops are looked at, however many there are.
+/// The most hops that are read of a header.
 const MAX_HOPS: usize = 64;
 
-/// The bits before an IPv4 address, as IPv6 has it.
+/// The number of bits before an IPv4 address in its IPv6 form.
 const IPV4_BITS: u8 = 96;
 
 /// The proxies that are trusted to pass on the client's address. Cheap to clone.
@@ -41,17 +41,16 @@ const IPV4_BITS: u8 = 96;
 /// ```
 #[derive(Clone)]
 pub struct TrustedProxies {
-    /// In order, none within another. IPv4 is there as IPv6 has it, so that both ways to write an
-    /// address are one.
+    /// In order; no net is within another. IPv4 nets are in their IPv6 form, so that both ways to write an address are equal.
     nets: Arc<[Ipv6Net]>,
     forwarding: Forwarding,
 }
 
-/// Why proxies cannot be trusted like that.
+/// Why a list of trusted proxies is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// Neither an address nor a net.
+    /// A text is neither an address nor a net.
     #[error(
         "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
     )]
@@ -59,7 +58,7 @@ pub enum TrustError {
         /// The given text.
         given: String,
     },
-    /// An address where its net should be.
+    /// The address of a net has bits set after the prefix.
     #[error(
         "trusted proxies: `{given}` is not where its net begins; write `{net}` for the net, or `{address}` for that address alone"
     )]
@@ -71,10 +70,10 @@ pub enum TrustError {
         /// The address.
         address: String,
     },
-    /// No proxies at all.
+    /// The list is empty.
     #[error("trusted proxies: the list is empty; leave it out to trust none")]
-    Nobody,
-    /// Together, the nets hold more than a quarter of IPv4, or of the public addresses of IPv6.
+    Empty,
+    /// All nets together hold more than a quarter of IPv4, or of the public addresses of IPv6.
     #[error(
         "trusted proxies: more than a quarter of all {family} addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
     )]
@@ -85,15 +84,15 @@ pub enum TrustError {
 }
 
 impl TrustedProxies {
-    /// Trusts these addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` by [default](Self::reading). Together
-    /// they may hold a quarter of IPv4, and of the public addresses of IPv6.
+    /// Trusts these addresses and nets, IPv4 and IPv6. By [default](Self::reading) these proxies write `X-Forwarded-For`. All
+    /// nets together may hold a quarter of IPv4, and a quarter of the public addresses of IPv6.
     pub fn new<N: AsRef<str>>(
         nets: impl IntoIterator<Item = N>,
     ) -> Result<TrustedProxies, TrustError> {
         let nets: Vec<Ipv6Net> =
             nets.into_iter().map(|net| parse(net.as_ref())).collect::<Result<_, _>>()?;
         if nets.is_empty() {
-            return Err(TrustError::Nobody);
+            return Err(TrustError::Empty);
         }
         let nets = Ipv6Net::aggregate(&nets);
         if let Some(family) = mostly_covered(&nets).next() {
@@ -114,7 +113,7 @@ impl TrustedProxies {
         TrustedProxies { forwarding, ..self }
     }
 
-    /// Whether `ip` is one of them.
+    /// Whether `ip` is the address of a trusted proxy.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = as_v6(ip);
         // Only the last net that begins at or before the address can hold it, because the nets do not overlap.
@@ -160,7 +159,7 @@ impl fmt::Debug for TrustedProxies {
     }
 }
 
-/// As IPv6 has it.
+/// Parses an address or a net, and returns it in its IPv6 form.
 fn parse(given: &str) -> Result<Ipv6Net, TrustError> {
     let not_a_net = || TrustError::NotANet { given: given.to_owned() };
     let net = net_of(given).ok_or_else(not_a_net)?;
@@ -176,12 +175,12 @@ fn parse(given: &str) -> Result<Ipv6Net, TrustError> {
     Ipv6Net::new(as_v6(net.addr()), bits).map_err(|_| not_a_net())
 }
 
-/// An address alone is a net of one.
+/// Parses a net. An address alone is a net of one address.
 fn net_of(given: &str) -> Option<IpNet> {
     let Some((ip, bits)) = given.split_once('/') else {
         return given.parse::<IpAddr>().ok().map(IpNet::from);
     };
-    // A number may have a sign elsewhere.
+    // Tested here, because `parse` would accept a sign.
     let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
     IpNet::new(ip.parse().ok()?, bits.parse().ok().filter(|_| is_number)?).ok()
 }

@@ -6,36 +6,44 @@ use ::http::HeaderMap;
 use tollgate_limiter::{Clock, Error};
 
 use crate::config::JwtConfig;
-use crate::unwelcome::Unwelcome;
+use crate::token_refusal::TokenRefusal;
 
-/// No tokens.
+// The names that the rest of the crate uses.
+pub(crate) use NoRequestToken as RequestToken;
+pub(crate) use NoTokenVerifier as TokenVerifier;
+pub(crate) use UnusedTokenContext as TokenContext;
+
+/// Accepts no token.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tokens {}
+pub(crate) struct NoTokenVerifier {}
 
-/// No token of a request.
+/// Takes the place of the result for a request's token.
 #[derive(Debug, Default)]
-pub(crate) struct Bearer {}
+pub(crate) struct NoRequestToken {}
 
-/// The token of a request, which is ignored.
+/// What a token could be read from, which is ignored.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "the same fields as with tokens")]
-pub(crate) struct TokenSource<'b> {
-    pub(crate) bearer: &'b Bearer,
+pub(crate) struct UnusedTokenContext<'b> {
+    pub(crate) token: &'b RequestToken,
     pub(crate) headers: &'b HeaderMap,
     pub(crate) address: &'b str,
 }
 
-impl Tokens {
-    pub(crate) fn configured(_: &JwtConfig, _: Option<&Tokens>) -> Result<Tokens, Error> {
+impl NoTokenVerifier {
+    pub(crate) fn configured(
+        _: &JwtConfig,
+        _: Option<&TokenVerifier>,
+    ) -> Result<TokenVerifier, Error> {
         let problem = "tokens need the library's feature `jwt`; build with it, or leave out `jwt`";
         Err(Error::Setting { setting: "identity", problem: problem.to_owned() })
     }
 
-    pub(crate) fn on_clock(self, _: &Clock) -> Tokens {
+    pub(crate) fn on_clock(self, _: &Clock) -> TokenVerifier {
         self
     }
 
-    pub(crate) fn counting_with(self, _: &Tokens) -> Tokens {
+    pub(crate) fn with_counts_of(self, _: &TokenVerifier) -> TokenVerifier {
         self
     }
 
@@ -45,11 +53,11 @@ impl Tokens {
         None
     }
 
-    pub(crate) fn claim<'b>(&self, _: TokenSource<'b>, _: &str) -> Option<Cow<'b, str>> {
+    pub(crate) fn claim<'b>(&self, _: TokenContext<'b>, _: &str) -> Option<Cow<'b, str>> {
         None
     }
 
-    pub(crate) fn unwelcome(&self, _: TokenSource<'_>) -> Option<Unwelcome> {
+    pub(crate) fn refusal(&self, _: TokenContext<'_>) -> Option<TokenRefusal> {
         None
     }
 }

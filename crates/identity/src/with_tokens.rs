@@ -30,15 +30,15 @@ impl Identity {
         self
     }
 
-    /// Limits how many tokens that turn out bad an address may have verified: `token-bucket capacity=20 refill=5/s` by
-    /// default. Beyond that the signatures of its new tokens are not computed, so that bad tokens cost little, and its
-    /// requests are limited by address; tokens that were verified before count as they did.
+    /// Limits how many tokens of an address may be verified and turn out bad: `token-bucket capacity=20 refill=5/s` by
+    /// default. Beyond that, the signatures of its new tokens are not computed, so that bad tokens cost little, and its
+    /// requests are limited by address. Tokens that were verified before still count.
     ///
     /// Many clients may share an address, so each request with a good token earns its address one more verification,
     /// up to 200 in stock. A bad token that is repeated is verified once.
     ///
-    /// Tokens that are bad at first sight, such as another system's, take no verification. If bad ones are
-    /// [refused](Self::refuse_invalid_tokens) they count too: a 401 costs one.
+    /// Tokens that are bad without a look at their signature, such as another system's, need no verification. If bad tokens
+    /// are [refused](Self::refuse_invalid_tokens), such tokens count too: each 401 costs one.
     pub fn token_verifications<L>(mut self, limit: L) -> Result<Identity, Error>
     where
         L: TryInto<Limit>,
@@ -49,7 +49,7 @@ impl Identity {
     }
 
     /// Returns why tokens were rejected, and how many for each reason: `no_expiry`, `expired`, `signature` and so on, and
-    /// `not_verified` after too many bad ones of an address. Empty if no tokens are verified.
+    /// `not_verified` after too many bad tokens of an address. Empty if no tokens are verified.
     pub fn rejected_tokens(&self) -> Vec<(&'static str, u64)> {
         self.tokens.rejected()
     }
@@ -61,8 +61,8 @@ impl Identity {
 }
 
 impl RequestHead<'_> {
-    /// Returns the claims of its token, if it has a genuine one.
+    /// Returns the claims of the request's token, if the token is genuine.
     pub fn claims(&self) -> Option<&Arc<Claims>> {
-        self.identity.tokens.claims(self.carries())
+        self.identity.tokens.claims(self.token_context())
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use tollgate::rules::reading::Report;
 use tollgate_core::Excerpt;
 
-use super::read::{ConfigFile, Descriptor, DescriptorValue};
-use super::source::{Source, SourcePosition};
+use super::read::{ConfigDescriptor, ConfigFile, DescriptorValue};
+use super::source::{ImportSource, SourcePosition};
 
 /// The most values with a star on one level. envoyproxy/ratelimit compares every request with all of them.
 const MAX_STARS: usize = 1_000;
@@ -15,14 +15,14 @@ const MAX_STARS: usize = 1_000;
 pub(super) struct ImportedDomain {
     pub(super) name: String,
     place: SourcePosition,
-    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) descriptors: Vec<ConfigDescriptor>,
 }
 
 /// Adds the descriptors of a file to its domain.
 pub(super) fn add(
     domains: &mut Vec<ImportedDomain>,
     root: ConfigFile,
-    sources: &[Source],
+    sources: &[ImportSource],
     reports: &mut [Report],
 ) {
     let ConfigFile { domain: name, place, mut descriptors } = root;
@@ -50,7 +50,7 @@ pub(super) fn add(
 }
 
 /// Checks a level and the levels below it, which are few.
-fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_level(level: &[ConfigDescriptor], sources: &[ImportSource], reports: &mut [Report]) {
     check_siblings(level, sources, reports);
     for descriptor in level {
         check_level(&descriptor.below, sources, reports);
@@ -58,7 +58,7 @@ fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
 }
 
 /// Reports siblings that cannot be combined, and siblings that rules treat differently.
-fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_siblings(level: &[ConfigDescriptor], sources: &[ImportSource], reports: &mut [Report]) {
     check_twice(level, sources, reports);
     let stars = |value: &DescriptorValue| {
         matches!(value, DescriptorValue::Prefix(_) | DescriptorValue::Glob(_))
@@ -74,7 +74,7 @@ fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Repor
 }
 
 /// Reports descriptors that are the same key to envoyproxy/ratelimit, which joins a key and its value by `_`.
-fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
+fn check_twice(level: &[ConfigDescriptor], sources: &[ImportSource], reports: &mut [Report]) {
     let mut first: HashMap<String, SourcePosition> = HashMap::with_capacity(level.len());
     for descriptor in level {
         let joined = joined(descriptor);
@@ -92,11 +92,11 @@ fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
     }
 }
 
-fn name_of(place: SourcePosition, sources: &[Source]) -> &str {
+fn name_of(place: SourcePosition, sources: &[ImportSource]) -> &str {
     sources.get(place.file).map_or("", |source| &source.name)
 }
 
-fn joined(Descriptor { key, value, .. }: &Descriptor) -> String {
+fn joined(ConfigDescriptor { key, value, .. }: &ConfigDescriptor) -> String {
     match value {
         DescriptorValue::Any => key.clone(),
         DescriptorValue::Exact(value) | DescriptorValue::Glob(value) => format!("{key}_{value}"),
@@ -109,8 +109,8 @@ const MAX_KEY_BYTES: usize = 512;
 
 /// Warns of an entry of another key that envoyproxy/ratelimit takes for this one: `user_id` with the value
 /// `5` for `user` with the value `id_5`.
-fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
-    let Descriptor { key, value, .. } = descriptor;
+fn warn_of_taken(descriptor: &ConfigDescriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
+    let ConfigDescriptor { key, value, .. } = descriptor;
     let start = match value {
         DescriptorValue::Any => return,
         DescriptorValue::Exact(text) | DescriptorValue::Prefix(text) => text,

@@ -4,9 +4,9 @@
 //! format, the one of envoyproxy/ratelimit.
 //!
 //! ```
-//! # use tollgate_importer::{Source, import};
+//! # use tollgate_importer::{ImportSource, import};
 //! let config = "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 5}}]";
-//! let imported = import(&[Source::read("config.yaml", config.as_bytes())]);
+//! let imported = import(&[ImportSource::read("config.yaml", config.as_bytes())]);
 //! assert!(imported.yaml.is_some_and(|yaml| yaml.contains("limit: 5, window: 1s")));
 //! ```
 //!
@@ -35,11 +35,11 @@ use tollgate::rules::reading::{Position, Report};
 use tollgate::rules::{Config, Problems};
 
 use domain::ImportedDomain;
-pub use source::Source;
+pub use source::ImportSource;
 
 /// The result of an import.
 #[derive(Debug)]
-pub struct Import {
+pub struct ImportResult {
     /// The limits and rules as YAML; `None` if there is an error.
     pub yaml: Option<String>,
     /// The errors and warnings of each file, in the order of the files.
@@ -47,7 +47,7 @@ pub struct Import {
 }
 
 /// Makes limits and rules from all the files of one server.
-pub fn import(sources: &[Source]) -> Import {
+pub fn import(sources: &[ImportSource]) -> ImportResult {
     let mut reports: Vec<Report> = sources.iter().map(|source| Report::new(&source.name)).collect();
     let mut domains: Vec<ImportedDomain> = Vec::new();
     for (file, source) in sources.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn import(sources: &[Source]) -> Import {
     let is_whole = reports.iter().all(|report| report.errors() == 0);
     let yaml = is_whole.then(|| write::yaml(&domains, &rules, sources));
     let yaml = yaml.and_then(|yaml| checked(yaml, &mut reports));
-    Import { yaml, problems: reports.into_iter().map(|report| report.with(None)).collect() }
+    ImportResult { yaml, problems: reports.into_iter().map(|report| report.with(None)).collect() }
 }
 
 /// Returns the rules if `tollgate validate` accepts them: they may be too many or too large.

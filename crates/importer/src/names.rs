@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::read::{Descriptor, DescriptorValue};
+use super::read::{ConfigDescriptor, DescriptorValue};
 
 const MAX_NAME_CHARS: usize = 64;
 
@@ -34,8 +34,8 @@ impl RuleNames {
 }
 
 /// Returns the name in envoyproxy/ratelimit's statistics: `message_type_marketing.to_number`.
-pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String {
-    let steps = path.map(|Descriptor { key, value, .. }| {
+pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t ConfigDescriptor>) -> String {
+    let steps = path.map(|ConfigDescriptor { key, value, .. }| {
         let value = match value {
             DescriptorValue::Any => "",
             DescriptorValue::Exact(value)

@@ -2,11 +2,11 @@
 
 use tollgate::rules::Config;
 use tollgate::rules::reading::{
-    ATTRIBUTE, DOMAIN, Fields, Kind, Mapping, Node, Position, Report, Source as Document,
+    ATTRIBUTE, DOMAIN, FileContents, Mapping, MappingFields, NodeKind, Position, Report, YamlNode,
 };
 use tollgate_core::Excerpt;
 
-use super::source::{Source, SourcePosition};
+use super::source::{ImportSource, SourcePosition};
 use super::unit::Unit;
 
 /// Sixteen nested descriptors, which is as many as a rule's key can have, and a limit with `replaces` in the
@@ -54,18 +54,18 @@ const REPLACES: Mapping = Mapping {
 pub(super) struct ConfigFile {
     pub(super) domain: String,
     pub(super) place: SourcePosition,
-    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) descriptors: Vec<ConfigDescriptor>,
 }
 
 /// A descriptor, and the descriptors nested in it.
-pub(super) struct Descriptor {
+pub(super) struct ConfigDescriptor {
     pub(super) place: SourcePosition,
     pub(super) key: String,
     pub(super) value: DescriptorValue,
     pub(super) limit: Option<DescriptorLimit>,
     /// Whether all values that match share one counter.
     pub(super) is_shared: bool,
-    pub(super) below: Vec<Descriptor>,
+    pub(super) below: Vec<ConfigDescriptor>,
 }
 
 /// The values that a descriptor applies to.
@@ -98,7 +98,11 @@ pub(super) enum Quota {
 }
 
 /// Reads a file, and adds its errors to its report.
-pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<ConfigFile> {
+pub(super) fn file(
+    file: usize,
+    source: &ImportSource,
+    reports: &mut [Report],
+) -> Option<ConfigFile> {
     let report = reports.get_mut(file)?;
     let bytes = match &source.bytes {
         Ok(bytes) => bytes,
@@ -109,7 +113,7 @@ pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Opti
         }
     };
     let max_bytes = Config::MAX_BYTES;
-    let document = Document { bytes, max_bytes, max_depth: MAX_DEPTH, smaller: "split it" };
+    let document = FileContents { bytes, max_bytes, max_depth: MAX_DEPTH, smaller: "split it" };
     let nothing = |at, report: &mut Report| {
         report.error(at, "neither a domain nor descriptors", FILE.remedy);
     };
@@ -124,8 +128,8 @@ struct ConfigReader<'r> {
 }
 
 impl ConfigReader<'_> {
-    fn root(&mut self, node: &Node<'_>) -> Option<ConfigFile> {
-        let fields = Fields::read(node, &FILE, self.report)?;
+    fn root(&mut self, node: &YamlNode<'_>) -> Option<ConfigFile> {
+        let fields = MappingFields::read(node, &FILE, self.report)?;
         let domain = fields.require("domain", "name it, like `domain: api`", self.report);
         let domain = domain.and_then(|node| {
             let text = self.report.text(node, "`domain`", "name it, like `domain: api`")?;
@@ -141,14 +145,14 @@ impl ConfigReader<'_> {
         SourcePosition { file: self.file, at }
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<Descriptor> {
+    fn descriptors(&mut self, fields: &MappingFields<'_, '_>) -> Vec<ConfigDescriptor> {
         let Some(node) = set(fields, "descriptors") else { return Vec::new() };
         let items = self.report.list(node, "`descriptors`", DESCRIPTOR.remedy).unwrap_or_default();
         items.iter().filter_map(|item| self.descriptor(item)).collect()
     }
 
-    fn descriptor(&mut self, node: &Node<'_>) -> Option<Descriptor> {
-        let fields = Fields::read(node, &DESCRIPTOR, self.report)?;
+    fn descriptor(&mut self, node: &YamlNode<'_>) -> Option<ConfigDescriptor> {
+        let fields = MappingFields::read(node, &DESCRIPTOR, self.report)?;
         let remedy = "name the entry's key, like `key: user`";
         let key = fields.require("key", remedy, self.report);
         let value = self.value(node, &fields);
@@ -172,11 +176,18 @@ impl ConfigReader<'_> {
         let limit = set(&fields, "rate_limit").and_then(|node| self.rate_limit(node, is_shadow));
         let below = self.descriptors(&fields);
         let place = self.place(node.at);
-        Some(Descriptor { place, key: key?.to_owned(), value: value?, limit, is_shared, below })
+        Some(ConfigDescriptor {
+            place,
+            key: key?.to_owned(),
+            value: value?,
+            limit,
+            is_shared,
+            below,
+        })
     }
 
     /// Warns of fields that rules have no equivalent for.
-    fn warn_of_the_rest(&mut self, fields: &Fields<'_, '_>) {
+    fn warn_of_the_rest(&mut self, fields: &MappingFields<'_, '_>) {
         for name in ["detailed_metric", "value_to_metric"] {
             if self.truth(fields, name) {
                 let message = format!("`{name}` has no equivalent: metrics name rules, not values");
@@ -192,7 +203,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    fn quota_mode(&mut self, fields: &Fields<'_, '_>) -> bool {
+    fn quota_mode(&mut self, fields: &MappingFields<'_, '_>) -> bool {
         let is_soft = self.truth(fields, "quota_mode");
         if is_soft {
             let message = "`quota_mode` becomes `shadow`: the dynamic metadata has other names";
@@ -202,12 +213,16 @@ impl ConfigReader<'_> {
         is_soft
     }
 
-    fn warn(&mut self, fields: &Fields<'_, '_>, name: &str, message: String, remedy: &str) {
+    fn warn(&mut self, fields: &MappingFields<'_, '_>, name: &str, message: String, remedy: &str) {
         let at = fields.get(name).map_or(fields.at, |node| node.at);
         self.report.warn(at, message, remedy);
     }
 
-    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<DescriptorValue> {
+    fn value(
+        &mut self,
+        of: &YamlNode<'_>,
+        fields: &MappingFields<'_, '_>,
+    ) -> Option<DescriptorValue> {
         let Some(node) = set(fields, "value") else {
             return is_whole(of).then_some(DescriptorValue::Any);
         };
@@ -231,8 +246,8 @@ impl ConfigReader<'_> {
         })
     }
 
-    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
-        let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
+    fn rate_limit(&mut self, node: &YamlNode<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
+        let fields = MappingFields::read(node, &RATE_LIMIT, self.report)?;
         let quota = self.quota(node, &fields);
         let name = set(&fields, "name")
             .and_then(|node| self.report.text(node, "`name`", "use a text").map(str::to_owned));
@@ -241,7 +256,7 @@ impl ConfigReader<'_> {
         Some(DescriptorLimit { name, quota: quota?, is_shadow, replaces })
     }
 
-    fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
+    fn quota(&mut self, of: &YamlNode<'_>, fields: &MappingFields<'_, '_>) -> Option<Quota> {
         let unit = set(fields, "unit");
         if self.truth(fields, "unlimited") {
             if let Some(node) = unit {
@@ -284,7 +299,7 @@ impl ConfigReader<'_> {
         })
     }
 
-    fn unit(&mut self, node: &Node<'_>, remedy: &str) -> Option<Unit> {
+    fn unit(&mut self, node: &YamlNode<'_>, remedy: &str) -> Option<Unit> {
         let text = self.report.text(node, "`unit`", remedy)?;
         let unit = Unit::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         if unit.is_none() {
@@ -296,7 +311,7 @@ impl ConfigReader<'_> {
 
     fn replaces(
         &mut self,
-        fields: &Fields<'_, '_>,
+        fields: &MappingFields<'_, '_>,
         own: Option<&str>,
     ) -> Vec<(String, SourcePosition)> {
         let Some(node) = set(fields, "replaces") else { return Vec::new() };
@@ -304,8 +319,12 @@ impl ConfigReader<'_> {
         items.iter().filter_map(|item| self.replaced(item, own)).collect()
     }
 
-    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, SourcePosition)> {
-        let fields = Fields::read(item, &REPLACES, self.report)?;
+    fn replaced(
+        &mut self,
+        item: &YamlNode<'_>,
+        own: Option<&str>,
+    ) -> Option<(String, SourcePosition)> {
+        let fields = MappingFields::read(item, &REPLACES, self.report)?;
         let node = fields.require("name", REPLACES.remedy, self.report)?;
         let name = self.report.text(node, "`name`", REPLACES.remedy)?;
         let problem = match () {
@@ -319,7 +338,7 @@ impl ConfigReader<'_> {
 
     /// Reads a whole number of 32 bits, in digits only: envoyproxy/ratelimit reads YAML 1.1, in which `010`
     /// is 8.
-    fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
+    fn number(&mut self, node: &YamlNode<'_>, name: &str) -> Option<u32> {
         const REMEDY: &str = "use a whole number up to 4294967295, like 10";
         const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
                                 takes 010 for 8, 0x10 for 16 and 1_0 for 10";
@@ -336,7 +355,7 @@ impl ConfigReader<'_> {
     }
 
     /// Reads `true` or another word of YAML 1.1 for it; `false` if the field is missing.
-    fn truth(&mut self, fields: &Fields<'_, '_>, name: &str) -> bool {
+    fn truth(&mut self, fields: &MappingFields<'_, '_>, name: &str) -> bool {
         const REMEDY: &str = "use `true` or `false`";
         let Some(node) = set(fields, name) else { return false };
         let Some(text) = self.report.text(node, &format!("`{name}`"), REMEDY) else { return false };
@@ -353,15 +372,15 @@ impl ConfigReader<'_> {
 }
 
 /// Returns a field that has a value: to envoyproxy/ratelimit, `null` is the same as a missing field.
-fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
-    fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
+fn set<'n, 't>(fields: &MappingFields<'n, 't>, name: &str) -> Option<&'n YamlNode<'t>> {
+    fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, NodeKind::Refused))
 }
 
 /// Whether nothing in a mapping was refused: then a field that is not there is missing.
-fn is_whole(mapping: &Node<'_>) -> bool {
-    let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
+fn is_whole(mapping: &YamlNode<'_>) -> bool {
+    let is_refused = |node: &YamlNode<'_>| matches!(node.kind, NodeKind::Refused);
     match &mapping.kind {
-        Kind::Map(entries) => {
+        NodeKind::Map(entries) => {
             !entries.iter().any(|(key, value)| is_refused(key) || is_refused(value))
         }
         _ => true,

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
-use tollgate::http::{ClientAddress, Ipv6Prefix, NOWHERE};
+use tollgate::http::{ClientAddress, Ipv6Prefix, UNKNOWN_ADDRESS};
 use tollgate::rules::Config;
 use tollgate::rules::reading::{ATTRIBUTE, Report};
 use tollgate_core::Excerpt;
 
 use super::domain::ImportedDomain;
 use super::names::{self, RuleNames};
-use super::read::{Descriptor, DescriptorLimit, DescriptorValue};
+use super::read::{ConfigDescriptor, DescriptorLimit, DescriptorValue};
 use super::replacing::ImportedReplacements;
 use super::siblings::{MatchingValues, SiblingLevel};
 use super::source::SourcePosition;
@@ -40,7 +40,7 @@ pub(super) struct ImportedRule<'t> {
 /// One entry of the descriptor that a rule applies to.
 #[derive(Clone)]
 pub(super) struct RuleStep<'t> {
-    pub(super) descriptor: &'t Descriptor,
+    pub(super) descriptor: &'t ConfigDescriptor,
     /// `user`, or `user#2` if it is the second entry with that key.
     pub(super) attribute: Rc<str>,
     pub(super) left: Rc<MatchingValues<'t>>,
@@ -70,7 +70,12 @@ struct RuleMaker<'t, 'r> {
 
 impl<'t> RuleMaker<'t, '_> {
     /// Makes the rules of a level and of the levels below it. The recursion is as deep as files may be.
-    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<RuleStep<'t>>) {
+    fn level(
+        &mut self,
+        domain: usize,
+        level: &'t [ConfigDescriptor],
+        path: &mut Vec<RuleStep<'t>>,
+    ) {
         let beside = SiblingLevel::new(level);
         for descriptor in level.iter().filter(|descriptor| has_limit(descriptor)) {
             let Some(step) = self.step(descriptor, &beside, path) else { continue };
@@ -87,7 +92,7 @@ impl<'t> RuleMaker<'t, '_> {
 
     fn step(
         &mut self,
-        descriptor: &'t Descriptor,
+        descriptor: &'t ConfigDescriptor,
         beside: &SiblingLevel<'t>,
         path: &[RuleStep<'t>],
     ) -> Option<RuleStep<'t>> {
@@ -123,8 +128,12 @@ impl<'t> RuleMaker<'t, '_> {
     }
 
     /// Returns the attribute of the entry in rules.
-    fn attribute(&mut self, descriptor: &Descriptor, path: &[RuleStep<'t>]) -> Option<String> {
-        let Descriptor { key, place, .. } = descriptor;
+    fn attribute(
+        &mut self,
+        descriptor: &ConfigDescriptor,
+        path: &[RuleStep<'t>],
+    ) -> Option<String> {
+        let ConfigDescriptor { key, place, .. } = descriptor;
         let before = path.iter().filter(|step| step.descriptor.key == *key).count();
         let name = match before {
             0 => key.clone(),
@@ -142,8 +151,8 @@ impl<'t> RuleMaker<'t, '_> {
     }
 
     /// Warns of keys that have another meaning in rules, once per file and key.
-    fn warn_of_key(&mut self, descriptor: &'t Descriptor) {
-        let Descriptor { key, place, .. } = descriptor;
+    fn warn_of_key(&mut self, descriptor: &'t ConfigDescriptor) {
+        let ConfigDescriptor { key, place, .. } = descriptor;
         let (message, remedy) = match &**key {
             "api_key" => (
                 "`api_key` is a claim in rules: unless `api_keys` has the key, no rule limits by it",
@@ -178,8 +187,8 @@ impl<'t> RuleMaker<'t, '_> {
 
     /// Warns of a value of `ip` that no client has. An address is compared with the full addresses of
     /// clients. Other texts, and all texts of a second `ip`, are compared with a client's text in keys.
-    fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
-        let Descriptor { key, value, place, .. } = descriptor;
+    fn warn_of_address(&mut self, descriptor: &ConfigDescriptor, attribute: &str) {
+        let ConfigDescriptor { key, value, place, .. } = descriptor;
         let (DescriptorValue::Exact(text) | DescriptorValue::Prefix(text)) = value else { return };
         let is_address =
             || matches!(value, DescriptorValue::Exact(_)) && text.parse::<IpAddr>().is_ok();
@@ -189,7 +198,7 @@ impl<'t> RuleMaker<'t, '_> {
         let client = client(text);
         let (is, may_be) = match (value, &client) {
             (DescriptorValue::Exact(_), Some(client)) => ("is", client.as_str() == text),
-            (DescriptorValue::Exact(_), None) => ("is", text == NOWHERE),
+            (DescriptorValue::Exact(_), None) => ("is", text == UNKNOWN_ADDRESS),
             (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
             // It may be a part of an address.
             (_, None) => return,
@@ -261,7 +270,7 @@ impl<'t> RuleMaker<'t, '_> {
 }
 
 /// Whether the descriptor or one below it has a limit.
-fn has_limit(descriptor: &Descriptor) -> bool {
+fn has_limit(descriptor: &ConfigDescriptor) -> bool {
     descriptor.limit.is_some() || descriptor.below.iter().any(has_limit)
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::read::{Descriptor, DescriptorValue};
+use super::read::{ConfigDescriptor, DescriptorValue};
 
 /// The values of an attribute that a descriptor applies to: values that match one pattern, and none of some
 /// others.
@@ -43,9 +43,9 @@ struct KeySiblings<'t> {
 }
 
 impl<'t> SiblingLevel<'t> {
-    pub(super) fn new(descriptors: &'t [Descriptor]) -> SiblingLevel<'t> {
+    pub(super) fn new(descriptors: &'t [ConfigDescriptor]) -> SiblingLevel<'t> {
         let mut of: HashMap<&str, KeySiblings<'_>> = HashMap::new();
-        for Descriptor { key, value, .. } in descriptors {
+        for ConfigDescriptor { key, value, .. } in descriptors {
             let beside = of.entry(key).or_default();
             match value {
                 DescriptorValue::Any => {}
@@ -61,7 +61,11 @@ impl<'t> SiblingLevel<'t> {
 
     /// Returns the values that one descriptor applies to; `None` if it applies to no value. Lists at most `most + 1`
     /// values that are excluded, so that a caller can tell when there are more than `most`.
-    pub(super) fn left_for(&self, one: &'t Descriptor, most: usize) -> Option<MatchingValues<'t>> {
+    pub(super) fn left_for(
+        &self,
+        one: &'t ConfigDescriptor,
+        most: usize,
+    ) -> Option<MatchingValues<'t>> {
         let beside = self.of.get(&*one.key)?;
         let like = match &one.value {
             DescriptorValue::Exact(text) => {

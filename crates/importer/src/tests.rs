@@ -9,49 +9,49 @@ use proptest::sample::select;
 use tollgate::Limiter;
 use tollgate::rules::{Attributes, Config, Rules};
 
-use super::{Import, Source, import};
+use super::{ImportResult, ImportSource, import};
 
 /// Returns the rules of files, and the problems reported.
 fn imported(files: &[&str]) -> (Option<String>, String) {
     let source = |(at, text): (usize, &&str)| {
         let name = format!("{}.yaml", char::from(b'a' + u8::try_from(at).unwrap()));
-        Source::read(name, text.as_bytes())
+        ImportSource::read(name, text.as_bytes())
     };
-    let sources: Vec<Source> = files.iter().enumerate().map(source).collect();
-    let Import { yaml, problems } = import(&sources);
+    let sources: Vec<ImportSource> = files.iter().enumerate().map(source).collect();
+    let ImportResult { yaml, problems } = import(&sources);
     (yaml, problems.iter().map(|problems| format!("{problems}\n")).collect())
 }
 
 /// A descriptor of a configuration.
 #[derive(Clone, Debug)]
-struct Node {
+struct YamlNode {
     key: &'static str,
     value: &'static str,
     has_limit: bool,
     is_shared: bool,
-    below: Vec<Node>,
+    below: Vec<YamlNode>,
 }
 
-impl Node {
+impl YamlNode {
     /// The key under which envoyproxy/ratelimit stores it.
     fn joined(&self) -> String {
         if self.value.is_empty() { self.key.into() } else { format!("{}_{}", self.key, self.value) }
     }
 }
 
-fn level(depth: u32) -> BoxedStrategy<Vec<Node>> {
+fn level(depth: u32) -> BoxedStrategy<Vec<YamlNode>> {
     let below = if depth == 0 { Just(Vec::new()).boxed() } else { level(depth - 1) };
     let value = select(vec!["", "", "x", "xy", "xyz", "y", "*", "x*", "xy*", "xyz*"]);
     let node = (select(vec!["k", "l"]), value, any::<bool>(), any::<bool>(), below);
-    let node = node.prop_map(|(key, value, has_limit, is_shared, below)| Node {
+    let node = node.prop_map(|(key, value, has_limit, is_shared, below)| YamlNode {
         key,
         value,
         has_limit,
         is_shared: is_shared && value.ends_with('*'),
         below,
     });
-    let unique = |nodes: Vec<Node>| {
-        let mut kept: Vec<Node> = Vec::new();
+    let unique = |nodes: Vec<YamlNode>| {
+        let mut kept: Vec<YamlNode> = Vec::new();
         for node in nodes {
             if kept.iter().all(|other| other.joined() != node.joined()) {
                 kept.push(node);
@@ -63,7 +63,7 @@ fn level(depth: u32) -> BoxedStrategy<Vec<Node>> {
 }
 
 /// Writes a configuration in which each limit is named after the path of its descriptor.
-fn written(nodes: &[Node], path: &str, indent: usize, into: &mut String) {
+fn written(nodes: &[YamlNode], path: &str, indent: usize, into: &mut String) {
     for node in nodes {
         let path = format!("{path}/{}", node.joined());
         let pad = " ".repeat(indent);
@@ -94,13 +94,13 @@ fn number_of(path: &str) -> String {
 type Entries = Vec<(&'static str, &'static str)>;
 
 /// Finds a limit as envoyproxy/ratelimit does: its path, and its counter.
-fn looked_up(nodes: &[Node], entries: &Entries) -> Option<(String, Vec<String>)> {
+fn looked_up(nodes: &[YamlNode], entries: &Entries) -> Option<(String, Vec<String>)> {
     let mut level = nodes;
     let mut path = String::new();
     let mut counter = Vec::new();
     let mut found = None;
     for (at, (key, value)) in entries.iter().enumerate() {
-        let by_name: HashMap<String, &Node> =
+        let by_name: HashMap<String, &YamlNode> =
             level.iter().map(|node| (node.joined(), node)).collect();
         let joined = format!("{key}_{value}");
         let star = level.iter().find(|node| {

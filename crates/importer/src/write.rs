@@ -10,7 +10,7 @@ use super::domain::ImportedDomain;
 use super::read::Quota;
 use super::rules::{ImportedRule, KEYS};
 use super::siblings::{MatchingValues, ValuePattern};
-use super::source::Source;
+use super::source::ImportSource;
 
 /// A longer list is written with a line for each item.
 const MAX_LINE_CHARS: usize = 100;
@@ -24,7 +24,7 @@ const HEAD: &str = "\
 pub(super) fn yaml(
     domains: &[ImportedDomain],
     rules: &[ImportedRule<'_>],
-    sources: &[Source],
+    sources: &[ImportSource],
 ) -> Option<String> {
     let mut yaml = HEAD.to_owned();
     // A single domain is written once, instead of in every rule.
@@ -83,7 +83,7 @@ fn spent(quota: Quota) -> String {
     }
 }
 
-fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources: &[Source]) {
+fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources: &[ImportSource]) {
     let file = sources.get(rule.place.file).map_or("", |source| &source.name);
     line(yaml, 2, &format!("# {}:{}", file.escape_debug(), rule.place.at.line));
     line(yaml, 2, &format!("- name: {}", text(&rule.name)));

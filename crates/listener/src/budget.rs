@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 
-pub use account::{Exhausted, MemoryAccount, MemoryCharge};
+pub use account::{BudgetExhausted, MemoryAccount, MemoryCharge};
 
 use account::Ledger;
 
@@ -54,7 +54,7 @@ impl Budget {
     }
 
     /// Returns an answer's body, which holds its bytes until it is sent or dropped.
-    pub fn body(&self, answer: Vec<u8>) -> Result<Body, Exhausted> {
+    pub fn body(&self, answer: Vec<u8>) -> Result<Body, BudgetExhausted> {
         if answer.len() <= SMALL_BYTES {
             return Ok(Body::from(answer));
         }
@@ -63,8 +63,8 @@ impl Budget {
         Ok(held.body(answer))
     }
 
-    /// Returns the body of an answer that must be given because its charge is made: it may exceed the budget, and then
-    /// other large bodies get nothing until it is sent.
+    /// Returns the body of an answer that must be sent because its charge was made. It may exceed the budget; other large
+    /// bodies then get no memory until it is sent.
     pub fn body_anyway(&self, answer: Vec<u8>) -> Body {
         if answer.len() <= SMALL_BYTES {
             return Body::from(answer);
@@ -75,7 +75,7 @@ impl Budget {
 
 impl HeldMemory {
     /// Holds at least `bytes`, if the budget has them and its reserve stays untouched.
-    pub fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         if bytes <= self.bytes || bytes <= SMALL_BYTES {
             return Ok(());
         }
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(free(&budget), 3 * STEP, "enough is held already");
         held.grow_to(3 * STEP_BYTES).unwrap();
         assert_eq!(free(&budget), STEP);
-        assert_eq!(held.grow_to(5 * STEP_BYTES), Err(Exhausted));
-        assert_eq!(budget.held().grow_to(2 * STEP_BYTES), Err(Exhausted));
+        assert_eq!(held.grow_to(5 * STEP_BYTES), Err(BudgetExhausted));
+        assert_eq!(budget.held().grow_to(2 * STEP_BYTES), Err(BudgetExhausted));
         assert_eq!(free(&budget), STEP, "a refused holder takes nothing");
         drop(held);
         assert_eq!(free(&budget), 4 * STEP);
@@ -165,7 +165,7 @@ mod tests {
     fn large_bodies_leave_the_reserve_to_small_requests() {
         let budget = Budget::with_reserve(4 * STEP_BYTES as u32, STEP_BYTES as u32);
         let mut held = budget.held();
-        assert_eq!(held.grow_to(4 * STEP_BYTES), Err(Exhausted));
+        assert_eq!(held.grow_to(4 * STEP_BYTES), Err(BudgetExhausted));
         held.grow_to(3 * STEP_BYTES).unwrap();
         assert!(budget.account().charge(STEP_BYTES).is_ok());
     }

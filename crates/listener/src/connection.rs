@@ -19,18 +19,18 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 use tower_service::Service;
 
-use super::reason::Reason;
-use super::room::ConnectionSlot;
-use super::watch::{DeadlineCheck, Hold, Watch};
-use super::wire::{AnswerBody, MAX_HEAD_BYTES, Wire, arriving};
+use super::connection_table::ConnectionSlot;
+use super::reason::CloseReason;
+use super::watch::{ClientWatch, DeadlineCheck, Watch};
+use super::wire::{AnswerBody, MAX_HEAD_BYTES, ObservedSocket, arriving};
 use crate::lifecycle::{Lifecycle, Phase};
 
 /// The most bytes that hyper buffers of a request, and of an answer.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long, and for how many bytes, the listener still reads from a client after its last answer.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-const LAST_WORDS_BYTES: usize = 4 * 1024 * 1024;
+/// The time and the number of bytes for which the listener still reads from a client after the last answer.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The connection that a request came on.
 pub struct Connection<'c> {
@@ -45,8 +45,8 @@ impl Connection<'_> {
     }
 
     /// Returns a handle with which an answer that is held back ends when its client leaves.
-    pub fn hold(&self) -> Hold {
-        Hold::new(self.watch)
+    pub fn hold(&self) -> ClientWatch {
+        ClientWatch::new(self.watch)
     }
 }
 
@@ -77,18 +77,22 @@ pub(super) async fn connection<S, D>(
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(
-            TokioIo::new(Wire::new(stream, Arc::clone(&place.watch), Arc::clone(&place.account))),
+            TokioIo::new(ObservedSocket::new(
+                stream,
+                Arc::clone(&place.watch),
+                Arc::clone(&place.account),
+            )),
             service,
         );
     match within_bounds(&mut connection, &place.watch).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) if place.account.is_closed() => {
-            place.count_closed(Reason::Memory);
+            place.count_closed(CloseReason::Memory);
             return;
         }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection failed"),
         Err(reason) => {
-            let name = reason.map_or("closing", Reason::name);
+            let name = reason.map_or("closing", CloseReason::name);
             tracing::debug!(%peer, reason = name, "a connection is closed");
             reason.inspect(|reason| place.count_closed(*reason));
             return;
@@ -97,7 +101,7 @@ pub(super) async fn connection<S, D>(
     if let Some(stream) = connection.into_parts().io.into_inner().into_open_stream()
         && place.watch.with(|progress| progress.leaves(Instant::now()))
     {
-        let _ = timeout(LAST_WORDS, hear_out(stream)).await;
+        let _ = timeout(LINGER_TIME, drain_input(stream)).await;
     }
 }
 
@@ -105,7 +109,7 @@ pub(super) async fn connection<S, D>(
 async fn within_bounds<C: Future + Unpin>(
     connection: &mut C,
     watch: &Watch,
-) -> Result<C::Output, Option<Reason>> {
+) -> Result<C::Output, Option<CloseReason>> {
     poll_fn(|context| {
         watch.runs_in(context.waker());
         Poll::Ready(())
@@ -117,12 +121,12 @@ async fn within_bounds<C: Future + Unpin>(
         if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(context) {
             return Poll::Ready(Ok(ended));
         }
-        if watch.hears_last_call() {
+        if watch.learn_of_close() {
             timer.as_mut().reset(Instant::now().into());
         }
         while timer.as_mut().poll(context).is_ready() {
             match watch.check_deadline(Instant::now()) {
-                DeadlineCheck::Up(reason) => return Poll::Ready(Err(reason)),
+                DeadlineCheck::Passed(reason) => return Poll::Ready(Err(reason)),
                 DeadlineCheck::AgainAt(at) => timer.as_mut().reset(at.into()),
             }
         }
@@ -151,13 +155,13 @@ where
     }
 }
 
-/// Reads what a client still sends, until it closes. A socket that is closed with unread bytes is reset, and
-/// the client may then lose the answer that said what was wrong.
-async fn hear_out(mut stream: TcpStream) {
+/// Reads and drops what a client still sends, until it closes. A socket that is closed with unread bytes is reset, and the
+/// client may then lose the last answer.
+async fn drain_input(mut stream: TcpStream) {
     if poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await.is_err() {
         return;
     }
-    let mut left = LAST_WORDS_BYTES;
+    let mut left = LINGER_BYTES;
     while stream.readable().await.is_ok() {
         // Not kept across the wait, which would make the task of every connection that much larger.
         let mut bytes = [0; 8 * 1024];

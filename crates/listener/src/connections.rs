@@ -8,7 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::once_per_minute::OncePerMinute;
-use super::reason::Reason;
+use super::reason::CloseReason;
 use crate::budget::{Budget, MemoryAccount};
 
 /// Evicts connections of a port, which frees their file descriptors.
@@ -16,7 +16,7 @@ pub(super) trait Evict: Send + Sync {
     /// Evicts a connection that is stuck or never sent anything. Returns whether there was one.
     fn evict_silent(&self, now: Instant) -> bool;
 
-    /// Does the same, or else evicts a connection between requests.
+    /// Does what [`evict_silent`](Self::evict_silent) does, or else evicts a connection between requests.
     fn evict_idle(&self, now: Instant) -> bool;
 }
 
@@ -24,7 +24,7 @@ pub(super) trait Evict: Send + Sync {
 pub struct Connections {
     port: Port,
     /// The open connections, once the port is served.
-    room: OnceLock<Weak<dyn Evict>>,
+    table: OnceLock<Weak<dyn Evict>>,
     /// The counts of the server's other port.
     other: OnceLock<Weak<Connections>>,
     budget: Budget,
@@ -45,7 +45,7 @@ pub struct Connections {
 pub enum Port {
     /// HTTP/1, which this crate serves.
     Http,
-    /// gRPC, which its caller serves in a `Room`.
+    /// gRPC, which the caller of this crate serves.
     Grpc,
 }
 
@@ -70,7 +70,7 @@ impl Connections {
     pub(crate) fn new(port: Port, budget: Budget) -> Connections {
         Connections {
             port,
-            room: OnceLock::new(),
+            table: OnceLock::new(),
             other: OnceLock::new(),
             budget,
             open: AtomicU64::new(0),
@@ -96,16 +96,16 @@ impl Connections {
         (http, grpc)
     }
 
-    /// Registers the room of the port. Only the first counts, because a port is served once.
-    pub(super) fn set_room(&self, room: Weak<dyn Evict>) {
-        let _ = self.room.set(room);
+    /// Registers the connections of the port. Only the first call counts, because a port is served once.
+    pub(super) fn set_table(&self, table: Weak<dyn Evict>) {
+        let _ = self.table.set(table);
     }
 
     /// Returns the connections of this port, then the other port's.
-    pub(super) fn rooms_of_both_ports(&self) -> Vec<Arc<dyn Evict>> {
+    pub(super) fn tables_of_both_ports(&self) -> Vec<Arc<dyn Evict>> {
         let other = self.other.get().and_then(Weak::upgrade);
-        let rooms = [self.room.get(), other.as_ref().and_then(|other| other.room.get())];
-        rooms.into_iter().flatten().filter_map(Weak::upgrade).collect()
+        let tables = [self.table.get(), other.as_ref().and_then(|other| other.table.get())];
+        tables.into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// Opens the account of a new connection.
@@ -129,8 +129,8 @@ impl Connections {
     }
 
     /// Returns how many connections the server closed, by reason.
-    pub fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
+    pub fn closed(&self) -> impl Iterator<Item = (CloseReason, u64)> {
+        CloseReason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
     }
 
     pub(super) fn count_opened(&self) {
@@ -142,11 +142,11 @@ impl Connections {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_closed(&self, reason: Reason) {
+    pub(super) fn count_closed(&self, reason: CloseReason) {
         self.of(reason).fetch_add(1, Ordering::Relaxed);
         let cause = match reason {
-            Reason::Resets => "its client resets too many calls",
-            Reason::Memory => "it holds most of the memory that requests share",
+            CloseReason::Resets => "its client resets too many calls",
+            CloseReason::Memory => "it holds most of the memory that requests share",
             _ => return,
         };
         if self.warned.lock().is_due(Instant::now()) {
@@ -159,14 +159,14 @@ impl Connections {
         }
     }
 
-    fn of(&self, reason: Reason) -> &AtomicU64 {
+    fn of(&self, reason: CloseReason) -> &AtomicU64 {
         match reason {
-            Reason::FirstByte => &self.first_byte,
-            Reason::Request => &self.request,
-            Reason::Idle => &self.idle,
-            Reason::Evicted => &self.evicted,
-            Reason::Resets => &self.resets,
-            Reason::Memory => &self.memory,
+            CloseReason::FirstByte => &self.first_byte,
+            CloseReason::Request => &self.request,
+            CloseReason::Idle => &self.idle,
+            CloseReason::Evicted => &self.evicted,
+            CloseReason::Resets => &self.resets,
+            CloseReason::Memory => &self.memory,
         }
     }
 }

@@ -30,9 +30,9 @@ pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     }
 }
 
-/// Returns how many descriptors are kept for the rest: half of a small number, [`MAX_RESERVED`] of a large
-/// one. If 256 were kept of any number, a server with 300 would have 22 connections on each port, and a crowd
-/// of silent ones would shut other clients out.
+/// Returns how many descriptors are kept for the rest: half of a small number, [`MAX_RESERVED`] of a large one. If it were
+/// always 256, a server with 300 descriptors would have 22 connections on each port, and a few silent clients could lock
+/// out all others.
 fn reserved(allowed: u64) -> u64 {
     (allowed / 2).min(MAX_RESERVED)
 }

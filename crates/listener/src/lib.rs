@@ -1,14 +1,14 @@
 //! A listener that bounds its connections: how many there are, how long each may take, and how much memory they hold.
 //!
 //! [`serve`] accepts HTTP/1 connections and calls a service with their requests. A port that speaks another
-//! protocol applies the same bounds with [`Room`] and [`ConnectionSlot`]. The listener knows neither routes
+//! protocol applies the same bounds with [`ConnectionTable`] and [`ConnectionSlot`]. The listener knows neither routes
 //! nor limits: its caller passes a function that adds to a request what its handler needs to know of the
 //! [`Connection`].
 //!
 //! - `connection`: one connection, from its first byte to its last
 //!   - `progress`: the stage of a connection, and its deadline; `watch`: the same, shared between tasks
 //!   - `wire`: a socket and bodies, which report the progress
-//! - `room`: the open connections, at most a fixed number, and which of them is evicted for a new one
+//! - `connection_table`: the open connections, at most a fixed number, and which of them is evicted for a new one
 //! - `connections`: counts of connections, open and closed; `reason`: why the listener closes one
 //! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
 //! - `once_per_minute`: events that are logged at most once a minute
@@ -19,13 +19,13 @@
 mod bounds;
 pub mod budget;
 mod connection;
+mod connection_table;
 mod connections;
 mod files;
 pub mod lifecycle;
 mod once_per_minute;
 mod progress;
 mod reason;
-mod room;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -45,11 +45,11 @@ use tower_service::Service;
 
 pub use bounds::Bounds;
 pub use connection::Connection;
+pub use connection_table::{ConnectionSlot, ConnectionTable};
 pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
-pub use reason::Reason;
-pub use room::{ConnectionSlot, Room};
-pub use watch::{HeldAnswer, Hold};
+pub use reason::CloseReason;
+pub use watch::{ClientWatch, HeldAnswer};
 
 use connection::connection;
 use lifecycle::{Lifecycle, Phase};
@@ -86,13 +86,13 @@ pub async fn serve<S, D>(
     S::Future: Send,
     D: Fn(&mut Request<Body>, &Connection<'_>) + Clone + Send + Sync + 'static,
 {
-    let mut room = Room::new(bounds, connections);
+    let mut table = ConnectionTable::new(bounds, connections);
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
-    let start = |stream, peer, place: ConnectionSlot, room: &Room| {
+    let start = |stream, peer, place: ConnectionSlot, table: &ConnectionTable| {
         let id = place.id();
         let (service, describe) = (service.clone(), describe.clone());
         let served = connection(stream, peer, service, describe, lifecycle.clone(), place);
-        room.attach(id, tokio::spawn(served).abort_handle());
+        table.attach(id, tokio::spawn(served).abort_handle());
     };
     let mut waits = None;
     loop {
@@ -103,25 +103,25 @@ pub async fn serve<S, D>(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                room.after_accept_error(&error).await;
+                table.after_accept_error(&error).await;
                 continue;
             }
         };
         tokio::select! {
-            place = room.enter() => start(stream, peer, place, &room),
+            place = table.enter() => start(stream, peer, place, &table),
             () = closing.as_mut() => {
                 waits = Some((stream, peer));
                 break;
             }
         }
     }
-    // First, because silent connections then end, and make room for the waiting ones.
-    room.last_call();
+    // First, because silent connections then end, which frees slots for the waiting ones.
+    table.announce_close();
     for (stream, peer) in waits.into_iter().chain(pending(listener)) {
-        let place = room.enter().await;
-        start(stream, peer, place, &room);
+        let place = table.enter().await;
+        start(stream, peer, place, &table);
     }
-    room.close().await;
+    table.close().await;
 }
 
 /// Returns the connections that clients have opened and that were not accepted yet; then stops listening.

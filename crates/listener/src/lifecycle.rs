@@ -31,7 +31,7 @@ pub struct Lifecycle {
 
 /// An open connection, counted until this is dropped.
 #[derive(Debug)]
-pub struct Connected {
+pub struct ConnectionGuard {
     open: Arc<AtomicUsize>,
 }
 
@@ -48,9 +48,9 @@ impl Lifecycle {
     }
 
     /// Counts a connection until the returned value is dropped.
-    pub fn connected(&self) -> Connected {
+    pub fn connected(&self) -> ConnectionGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Connected { open: Arc::clone(&self.open) }
+        ConnectionGuard { open: Arc::clone(&self.open) }
     }
 
     /// Returns how many connections are open, on both ports.
@@ -59,7 +59,7 @@ impl Lifecycle {
     }
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }

@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use super::bounds::Bounds;
-use super::reason::Reason;
+use super::reason::CloseReason;
 
-/// How long a connection must have been silent before it is evicted, or closed because the server closes: a
-/// request may be in flight to it.
-pub(super) const ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// How long a connection must have been silent before it is evicted, or closed because the server closes: a request of the
+/// client may be in flight.
+pub(super) const IN_FLIGHT_TIME: Duration = Duration::from_millis(100);
 
 /// How long a request may take to arrive, and how long it may pause, before its connection can be evicted: a
 /// lost packet is sent again after 200 ms.
@@ -19,15 +19,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How long an answer may stay unread before its connection can be evicted.
 const UNREAD: Duration = Duration::from_secs(1);
 
-/// How many bytes of an answer a client has to read per second, once it has made the server wait.
-const PACE: u64 = 16 << 10;
+/// The bytes of an answer that a client has to read per second, once it has made the server wait.
+const MIN_READ_RATE: u64 = 16 << 10;
 
 /// The stage of a connection, and what decides on its deadline.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ConnectionProgress {
     stage: Stage,
     /// When the connection learned that the server closes: only a request in flight is still read.
-    last_call: Option<Instant>,
+    closing_since: Option<Instant>,
     /// Whether a request of the connection was ever answered.
     was_answered: bool,
 }
@@ -87,18 +87,22 @@ struct SlowReader {
 }
 
 impl SlowReader {
-    /// Returns the deadline of a stalled answer that may stall for `time` at a time. Each byte read adds its
-    /// share of a second, so a client that reads a byte from time to time does not keep the answer for ever.
+    /// Returns the deadline of an answer that stalls, which may last `time` each time. Each byte that the client reads adds
+    /// its share of a second, so a client that reads single bytes cannot keep the answer for ever.
     fn until(self, stalled: Instant, time: Duration) -> Instant {
-        let bought = Duration::from_millis(self.read_bytes.saturating_mul(1000) / PACE);
+        let bought = Duration::from_millis(self.read_bytes.saturating_mul(1000) / MIN_READ_RATE);
         // OK because no client reads for as many years as fit.
         (stalled + time).min(self.since + time + bought)
     }
 }
 
-impl Progress {
-    pub(super) fn new(now: Instant) -> Progress {
-        Progress { stage: Stage::Fresh { since: now }, last_call: None, was_answered: false }
+impl ConnectionProgress {
+    pub(super) fn new(now: Instant) -> ConnectionProgress {
+        ConnectionProgress {
+            stage: Stage::Fresh { since: now },
+            closing_since: None,
+            was_answered: false,
+        }
     }
 
     /// Records that bytes of a request were received, or that its head was found among earlier bytes. Bytes
@@ -192,7 +196,7 @@ impl Progress {
 
     fn sent(&mut self, now: Instant) {
         self.was_answered = true;
-        let is_last = self.last_call.is_some();
+        let is_last = self.closing_since.is_some();
         self.stage = if is_last { Stage::Over } else { Stage::Idle { since: now } };
     }
 
@@ -204,7 +208,7 @@ impl Progress {
         !self.is_over()
     }
 
-    /// Returns since when neither side has anything to do: before the first request, or between requests.
+    /// Returns since when the connection is silent: before the first request, or between requests.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         match self.stage {
             Stage::Fresh { since } | Stage::Idle { since } => Some(since),
@@ -215,7 +219,7 @@ impl Progress {
     /// Returns the connection's position in the order of eviction; `None` if it must not be evicted.
     pub(super) fn eviction_order(&self, now: Instant) -> Option<EvictionOrder> {
         let (rank, since, until) = match self.stage {
-            Stage::Fresh { since } => (Rank::Silent, since, since + ON_ITS_WAY),
+            Stage::Fresh { since } => (Rank::Silent, since, since + IN_FLIGHT_TIME),
             Stage::Receiving { since, last } => {
                 (Rank::Stuck, since, (since + ARRIVAL).min(last + PAUSE))
             }
@@ -225,13 +229,13 @@ impl Progress {
                 ..
             } => (Rank::Stuck, behind.since, behind.until(stalled, UNREAD)),
             Stage::Leaving { since } => (Rank::Stuck, since, since + PAUSE),
-            Stage::Idle { since } => (Rank::Idle, since, since + ON_ITS_WAY),
+            Stage::Idle { since } => (Rank::Idle, since, since + IN_FLIGHT_TIME),
             Stage::Working | Stage::Sending { .. } | Stage::Over => return None,
         };
         (until <= now).then_some(EvictionOrder { rank, since })
     }
 
-    /// Ends the connection if it can still be evicted for what was seen. Returns whether it has ended.
+    /// Ends the connection if its position in the order of eviction has not changed. Returns whether it has ended.
     pub(super) fn end_if(&mut self, seen: EvictionOrder, now: Instant) -> bool {
         if self.eviction_order(now) == Some(seen) {
             self.stage = Stage::Over;
@@ -239,14 +243,14 @@ impl Progress {
         self.is_over()
     }
 
-    /// Whether the connection takes up room and its client has not yet completed a request.
+    /// Whether the connection is open and its client has not yet completed a request.
     pub(super) fn is_new(&self) -> bool {
         !self.was_answered && !matches!(self.stage, Stage::Working | Stage::Over)
     }
 
     /// Records that the server closes: a silent connection ends soon, a request in flight is answered first.
-    pub(super) fn last_call(&mut self, now: Instant) {
-        self.last_call = Some(now);
+    pub(super) fn note_close(&mut self, now: Instant) {
+        self.closing_since = Some(now);
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -255,19 +259,19 @@ impl Progress {
 
     /// Returns the deadline of the present stage, and the reason to close the connection then; no reason if
     /// the server closes.
-    pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<Reason>)> {
-        if let (Some(called), Some(_)) = (self.last_call, self.silent_since()) {
-            return Some((called + ON_ITS_WAY, None));
+    pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<CloseReason>)> {
+        if let (Some(called), Some(_)) = (self.closing_since, self.silent_since()) {
+            return Some((called + IN_FLIGHT_TIME, None));
         }
         let (since, bound, reason) = match self.stage {
-            Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
-            Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
+            Stage::Fresh { since } => (since, bounds.first_byte, CloseReason::FirstByte),
+            Stage::Receiving { since, .. } => (since, bounds.request, CloseReason::Request),
             Stage::Sending {
                 out: AnswerOutput::Stalled { since }, behind: Some(behind), ..
             } => {
-                return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
+                return Some((behind.until(since, bounds.idle), Some(CloseReason::Idle)));
             }
-            Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
+            Stage::Idle { since } => (since, bounds.idle, CloseReason::Idle),
             Stage::Working | Stage::Sending { .. } | Stage::Leaving { .. } | Stage::Over => {
                 return None;
             }
@@ -304,14 +308,14 @@ mod tests {
         Flushed,
         Leaves,
         EndIfSpare,
-        LastCall,
+        ServerCloses,
     }
     use Event::*;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum ExpectedDeadline {
         /// At this second, for this reason.
-        Closed(u64, Reason),
+        Closed(u64, CloseReason),
         Unbounded,
         ClosedSoon,
         OverNow,
@@ -321,7 +325,7 @@ mod tests {
     /// Applies each event at its second, and compares the deadline after it.
     fn table(rows: &[(u64, Event, ExpectedDeadline)]) {
         let start = Instant::now();
-        let mut progress = Progress::new(start);
+        let mut progress = ConnectionProgress::new(start);
         for (row, &(at_s, event, want)) in rows.iter().enumerate() {
             let now = start + Duration::from_secs(at_s);
             match event {
@@ -330,22 +334,22 @@ mod tests {
                 BodyComplete => progress.body_complete(),
                 Answered => progress.answered(),
                 Taken => progress.taken(now),
-                Wrote => progress.wrote(4 * PACE as usize),
+                Wrote => progress.wrote(4 * MIN_READ_RATE as usize),
                 WroteByte => progress.wrote(1),
                 Stalled => progress.stalled(now),
                 Flushed => progress.flushed(now),
                 Leaves => drop(progress.leaves(now)),
                 EndIfSpare => {
-                    if let Some(spare) = progress.eviction_order(now) {
-                        assert!(progress.end_if(spare, now));
+                    if let Some(eviction_queue) = progress.eviction_order(now) {
+                        assert!(progress.end_if(eviction_queue, now));
                     }
                 }
-                LastCall => progress.last_call(now),
+                ServerCloses => progress.note_close(now),
             }
             let got = match progress.deadline(&BOUNDS) {
                 Some((at, Some(reason))) => Closed((at - start).as_secs(), reason),
                 Some((at, None)) => {
-                    assert_eq!(at, now + ON_ITS_WAY);
+                    assert_eq!(at, now + IN_FLIGHT_TIME);
                     ClosedSoon
                 }
                 None if progress.is_over() => OverNow,
@@ -358,30 +362,30 @@ mod tests {
     #[test]
     fn new_connection_has_the_first_byte_deadline() {
         let start = Instant::now();
-        let deadline = Progress::new(start).deadline(&BOUNDS);
-        assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(Reason::FirstByte))));
+        let deadline = ConnectionProgress::new(start).deadline(&BOUNDS);
+        assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(CloseReason::FirstByte))));
     }
 
     #[test]
     fn request_without_a_body_passes_through_all_stages() {
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
             (2, Complete, Unbounded),
             (40, Answered, Unbounded),
             (40, Taken, Unbounded),
             (40, Wrote, Unbounded),
-            (40, Flushed, Closed(115, Reason::Idle)),
-            (50, Received, Closed(60, Reason::Request)),
+            (40, Flushed, Closed(115, CloseReason::Idle)),
+            (50, Received, Closed(60, CloseReason::Request)),
         ]);
     }
 
     #[test]
     fn slow_bytes_do_not_extend_the_request_deadline() {
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
-            (5, Received, Closed(11, Reason::Request)),
-            (9, Received, Closed(11, Reason::Request)),
-            (10, Received, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
+            (5, Received, Closed(11, CloseReason::Request)),
+            (9, Received, Closed(11, CloseReason::Request)),
+            (10, Received, Closed(11, CloseReason::Request)),
             (11, BodyComplete, Unbounded),
         ]);
     }
@@ -389,21 +393,21 @@ mod tests {
     #[test]
     fn pipelined_requests_begin_without_new_bytes() {
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
             (1, Complete, Unbounded),
             (2, Received, Unbounded),
             (3, Answered, Unbounded),
             (3, Received, Unbounded),
             (3, Taken, Unbounded),
             (3, Wrote, Unbounded),
-            (3, Flushed, Closed(78, Reason::Idle)),
+            (3, Flushed, Closed(78, CloseReason::Idle)),
             // The head of the second request was received with the first; its body was not.
-            (4, Received, Closed(14, Reason::Request)),
+            (4, Received, Closed(14, CloseReason::Request)),
             (6, BodyComplete, Unbounded),
             (6, Answered, Unbounded),
             (6, Taken, Unbounded),
             (6, Wrote, Unbounded),
-            (6, Flushed, Closed(81, Reason::Idle)),
+            (6, Flushed, Closed(81, CloseReason::Idle)),
             // The third request was received completely.
             (6, Complete, Unbounded),
         ]);
@@ -414,13 +418,13 @@ mod tests {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
-            (1, Stalled, Closed(76, Reason::Idle)),
-            (2, Stalled, Closed(76, Reason::Idle)),
-            (3, Taken, Closed(76, Reason::Idle)),
+            (1, Stalled, Closed(76, CloseReason::Idle)),
+            (2, Stalled, Closed(76, CloseReason::Idle)),
+            (3, Taken, Closed(76, CloseReason::Idle)),
             (4, Wrote, Unbounded),
-            (4, Stalled, Closed(79, Reason::Idle)),
+            (4, Stalled, Closed(79, CloseReason::Idle)),
             (5, Wrote, Unbounded),
-            (5, Flushed, Closed(80, Reason::Idle)),
+            (5, Flushed, Closed(80, CloseReason::Idle)),
         ]);
     }
 
@@ -435,33 +439,33 @@ mod tests {
             (0, Flushed, Unbounded),
             (100, Wrote, Unbounded),
             (100, Flushed, Unbounded),
-            (200, Taken, Closed(275, Reason::Idle)),
+            (200, Taken, Closed(275, CloseReason::Idle)),
         ]);
     }
 
     #[test]
     fn answer_may_precede_the_end_of_the_request() {
         table(&[
-            (0, Received, Closed(10, Reason::Request)),
-            (0, Received, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, CloseReason::Request)),
+            (0, Received, Closed(10, CloseReason::Request)),
             (1, Answered, Unbounded),
             (1, BodyComplete, Unbounded),
             (1, Taken, Unbounded),
             (1, Wrote, Unbounded),
-            (1, Flushed, Closed(76, Reason::Idle)),
+            (1, Flushed, Closed(76, CloseReason::Idle)),
             // A body that is dropped late says nothing about the next request.
-            (2, BodyComplete, Closed(76, Reason::Idle)),
+            (2, BodyComplete, Closed(76, CloseReason::Idle)),
         ]);
     }
 
     #[test]
     fn continue_does_not_count_as_an_answer() {
         table(&[
-            (0, Received, Closed(10, Reason::Request)),
-            (0, Received, Closed(10, Reason::Request)),
-            (1, Wrote, Closed(10, Reason::Request)),
-            (1, Flushed, Closed(10, Reason::Request)),
-            (2, Stalled, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, CloseReason::Request)),
+            (0, Received, Closed(10, CloseReason::Request)),
+            (1, Wrote, Closed(10, CloseReason::Request)),
+            (1, Flushed, Closed(10, CloseReason::Request)),
+            (2, Stalled, Closed(10, CloseReason::Request)),
         ]);
     }
 
@@ -470,19 +474,19 @@ mod tests {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
-            (1, Stalled, Closed(76, Reason::Idle)),
+            (1, Stalled, Closed(76, CloseReason::Idle)),
             (50, WroteByte, Unbounded),
-            (50, Stalled, Closed(76, Reason::Idle)),
+            (50, Stalled, Closed(76, CloseReason::Idle)),
             // Four seconds for the bytes that were read, and nearly nothing for the single byte.
             (60, Wrote, Unbounded),
-            (60, Stalled, Closed(80, Reason::Idle)),
+            (60, Stalled, Closed(80, CloseReason::Idle)),
             (70, WroteByte, Unbounded),
-            (70, Stalled, Closed(80, Reason::Idle)),
+            (70, Stalled, Closed(80, CloseReason::Idle)),
             // A client that has read everything begins anew.
             (79, Wrote, Unbounded),
             (79, Flushed, Unbounded),
             (90, Wrote, Unbounded),
-            (90, Stalled, Closed(165, Reason::Idle)),
+            (90, Stalled, Closed(165, CloseReason::Idle)),
         ]);
     }
 
@@ -495,46 +499,46 @@ mod tests {
             (1, Answered, OverNow),
         ]);
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
-            (1, EndIfSpare, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
+            (1, EndIfSpare, Closed(11, CloseReason::Request)),
             (2, Complete, Unbounded),
             (9, EndIfSpare, Unbounded),
             (9, Answered, Unbounded),
             (9, EndIfSpare, Unbounded),
             (9, Taken, Unbounded),
             (9, Wrote, Unbounded),
-            (9, Stalled, Closed(84, Reason::Idle)),
-            (9, EndIfSpare, Closed(84, Reason::Idle)),
-            (9, Flushed, Closed(84, Reason::Idle)),
-            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (9, Stalled, Closed(84, CloseReason::Idle)),
+            (9, EndIfSpare, Closed(84, CloseReason::Idle)),
+            (9, Flushed, Closed(84, CloseReason::Idle)),
+            (9, EndIfSpare, Closed(84, CloseReason::Idle)),
             (10, EndIfSpare, OverNow),
         ]);
     }
 
     #[test]
     fn stuck_connection_is_evicted() {
-        table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
+        table(&[(1, Received, Closed(11, CloseReason::Request)), (2, EndIfSpare, OverNow)]);
         table(&[
             (1, Answered, Unbounded),
-            (1, Stalled, Closed(76, Reason::Idle)),
+            (1, Stalled, Closed(76, CloseReason::Idle)),
             (2, EndIfSpare, OverNow),
         ]);
         // A byte a second does not count as progress.
         table(&[
             (1, Answered, Unbounded),
-            (1, Stalled, Closed(76, Reason::Idle)),
+            (1, Stalled, Closed(76, CloseReason::Idle)),
             (3, WroteByte, Unbounded),
-            (3, Stalled, Closed(76, Reason::Idle)),
+            (3, Stalled, Closed(76, CloseReason::Idle)),
             (3, EndIfSpare, OverNow),
         ]);
         table(&[(1, Leaves, Unbounded), (2, EndIfSpare, OverNow)]);
     }
 
     /// Returns from which millisecond on the connection can be evicted, and its rank.
-    fn spare_from(progress: &Progress, start: Instant) -> Option<(u64, Rank)> {
+    fn spare_from(progress: &ConnectionProgress, start: Instant) -> Option<(u64, Rank)> {
         (0..5_000).find_map(|ms| {
-            let spare = progress.eviction_order(start + Duration::from_millis(ms))?;
-            Some((ms, spare.rank))
+            let eviction_queue = progress.eviction_order(start + Duration::from_millis(ms))?;
+            Some((ms, eviction_queue.rank))
         })
     }
 
@@ -542,7 +546,7 @@ mod tests {
     fn slow_connection_can_be_evicted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut progress = Progress::new(start);
+        let mut progress = ConnectionProgress::new(start);
         assert_eq!(spare_from(&progress, start), Some((100, Rank::Silent)));
         progress.received(at(50));
         assert_eq!(spare_from(&progress, start), Some((300, Rank::Stuck)));
@@ -555,7 +559,7 @@ mod tests {
         progress.answered();
         progress.stalled(at(600));
         assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Stuck)));
-        progress.wrote(PACE as usize / 2);
+        progress.wrote(MIN_READ_RATE as usize / 2);
         assert_eq!(spare_from(&progress, start), None);
         progress.stalled(at(1_400));
         assert_eq!(spare_from(&progress, start), Some((2_100, Rank::Stuck)));
@@ -569,14 +573,14 @@ mod tests {
     #[test]
     fn eviction_order_is_stuck_then_silent_then_idle() {
         let [earlier, later] = [0, 1].map(|s| Instant::now() + Duration::from_secs(s));
-        let spare = |rank, since| EvictionOrder { rank, since };
+        let eviction_queue = |rank, since| EvictionOrder { rank, since };
         let ranked = [
-            spare(Rank::Stuck, earlier),
-            spare(Rank::Stuck, later),
-            spare(Rank::Silent, earlier),
-            spare(Rank::Silent, later),
-            spare(Rank::Idle, earlier),
-            spare(Rank::Idle, later),
+            eviction_queue(Rank::Stuck, earlier),
+            eviction_queue(Rank::Stuck, later),
+            eviction_queue(Rank::Silent, earlier),
+            eviction_queue(Rank::Silent, later),
+            eviction_queue(Rank::Idle, earlier),
+            eviction_queue(Rank::Idle, later),
         ];
         assert!(ranked.is_sorted());
     }
@@ -585,7 +589,7 @@ mod tests {
     fn connection_is_not_evicted_when_its_request_progressed_meanwhile() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut progress = Progress::new(start);
+        let mut progress = ConnectionProgress::new(start);
         progress.received(at(0));
         let seen = progress.eviction_order(at(260)).unwrap();
         progress.received(at(270));
@@ -597,7 +601,7 @@ mod tests {
     #[test]
     fn connection_is_not_new_once_served() {
         let now = Instant::now();
-        let mut progress = Progress::new(now);
+        let mut progress = ConnectionProgress::new(now);
         assert!(progress.is_new());
         progress.received(now);
         assert!(progress.is_new());
@@ -611,7 +615,7 @@ mod tests {
         assert!(!progress.is_new());
         progress.received(now);
         assert!(!progress.is_new());
-        let mut http2 = Progress::new(now);
+        let mut http2 = ConnectionProgress::new(now);
         http2.multiplexes(now);
         assert!(!http2.is_new());
         assert_eq!(spare_from(&http2, now), Some((100, Rank::Idle)));
@@ -620,8 +624,8 @@ mod tests {
     #[test]
     fn request_in_flight_is_answered_when_the_server_closes() {
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
-            (1, LastCall, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
+            (1, ServerCloses, Closed(11, CloseReason::Request)),
             (2, Complete, Unbounded),
             (3, Answered, Unbounded),
             (3, Taken, Unbounded),
@@ -632,15 +636,15 @@ mod tests {
 
     #[test]
     fn silent_connection_ends_soon_when_the_server_closes() {
-        table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, Reason::Request))]);
+        table(&[(1, ServerCloses, ClosedSoon), (2, Received, Closed(12, CloseReason::Request))]);
     }
 
     #[test]
     fn leaving_connection_is_not_silent_and_has_no_deadline() {
         table(&[
-            (1, Received, Closed(11, Reason::Request)),
+            (1, Received, Closed(11, CloseReason::Request)),
             (1, Leaves, Unbounded),
-            (2, LastCall, Unbounded),
+            (2, ServerCloses, Unbounded),
         ]);
         table(&[(1, EndIfSpare, OverNow), (1, Leaves, OverNow)]);
     }
@@ -649,7 +653,7 @@ mod tests {
     fn connection_is_silent_before_the_first_byte_and_between_requests() {
         let start = Instant::now();
         let later = start + Duration::from_secs(3);
-        let mut progress = Progress::new(start);
+        let mut progress = ConnectionProgress::new(start);
         assert_eq!(progress.silent_since(), Some(start));
         progress.received(later);
         assert_eq!(progress.silent_since(), None);

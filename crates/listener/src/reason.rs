@@ -2,14 +2,14 @@
 
 /// Why the server closed a connection that its client still used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CloseReason {
     /// The client sent nothing.
     FirstByte,
     /// The request was not complete in time.
     Request,
     /// No further request was received, or an answer was not read.
     Idle,
-    /// The connection was stuck, silent or idle, and a new connection needed room.
+    /// The connection was stuck, silent or idle, and a new connection needed its slot.
     Evicted,
     /// The client reset too many of its calls.
     Resets,
@@ -17,25 +17,25 @@ pub enum Reason {
     Memory,
 }
 
-impl Reason {
-    pub(crate) const ALL: [Reason; 6] = [
-        Reason::FirstByte,
-        Reason::Request,
-        Reason::Idle,
-        Reason::Evicted,
-        Reason::Resets,
-        Reason::Memory,
+impl CloseReason {
+    pub(crate) const ALL: [CloseReason; 6] = [
+        CloseReason::FirstByte,
+        CloseReason::Request,
+        CloseReason::Idle,
+        CloseReason::Evicted,
+        CloseReason::Resets,
+        CloseReason::Memory,
     ];
 
     /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Reason::FirstByte => "first_byte",
-            Reason::Request => "request",
-            Reason::Idle => "idle",
-            Reason::Evicted => "evicted",
-            Reason::Resets => "resets",
-            Reason::Memory => "memory",
+            CloseReason::FirstByte => "first_byte",
+            CloseReason::Request => "request",
+            CloseReason::Idle => "idle",
+            CloseReason::Evicted => "evicted",
+            CloseReason::Resets => "resets",
+            CloseReason::Memory => "memory",
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use tokio::time::sleep;
 
-use super::room::Room;
+use super::connection_table::ConnectionTable;
 
 /// How long to wait when `accept` fails and there is no connection to evict.
 const NO_RESOURCES: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ const NO_RESOURCES: Duration = Duration::from_millis(50);
 /// The time in which an evicted connection's task ends and closes its socket.
 const UNTIL_CLOSED: Duration = Duration::from_millis(1);
 
-impl Room {
+impl ConnectionTable {
     /// Makes the next `accept` likely to succeed: returns at once after the error of one connection, evicts a
     /// connection of either port if there are no file descriptors, and otherwise waits.
     pub async fn after_accept_error(&mut self, error: &io::Error) {

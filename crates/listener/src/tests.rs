@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::shortage::is_of_one_connection;
-use super::{Bounds, Connection, Connections, Hold, Port, Reason, serve};
+use super::{Bounds, ClientWatch, CloseReason, Connection, Connections, Port, serve};
 use crate::lifecycle::{Phase, lifecycle};
 
 /// Long enough for any machine; nothing takes that long.
@@ -76,7 +76,7 @@ impl TestListener {
         Client::connect(self.address)
     }
 
-    fn closed(&self, reason: Reason) -> u64 {
+    fn closed(&self, reason: CloseReason) -> u64 {
         self.connections.closed().find(|(each, _)| *each == reason).unwrap().1
     }
 
@@ -103,7 +103,7 @@ fn router(gate: &Arc<Semaphore>) -> Router {
         gate.acquire().await.unwrap().forget();
         "slow"
     };
-    let held = async move |Extension(hold): Extension<Hold>| {
+    let held = async move |Extension(hold): Extension<ClientWatch>| {
         let _holding = hold.begin();
         held_gate.acquire().await.unwrap().forget();
         "held"

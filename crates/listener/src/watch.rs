@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::bounds::Bounds;
-use super::progress::Progress;
-use super::reason::Reason;
+use super::progress::ConnectionProgress;
+use super::reason::CloseReason;
 
 /// The shortest interval of a connection's timer, however short the bounds are.
-const SHORTEST_NAP: Duration = Duration::from_millis(5);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The progress of a connection. Each connection has its own lock, held for a few instructions, so there is
 /// no contention.
 #[derive(Debug)]
 pub(super) struct Watch {
-    progress: Mutex<Progress>,
+    progress: Mutex<ConnectionProgress>,
     bounds: Bounds,
     /// Whether the server closes and the connection has not learned of it yet.
-    is_called: AtomicBool,
+    is_close_announced: AtomicBool,
     task: Mutex<Option<Waker>>,
-    /// Whether an answer is held back; a client that closes its side then no longer wants it.
+    /// Whether an answer is held back. A client that then closes its side no longer wants the answer.
     is_held: AtomicBool,
     /// How many bytes of a request's head were read; [`NO_HEAD`] while its body or its answer is in progress.
     head_bytes: AtomicUsize,
@@ -32,11 +32,10 @@ pub(super) struct Watch {
 /// The value while no head is being read.
 const NO_HEAD: usize = usize::MAX;
 
-/// Limits how long an answer is held back to the time that its client stays. While the answer is held back, a
-/// client that closes its side counts as gone, and its request ends. At other times a client may close its
-/// side and wait for the answer.
+/// Watches for the client to leave while an answer is held back: a client that closes its side then counts as gone, and its
+/// request ends. At other times a client may close its side and wait for the answer.
 #[derive(Clone)]
-pub struct Hold {
+pub struct ClientWatch {
     watch: Arc<Watch>,
 }
 
@@ -45,9 +44,9 @@ pub struct HeldAnswer<'h> {
     watch: &'h Watch,
 }
 
-impl Hold {
-    pub(super) fn new(watch: &Arc<Watch>) -> Hold {
-        Hold { watch: Arc::clone(watch) }
+impl ClientWatch {
+    pub(super) fn new(watch: &Arc<Watch>) -> ClientWatch {
+        ClientWatch { watch: Arc::clone(watch) }
     }
 
     /// Begins to hold the answer back, until the returned value is dropped.
@@ -68,7 +67,7 @@ impl Drop for HeldAnswer<'_> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DeadlineCheck {
     /// The deadline has passed; there is no reason if the server closes.
-    Up(Option<Reason>),
+    Passed(Option<CloseReason>),
     /// Check again at this time.
     AgainAt(Instant),
 }
@@ -76,9 +75,9 @@ pub(super) enum DeadlineCheck {
 impl Watch {
     pub(super) fn new(bounds: Bounds, now: Instant) -> Watch {
         Watch {
-            progress: Mutex::new(Progress::new(now)),
+            progress: Mutex::new(ConnectionProgress::new(now)),
             bounds,
-            is_called: AtomicBool::new(false),
+            is_close_announced: AtomicBool::new(false),
             task: Mutex::new(None),
             is_held: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
@@ -108,7 +107,7 @@ impl Watch {
         self.head_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Registers the task to wake for the last call.
+    /// Registers the task to wake when the server closes.
     pub(super) fn runs_in(&self, task: &Waker) {
         let mut known = self.task.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
@@ -116,10 +115,10 @@ impl Watch {
         }
     }
 
-    /// Makes the connection learn that the server closes. Its remaining time begins when it has learned of
-    /// it: before that it may not have read what its client had sent.
-    pub(super) fn last_call(&self) {
-        self.is_called.store(true, Ordering::Release);
+    /// Announces that the server closes. The connection's remaining time begins only when it has learned of this: before
+    /// that, it may not have read what its client had sent.
+    pub(super) fn announce_close(&self) {
+        self.is_close_announced.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -135,19 +134,19 @@ impl Watch {
         }
     }
 
-    /// Whether the last call came since this was last called.
-    pub(super) fn hears_last_call(&self) -> bool {
+    /// Returns whether a close was announced since this was last called, and notes it in the progress.
+    pub(super) fn learn_of_close(&self) -> bool {
         // Loaded first, which is cheap: every poll calls this.
-        let is_called =
-            self.is_called.load(Ordering::Relaxed) && self.is_called.swap(false, Ordering::Acquire);
-        if is_called {
-            self.with(|progress| progress.last_call(Instant::now()));
+        let is_close_announced = self.is_close_announced.load(Ordering::Relaxed)
+            && self.is_close_announced.swap(false, Ordering::Acquire);
+        if is_close_announced {
+            self.with(|progress| progress.note_close(Instant::now()));
         }
-        is_called
+        is_close_announced
     }
 
     /// Runs `change` on the progress.
-    pub(super) fn with<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut ConnectionProgress) -> T) -> T {
         change(&mut self.progress.lock())
     }
 
@@ -158,11 +157,11 @@ impl Watch {
     /// With 10 s for a request and 75 s between requests, an idle connection is checked every 10 s, and
     /// closed at exactly 75 s.
     pub(super) fn check_deadline(&self, now: Instant) -> DeadlineCheck {
-        let nap = self.bounds.request.min(self.bounds.idle).max(SHORTEST_NAP);
+        let interval = self.bounds.request.min(self.bounds.idle).max(MIN_CHECK_INTERVAL);
         match self.progress.lock().deadline(&self.bounds) {
-            Some((at, reason)) if at <= now => DeadlineCheck::Up(reason),
-            Some((at, _)) => DeadlineCheck::AgainAt(at.min(now + nap)),
-            None => DeadlineCheck::AgainAt(now + nap),
+            Some((at, reason)) if at <= now => DeadlineCheck::Passed(reason),
+            Some((at, _)) => DeadlineCheck::AgainAt(at.min(now + interval)),
+            None => DeadlineCheck::AgainAt(now + interval),
         }
     }
 }
@@ -185,11 +184,14 @@ mod tests {
         let watch = Watch::new(BOUNDS, start);
         assert_eq!(watch.check_deadline(at(0)), DeadlineCheck::AgainAt(at(10)));
         assert_eq!(watch.check_deadline(at(20)), DeadlineCheck::AgainAt(at(25)));
-        assert_eq!(watch.check_deadline(at(25)), DeadlineCheck::Up(Some(Reason::FirstByte)));
+        assert_eq!(
+            watch.check_deadline(at(25)),
+            DeadlineCheck::Passed(Some(CloseReason::FirstByte))
+        );
         // The request began just after a check, and its deadline is not before the next check.
         watch.with(|progress| progress.received(at(1)));
         assert_eq!(watch.check_deadline(at(10)), DeadlineCheck::AgainAt(at(11)));
-        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Up(Some(Reason::Request)));
+        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Passed(Some(CloseReason::Request)));
         watch.with(|progress| progress.complete());
         assert_eq!(watch.check_deadline(at(100)), DeadlineCheck::AgainAt(at(110)));
     }
@@ -200,6 +202,6 @@ mod tests {
         let bounds = Bounds { request: Duration::ZERO, idle: Duration::ZERO, ..BOUNDS };
         let watch = Watch::new(bounds, start);
         watch.with(|progress| progress.complete());
-        assert_eq!(watch.check_deadline(start), DeadlineCheck::AgainAt(start + SHORTEST_NAP));
+        assert_eq!(watch.check_deadline(start), DeadlineCheck::AgainAt(start + MIN_CHECK_INTERVAL));
     }
 }

@@ -26,8 +26,8 @@ const READ_BYTES: usize = (8 << 10) - 1;
 /// connection has.
 const FREE_HEAD_BYTES: usize = 8 << 10;
 
-/// A socket.
-pub(super) struct Wire {
+/// A socket that reports the progress of its connection.
+pub(super) struct ObservedSocket {
     stream: TcpStream,
     watch: Arc<Watch>,
     account: Arc<MemoryAccount>,
@@ -43,11 +43,15 @@ pub(super) struct Wire {
     has_ended: bool,
 }
 
-impl Wire {
-    pub(super) fn new(stream: TcpStream, watch: Arc<Watch>, account: Arc<MemoryAccount>) -> Wire {
+impl ObservedSocket {
+    pub(super) fn new(
+        stream: TcpStream,
+        watch: Arc<Watch>,
+        account: Arc<MemoryAccount>,
+    ) -> ObservedSocket {
         let (head, unread) = (account.nothing(), account.nothing());
         let (is_cut, is_dirty, has_ended) = (false, false, false);
-        Wire { stream, watch, account, head, unread, is_cut, is_dirty, has_ended }
+        ObservedSocket { stream, watch, account, head, unread, is_cut, is_dirty, has_ended }
     }
 
     /// Returns the socket, unless the client has closed it.
@@ -57,7 +61,7 @@ impl Wire {
 
     /// Whether the client has closed its side. hyper allows that, and does not check for it before it has
     /// answered.
-    fn is_left(&mut self, context: &mut Context<'_>) -> bool {
+    fn has_client_left(&mut self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let peeked = self.stream.poll_peek(context, &mut ReadBuf::new(&mut byte));
         self.has_ended = matches!(peeked, Poll::Ready(Ok(0) | Err(_)));
@@ -65,7 +69,7 @@ impl Wire {
     }
 
     /// Returns an error if the connection has to be closed to free memory for others.
-    fn memory_is_kept(&self, context: &Context<'_>) -> io::Result<()> {
+    fn check_memory(&self, context: &Context<'_>) -> io::Result<()> {
         if self.head.bytes() + self.unread.bytes() > 0 {
             self.account.wake_when_closed(context.waker());
         }
@@ -128,13 +132,13 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for ObservedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.memory_is_kept(context)?;
+        self.check_memory(context)?;
         let bytes = match ready!(self.read(context, buffer)) {
             Ok(bytes @ 1..) => bytes,
             ended => {
@@ -152,13 +156,13 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ObservedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.memory_is_kept(context)?;
+        self.check_memory(context)?;
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if written.is_pending() {
             self.charge_unread(bytes.len(), context);
@@ -171,7 +175,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.memory_is_kept(context)?;
+        self.check_memory(context)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         if written.is_pending() {
             self.charge_unread(slices.iter().map(|slice| slice.len()).sum(), context);
@@ -187,7 +191,7 @@ impl AsyncWrite for Wire {
     /// whenever it checks for something to do.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !std::mem::take(&mut self.is_dirty) {
-            let is_gone = self.watch.is_held() && self.is_left(context);
+            let is_gone = self.watch.is_held() && self.has_client_left(context);
             return Poll::Ready(if is_gone {
                 Err(ErrorKind::ConnectionAborted.into())
             } else {
@@ -226,7 +230,7 @@ pub(super) fn arriving(body: Incoming, watch: &Arc<Watch>) -> Body {
 }
 
 impl ArrivingBody {
-    fn tell(&mut self) {
+    fn report(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.with(|progress| progress.body_complete());
         }
@@ -243,7 +247,7 @@ impl hyper::body::Body for ArrivingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if frame.is_none() {
-            self.tell();
+            self.report();
         }
         Poll::Ready(frame)
     }
@@ -259,7 +263,7 @@ impl hyper::body::Body for ArrivingBody {
 
 impl Drop for ArrivingBody {
     fn drop(&mut self) {
-        self.tell();
+        self.report();
     }
 }
 

@@ -14,13 +14,13 @@ use tollgate_limiter::ClientAddress;
 ///
 /// An attribute is trusted to one of three degrees:
 ///
-/// - [Known](Self::with): the program vouches for it. Only known attributes make keys and choose tiers, so that a
-///   client that invents names gets neither a fresh quota nor a better one, and escapes no rule.
-/// - [Said](Self::said): the client says it of the request, for example in a header. Rules use it only to see whether
-///   they apply.
-/// - [Claimed](Self::claimed): the client says it of itself, and nothing has confirmed it. Rules treat it as missing.
+/// - [Known](Self::with): the program has verified it. Keys and tiers use only known attributes, so that a client that
+///   invents values gets no new quota and no larger one, and no rule is skipped.
+/// - [Said](Self::said): the client says it about the request, for example in a header. Rules use it only to find out
+///   whether they apply.
+/// - [Claimed](Self::claimed): the client says it about itself, and nothing has confirmed it. Rules treat it as missing.
 ///
-/// An API key that is in the file's table becomes known when it is found there.
+/// An API key becomes known if it is in the file's table.
 ///
 /// ```
 /// # use tollgate::rules::Attributes;
@@ -49,11 +49,11 @@ pub(super) struct Attribute<'a> {
 /// How far an attribute is trusted, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TrustLevel {
-    /// The client says it of itself, and nothing has confirmed it.
+    /// The client says it about itself, and nothing has confirmed it.
     Claimed,
-    /// The client says it of the request. Conditions use it; keys and tiers do not.
+    /// The client says it about the request. Conditions use it; keys and tiers do not.
     Said,
-    /// The program vouches for it.
+    /// The program has verified it.
     Known,
 }
 
@@ -63,8 +63,8 @@ impl<'a> Attributes<'a> {
         Attributes::default()
     }
 
-    /// Adds a known attribute. If a name occurs twice, the attribute that is trusted more counts; of equals, the
-    /// later.
+    /// Adds a known attribute. If a name occurs twice, the attribute that is trusted more counts; of two with the same
+    /// trust, the later one.
     #[must_use]
     pub fn with(
         self,
@@ -74,7 +74,7 @@ impl<'a> Attributes<'a> {
         self.and(name.into(), value.into(), TrustLevel::Known)
     }
 
-    /// Adds an attribute that the client says of the request, usually a header.
+    /// Adds an attribute that the client says about the request, usually a header.
     #[must_use]
     pub fn said(
         self,
@@ -84,7 +84,7 @@ impl<'a> Attributes<'a> {
         self.and(name.into(), value.into(), TrustLevel::Said)
     }
 
-    /// Adds an attribute that the client says of itself: an API key that was not looked up, or a token that was not
+    /// Adds an attribute that the client says about itself: an API key that was not looked up, or a token that was not
     /// verified.
     #[must_use]
     pub fn claimed(
@@ -95,8 +95,8 @@ impl<'a> Attributes<'a> {
         self.and(name.into(), value.into(), TrustLevel::Claimed)
     }
 
-    /// The client's address: the attribute `ip`, which has the group of an IPv6 client in keys, and whose
-    /// networks are compared with the whole address.
+    /// Adds the client's address as the attribute `ip`. Keys contain the group of an IPv6 client; networks are compared with
+    /// the whole address.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -119,7 +119,7 @@ impl<'a> Attributes<'a> {
         self.with_known_address(address, known)
     }
 
-    /// Adds the client's network, where its address is not known. The attribute `ip` is the network's first address,
+    /// Adds the client's network, if its address is not known. The attribute `ip` is the network's first address,
     /// and matches the networks that contain the client's whole network. An example is Envoy's
     /// `masked_remote_address`.
     #[must_use]

@@ -7,7 +7,7 @@ use tollgate_limiter::Limiter;
 
 use super::attributes::{Attributes, TrustLevel};
 use super::config::{Config, Spend};
-use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
+use super::explain::{LimitReason, MismatchReason, RuleAction, RuleEffect, applying, why_not};
 use super::key::push_part;
 use super::plan::Plan;
 use super::position::Position;
@@ -104,7 +104,7 @@ impl FileTest {
     fn compare(
         &self,
         expected: &Expectation,
-        applied: &Applied,
+        applied: &RuleEffect,
         config: &Config,
         report: &mut Report,
     ) {
@@ -148,15 +148,15 @@ fn spent(spend: Spend, config: &Config) -> &str {
     }
 }
 
-fn spent_by(spends: &Spends) -> &str {
+fn spent_by(spends: &RuleAction) -> &str {
     match spends {
-        Spends::Limit { name, .. } => name,
-        Spends::Nothing => "allow",
-        Spends::Blocked => "block",
+        RuleAction::Limit { name, .. } => name,
+        RuleAction::Nothing => "allow",
+        RuleAction::Blocked => "block",
     }
 }
 
-fn spends(spends: &Spends) -> String {
+fn spends(spends: &RuleAction) -> String {
     format!("spends `{}`", spent_by(spends))
 }
 
@@ -174,17 +174,17 @@ fn names_in(key: &str) -> String {
 }
 
 /// Returns whether a reason contains no secret.
-fn is_shown(because: &Reason) -> bool {
+fn is_shown(because: &LimitReason) -> bool {
     match because {
-        Reason::Tier { by, .. } | Reason::NoTier { by, .. } => SHOWN.contains(&&**by),
-        Reason::Override | Reason::NetworkOverride { .. } | Reason::Only => true,
+        LimitReason::Tier { by, .. } | LimitReason::NoTier { by, .. } => SHOWN.contains(&&**by),
+        LimitReason::Override | LimitReason::NetworkOverride { .. } | LimitReason::Only => true,
     }
 }
 
 /// Returns why a rule does not apply, without values that may be secrets.
-fn shown(why: &NotApplied) -> String {
+fn shown(why: &MismatchReason) -> String {
     match why {
-        NotApplied::Unlike { attribute, .. } | NotApplied::Like { attribute, .. }
+        MismatchReason::Unlike { attribute, .. } | MismatchReason::Like { attribute, .. }
             if !SHOWN.contains(&&**attribute) =>
         {
             format!(" (`{}` has another value)", Excerpt::of(attribute))

@@ -25,8 +25,8 @@ pub struct RulesCheck<'a> {
     plan: Arc<Plan>,
     domain: &'a str,
     requests: RequestSets<'a>,
-    /// A part of every key, which keeps the spending of such requests apart from the spending of others.
-    apart: Option<&'static str>,
+    /// A part of every key, which separates the spending of preflight requests from that of other requests.
+    mark: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,
@@ -47,15 +47,15 @@ impl<'a> RulesCheck<'a> {
         domain: &'a str,
         requests: RequestSets<'a>,
     ) -> RulesCheck<'a> {
-        let (apart, cost, max_wait, within, at_us) = (None, None, None, None, None);
-        RulesCheck { limiter, plan, domain, requests, apart, cost, max_wait, within, at_us }
+        let (mark, cost, max_wait, within, at_us) = (None, None, None, None, None);
+        RulesCheck { limiter, plan, domain, requests, mark, cost, max_wait, within, at_us }
     }
 
-    /// Charges preflight requests apart from all others: a preflight that the browser sends does not use up the
-    /// limits of its client. The middleware does so where
-    /// [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight).
+    /// Charges this request as a preflight request, under keys of its own, so that the preflight requests that a browser
+    /// sends do not use up the limits of its client. The middleware does this for every request for which
+    /// [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight) returns true.
     pub fn of_preflight(self) -> RulesCheck<'a> {
-        RulesCheck { apart: Some(tollgate_identity::PREFLIGHT), ..self }
+        RulesCheck { mark: Some(tollgate_identity::PREFLIGHT), ..self }
     }
 
     /// Sets the cost of the request for every limit, in place of the cost that the rules give. At least 1.
@@ -68,7 +68,7 @@ impl<'a> RulesCheck<'a> {
         RulesCheck { max_wait: Some(max_wait), ..self }
     }
 
-    /// Sets how long the caller itself has, as with [`Check::within`].
+    /// Sets the caller's own deadline, as with [`Check::within`].
     pub fn within(self, time: Duration) -> RulesCheck<'a> {
         RulesCheck { within: Some(time), ..self }
     }
@@ -97,7 +97,7 @@ impl<'a> RulesCheck<'a> {
         }
         let check = |matched: &'f MatchedRule| {
             let (scope, key) = (matched.scope()?, &found.keys[matched.key.clone()]);
-            let check = if matched.is_look { scope.peek(key) } else { scope.check(key) };
+            let check = if matched.is_peek { scope.peek(key) } else { scope.check(key) };
             let mut check = check.cost(matched.units);
             if matched.rule.is_shadow {
                 check = check.shadow();
@@ -113,7 +113,7 @@ impl<'a> RulesCheck<'a> {
         found.matched.iter().filter_map(check).collect()
     }
 
-    /// Returns whether a check can be decided by itself, which is quicker than together with others.
+    /// Returns whether a check can be decided as a check of one limit, which is faster than a check of several.
     fn is_plain(&self, check: &Check<'_>) -> bool {
         !check.is_shadow() && self.max_wait.is_none()
     }
@@ -147,10 +147,10 @@ impl<'a> RulesCheck<'a> {
                 let units = match (hits, cost) {
                     (RequestCost::Of(own), _) => own?.units(),
                     (RequestCost::OfRules, Some(cost)) => cost.units(),
-                    (RequestCost::OfRules, None) | (RequestCost::None, _) => rule.units(&request),
+                    (RequestCost::OfRules, None) | (RequestCost::Peek, _) => rule.units(&request),
                 };
-                let is_look = matches!(hits, RequestCost::None);
-                if let Some(kind) = self.apart {
+                let is_peek = matches!(hits, RequestCost::Peek);
+                if let Some(kind) = self.mark {
                     push_part(&mut found.keys, from, kind, "");
                 }
                 let spent = match quota {
@@ -165,12 +165,12 @@ impl<'a> RulesCheck<'a> {
                     spent,
                     key,
                     units,
-                    is_look,
+                    is_peek,
                 });
                 found.check_bounds()?;
             }
         }
-        found.leave_out_replaced();
+        found.remove_replaced();
         let blocks = |matched: &MatchedRule| {
             !matched.rule.is_shadow && matches!(*matched.spent, SpendTarget::Blocked)
         };

@@ -49,7 +49,7 @@ pub(crate) struct RuleConfig {
     pub(crate) when: Vec<Condition>,
     /// Each part must be found in the request. Without parts, all requests share one key.
     pub(crate) key: Vec<KeyPart>,
-    pub(crate) limit: Choice,
+    pub(crate) limit: LimitChoice,
     pub(crate) cost: Costs,
     /// Shadow mode: the rule counts what it would have refused, and refuses nothing.
     pub(crate) is_shadow: bool,
@@ -59,12 +59,12 @@ pub(crate) struct RuleConfig {
     /// The limits of single keys.
     pub(crate) overrides: Vec<Override>,
     /// The rules of the domain that do not decide a request to which this rule applies.
-    pub(crate) replaces: Replaces,
+    pub(crate) replaces: Replacement,
 }
 
 /// The other rules of its domain that a rule replaces.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Replaces {
+pub(crate) enum Replacement {
     /// The rules with these names.
     Named(Vec<Box<str>>),
     /// All rules of the domain that do not replace all rules too.
@@ -118,7 +118,7 @@ pub(crate) enum Spend {
 
 /// The limit that a rule spends, chosen by the tier of the request.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct LimitChoice {
     /// The attribute that names the tier, and the limit of each tier.
     pub(crate) tiers: Option<TierConfig>,
     /// The limit of requests without a tier of the rule.

@@ -29,11 +29,11 @@ use super::cases::FileTest;
 use super::config::{Config, RuleConfig};
 use super::position::Position;
 use super::problem::Report;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use cases::CaseReader;
 use defaults::Defaults;
-pub use fields::{Fields, Mapping};
+pub use fields::{Mapping, MappingFields};
 pub(super) use identity::{MAX_KEY_FILE_BYTES, TokenKeys};
 use limits::LimitsTable;
 pub use names::{ATTRIBUTE, DOMAIN, NameKind};
@@ -72,11 +72,11 @@ pub(super) struct DecodedFile {
 
 /// Decodes a file's tree. Problems are in the report; if it has errors, the returned value must not be used.
 pub(super) fn decode(
-    root: &Node<'_>,
+    root: &YamlNode<'_>,
     files: &mut NetworkFiles<'_>,
     report: &mut Report,
 ) -> Option<DecodedFile> {
-    let fields = Fields::read(root, &FILE, report)?;
+    let fields = MappingFields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
     let mut limits = LimitsTable::read(&fields, report);
     let mut networks = match fields.get("networks") {

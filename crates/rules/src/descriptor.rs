@@ -37,7 +37,7 @@ pub(super) enum RequestCost {
     OfRules,
     Of(Result<Cost, CostError>),
     /// Nothing is spent. The request is refused if the cost that the rules give would not fit.
-    None,
+    Peek,
 }
 
 /// A number of units in a span of time.
@@ -48,7 +48,7 @@ pub(super) struct RequestQuota {
 }
 
 impl<'a> Descriptor<'a> {
-    /// Returns a descriptor that costs what the rules say.
+    /// Returns a descriptor with the cost that the rules give.
     pub fn new(attributes: Attributes<'a>) -> Descriptor<'a> {
         Descriptor { attributes, hits: RequestCost::OfRules, quota: None }
     }
@@ -59,16 +59,17 @@ impl<'a> Descriptor<'a> {
         Descriptor { hits: RequestCost::Of(Cost::new(units)), ..self }
     }
 
-    /// Spends nothing, and is refused if the cost that the rules give would not fit.
+    /// Makes the descriptor a peek: nothing is spent, and the request is refused if the cost that the rules give would not
+    /// fit.
     #[must_use]
-    pub fn look(self) -> Descriptor<'a> {
-        Descriptor { hits: RequestCost::None, ..self }
+    pub fn peek(self) -> Descriptor<'a> {
+        Descriptor { hits: RequestCost::Peek, ..self }
     }
 
     /// Limits the request to a number of units in a span of time, with the algorithm of the rule's own limit. With 0
     /// units every request is refused. The key has one state under both limits: what it has spent of one, it has also
-    /// spent of the other. Where no rule applies, or a rule without a limit, this changes nothing. If two descriptors
-    /// have one key, the limit of the first counts.
+    /// spent of the other. Without effect if no rule applies, or only rules without a limit. If two descriptors have the same
+    /// key, the limit of the first counts.
     ///
     /// ```
     /// # use std::time::Duration;

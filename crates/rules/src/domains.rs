@@ -16,7 +16,7 @@ use super::config::Config;
 /// The most names of domains without rules that are kept: a caller may invent them.
 const MAX_UNKNOWN: usize = 64;
 
-/// Whether a check has named a domain that has rules.
+/// Whether a check has named the domain, which has rules.
 #[derive(Debug, Default)]
 pub(super) struct UseMark(AtomicBool);
 

@@ -22,21 +22,21 @@ pub struct Explanation {
     /// Whether the rule is in shadow mode, and refuses nothing.
     pub is_shadow: bool,
     /// The rule's effect, or why it does not apply.
-    pub outcome: Result<Applied, NotApplied>,
+    pub outcome: Result<RuleEffect, MismatchReason>,
 }
 
 /// The effect of a rule that applies.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Applied {
+pub struct RuleEffect {
     /// The key that the rule limits: `ip=203.0.113.9`. Empty if the rule limits all requests together.
     pub key: String,
     /// The networks in which the rule's `when` found addresses of the request.
     pub networks: Vec<MatchedNetwork>,
     /// The limit that the request spends.
-    pub spends: Spends,
+    pub spends: RuleAction,
     /// Why the request spends that limit.
-    pub because: Reason,
+    pub because: LimitReason,
     /// The cost of the request in units.
     pub cost: u64,
     /// The failure policy of the rule; the limiter's policy applies if `None`.
@@ -60,7 +60,7 @@ pub struct MatchedNetwork {
 /// The limit that a rule spends, or what the rule does instead.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Spends {
+pub enum RuleAction {
     /// The rule spends a limit.
     Limit {
         /// The name of the limit in the file.
@@ -74,23 +74,23 @@ pub enum Spends {
     Blocked,
 }
 
-impl Spends {
-    pub(super) fn of(spent: &SpendTarget) -> Spends {
+impl RuleAction {
+    pub(super) fn of(spent: &SpendTarget) -> RuleAction {
         match spent {
             SpendTarget::Limit { name, scope } => {
-                Spends::Limit { name: name.to_string(), limit: *scope.limit() }
+                RuleAction::Limit { name: name.to_string(), limit: *scope.limit() }
             }
-            SpendTarget::Nothing => Spends::Nothing,
-            SpendTarget::Blocked => Spends::Blocked,
+            SpendTarget::Nothing => RuleAction::Nothing,
+            SpendTarget::Blocked => RuleAction::Blocked,
         }
     }
 
     /// Returns the limit's name, `allow` or `block`, as in a file's `limit`.
     pub fn name(&self) -> &str {
         match self {
-            Spends::Limit { name, .. } => name,
-            Spends::Nothing => "allow",
-            Spends::Blocked => "block",
+            RuleAction::Limit { name, .. } => name,
+            RuleAction::Nothing => "allow",
+            RuleAction::Blocked => "block",
         }
     }
 }
@@ -98,7 +98,7 @@ impl Spends {
 /// Why a rule spends a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum LimitReason {
     /// The rule has an override for this key.
     Override,
     /// The rule has an override for addresses in a network.
@@ -129,7 +129,7 @@ pub enum Reason {
 /// Why a rule does not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotApplied {
+pub enum MismatchReason {
     /// A required attribute is missing.
     Missing {
         /// The attribute's name.
@@ -188,14 +188,16 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
     let request = NumberedRequest::new(attributes, &plan.names);
     let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
     let rules = rules.iter().map(|&at| &*plan.rules[at]);
-    let outcomes: Vec<(&PlannedRule, Result<Applied, NotApplied>)> =
+    let outcomes: Vec<(&PlannedRule, Result<RuleEffect, MismatchReason>)> =
         rules.map(|rule| (rule, applied(plan, rule, &request))).collect();
     let applied = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(rule, _)| *rule);
     let replacing: Vec<&PlannedRule> = applied.filter(|rule| rule.is_replacing()).collect();
-    let explain = |(rule, outcome): (&PlannedRule, Result<Applied, NotApplied>)| {
+    let explain = |(rule, outcome): (&PlannedRule, Result<RuleEffect, MismatchReason>)| {
         let outcome = outcome.and_then(|applied| {
             let by = replacing.iter().find(|own| own.replaces(rule));
-            by.map_or(Ok(applied), |by| Err(NotApplied::Replaced { by: by.name.name().to_owned() }))
+            by.map_or(Ok(applied), |by| {
+                Err(MismatchReason::Replaced { by: by.name.name().to_owned() })
+            })
         });
         Explanation { rule: rule.name.clone(), is_shadow: rule.is_shadow, outcome }
     };
@@ -207,17 +209,17 @@ pub(super) fn applying<'p>(
     plan: &'p Plan,
     domain: &str,
     request: &NumberedRequest<'p>,
-) -> Vec<(&'p PlannedRule, Applied)> {
+) -> Vec<(&'p PlannedRule, RuleEffect)> {
     let Some(domain) = plan.domains.get(domain) else { return Vec::new() };
     let mut candidates = Vec::new();
     domain.index.candidates(request, &mut candidates);
     let rules = candidates.iter().map(|&at| &*plan.rules[at]);
-    let applying: Vec<(&PlannedRule, Applied)> =
+    let applying: Vec<(&PlannedRule, RuleEffect)> =
         rules.filter_map(|rule| Some((rule, applied(plan, rule, request).ok()?))).collect();
     let replacing: Vec<&PlannedRule> =
         applying.iter().map(|(rule, _)| *rule).filter(|rule| rule.is_replacing()).collect();
     let is_left =
-        |(rule, _): &(&PlannedRule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
+        |(rule, _): &(&PlannedRule, RuleEffect)| !replacing.iter().any(|own| own.replaces(rule));
     applying.into_iter().filter(is_left).collect()
 }
 
@@ -227,7 +229,7 @@ pub(super) fn why_not(
     domain: &str,
     name: &str,
     request: &NumberedRequest<'_>,
-) -> Option<NotApplied> {
+) -> Option<MismatchReason> {
     let rules = || plan.domains.get(domain).into_iter().flat_map(|domain| &domain.rules);
     let mut rules_of = rules().map(|&at| &*plan.rules[at]);
     let rule = rules_of.clone().find(|rule| rule.name.name() == name)?;
@@ -235,20 +237,20 @@ pub(super) fn why_not(
         return Some(why);
     }
     let by = rules_of.find(|own| own.replaces(rule) && applied(plan, own, request).is_ok())?;
-    Some(NotApplied::Replaced { by: by.name.name().to_owned() })
+    Some(MismatchReason::Replaced { by: by.name.name().to_owned() })
 }
 
 fn applied(
     plan: &Plan,
     rule: &PlannedRule,
     request: &NumberedRequest<'_>,
-) -> Result<Applied, NotApplied> {
+) -> Result<RuleEffect, MismatchReason> {
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
-    let spends = Spends::of(&plan.spends[spent]);
+    let spends = RuleAction::of(&plan.spends[spent]);
     let networks = rule.networks(request).map(|(id, found)| matched(plan, id, found));
-    Ok(Applied {
+    Ok(RuleEffect {
         networks: networks.collect(),
         key: String::from_utf8_lossy(&key).into_owned(),
         spends,
@@ -272,19 +274,21 @@ fn reason(
     rule: &PlannedRule,
     request: &NumberedRequest<'_>,
     because: SpendReason<'_>,
-) -> Reason {
+) -> LimitReason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (SpendReason::Override(None), _) => Reason::Override,
-        (SpendReason::Override(Some(found)), _) => Reason::NetworkOverride {
+        (SpendReason::Override(None), _) => LimitReason::Override,
+        (SpendReason::Override(Some(found)), _) => LimitReason::NetworkOverride {
             network: networks::text(found.network),
             set: found.set.map(str::to_owned),
         },
-        (SpendReason::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
-        (SpendReason::Default, Some(id)) => {
-            Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        (SpendReason::Tier(tier), Some(id)) => {
+            LimitReason::Tier { by: by(id), tier: tier.to_owned() }
         }
-        (_, None) => Reason::Only,
+        (SpendReason::Default, Some(id)) => {
+            LimitReason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        }
+        (_, None) => LimitReason::Only,
     }
 }
 
@@ -293,29 +297,29 @@ fn not_applied(
     rule: &PlannedRule,
     request: &NumberedRequest<'_>,
     mismatch: Mismatch<'_>,
-) -> NotApplied {
+) -> MismatchReason {
     let name = |id: AttributeId| plan.names.name(id).to_owned();
     match mismatch {
         Mismatch::Missing(id) if request.attribute(id).is_some() => {
-            NotApplied::Claimed { attribute: name(id) }
+            MismatchReason::Claimed { attribute: name(id) }
         }
-        Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
-        Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
+        Mismatch::Missing(id) => MismatchReason::Missing { attribute: name(id) },
+        Mismatch::Unwanted(id) => MismatchReason::Present { attribute: name(id) },
         Mismatch::Unlike(at, value) => {
             let (id, wanted) = &rule.when[at];
             let wanted = wanted.patterns().iter().map(ToString::to_string).collect();
             let value = shown(rule, request, *id, value);
-            NotApplied::Unlike { attribute: name(*id), value, wanted }
+            MismatchReason::Unlike { attribute: name(*id), value, wanted }
         }
         Mismatch::Like(at, value) => {
             let (id, unwanted) = &rule.when[at];
             if let Some(found) = rule.network(at, request) {
                 let value = shown(rule, request, *id, value);
-                return NotApplied::InNetwork { found: matched(plan, *id, found), value };
+                return MismatchReason::InNetwork { found: matched(plan, *id, found), value };
             }
             let unwanted = unwanted.patterns().iter().find(|pattern| pattern.matches(value));
             let unwanted = unwanted.map(ToString::to_string).unwrap_or_default();
-            NotApplied::Like { attribute: name(*id), value: value.to_owned(), unwanted }
+            MismatchReason::Like { attribute: name(*id), value: value.to_owned(), unwanted }
         }
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
@@ -324,7 +328,7 @@ fn not_applied(
             };
             let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
             let claimed = claimed.map(|(_, name)| name.to_string()).collect();
-            NotApplied::NoKey { attributes, claimed }
+            MismatchReason::NoKey { attributes, claimed }
         }
     }
 }
@@ -347,35 +351,35 @@ fn patterns(rule: &PlannedRule, id: AttributeId) -> impl Iterator<Item = &Patter
     when.flat_map(|(_, wanted)| wanted.patterns())
 }
 
-impl fmt::Display for NotApplied {
+impl fmt::Display for MismatchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotApplied::Missing { attribute } => write!(f, "there is no `{attribute}`"),
-            NotApplied::Present { attribute } => {
+            MismatchReason::Missing { attribute } => write!(f, "there is no `{attribute}`"),
+            MismatchReason::Present { attribute } => {
                 write!(f, "`{attribute}` is present, and the rule requires its absence")
             }
-            NotApplied::Unlike { attribute, value, wanted } => {
+            MismatchReason::Unlike { attribute, value, wanted } => {
                 write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
             }
-            NotApplied::Like { attribute, value, unwanted } => {
+            MismatchReason::Like { attribute, value, unwanted } => {
                 write!(f, "`{attribute}` is `{}`, which the rule excludes", Excerpt::of(value))?;
                 match value == unwanted {
                     true => Ok(()),
                     false => write!(f, ": it matches `{}`", Excerpt::of(unwanted)),
                 }
             }
-            NotApplied::InNetwork { found, value } => {
+            MismatchReason::InNetwork { found, value } => {
                 let (attribute, value) = (&found.attribute, Excerpt::of(value));
                 write!(f, "`{attribute}` is `{value}`, which the rule excludes: it is in {found}")
             }
-            NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
-            NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
+            MismatchReason::Replaced { by } => write!(f, "`{by}` replaces it"),
+            MismatchReason::NoKey { attributes, claimed } if claimed.is_empty() => {
                 write!(f, "there is no {} to make a key of", listed(attributes))
             }
-            NotApplied::NoKey { claimed, .. } => {
+            MismatchReason::NoKey { claimed, .. } => {
                 write!(f, "there is no verified {}", listed(claimed))
             }
-            NotApplied::Claimed { attribute } => {
+            MismatchReason::Claimed { attribute } => {
                 write!(f, "`{attribute}` is only claimed, not verified")
             }
         }
@@ -397,22 +401,22 @@ fn write_network(f: &mut fmt::Formatter<'_>, network: &str, set: Option<&str>) -
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for LimitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Override => f.write_str("an override for this key"),
-            Reason::NetworkOverride { network, set } => {
+            LimitReason::Override => f.write_str("an override for this key"),
+            LimitReason::NetworkOverride { network, set } => {
                 f.write_str("an override for ")?;
                 write_network(f, network, set.as_deref())
             }
-            Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
-            Reason::NoTier { by, tier: Some(tier) } => {
+            LimitReason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
+            LimitReason::NoTier { by, tier: Some(tier) } => {
                 write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
             }
-            Reason::NoTier { by, tier: None } => {
+            LimitReason::NoTier { by, tier: None } => {
                 write!(f, "the default: `{by}` is not known")
             }
-            Reason::Only => f.write_str("the rule's only limit"),
+            LimitReason::Only => f.write_str("the rule's only limit"),
         }
     }
 }

@@ -133,7 +133,7 @@ impl RulesFile {
         let mut seen = self.inner.seen.lock();
         let read = read(&self.inner.path, &self.inner.hasher);
         *seen = read.seen;
-        self.take_over(read.config, read.hash)
+        self.use_config(read.config, read.hash)
     }
 
     /// Reads the file again if its contents have changed; otherwise returns `None`.
@@ -149,15 +149,15 @@ impl RulesFile {
         }
         let read = read(path, hasher);
         *seen = read.seen;
-        Some(self.take_over(read.config, read.hash))
+        Some(self.use_config(read.config, read.hash))
     }
 
-    fn take_over(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
+    fn use_config(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
         let missing = self.inner.rules.missing_domains();
         let replaced = config
             .map_err(LoadError::from)
             .and_then(|config| Ok(self.inner.rules.replace(&config)?));
-        // New rules forget which domains checks have named, so the domains named before are looked up again.
+        // New rules forget which domains checks have named, so the domains that were named before are checked again.
         let plan = self.inner.rules.plan();
         let missing = missing.still_missing(|name| plan.is_missing_domain(name));
         if !missing.is_empty() {
@@ -195,17 +195,17 @@ impl RulesFile {
     /// Reads the file again whenever it changes, on a separate thread, until the returned value is
     /// dropped. Fails if the thread cannot be started.
     ///
-    /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is
-    /// for the whole process, so that the application decides about it. Add
+    /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is for the whole process,
+    /// so the application decides about it. Add
     /// [`and_on_hangup`](FileFollower::and_on_hangup) to read the file again on SIGHUP instead.
     pub fn follow(&self) -> io::Result<FileFollower> {
-        FileFollower::watching(self.clone())
+        FileFollower::on_change(self.clone())
     }
 
-    /// Does the same by polling the file at an interval, at most a thousand times a second: for file systems that do
+    /// Does the same as [`follow`](Self::follow), by reading the file at an interval, at most a thousand times a second: for file systems that do
     /// not report changes, such as network file systems.
-    pub fn look_every(&self, interval: Duration) -> io::Result<FileFollower> {
-        FileFollower::looking(self.clone(), interval.max(Duration::from_millis(1)))
+    pub fn poll_every(&self, interval: Duration) -> io::Result<FileFollower> {
+        FileFollower::at_interval(self.clone(), interval.max(Duration::from_millis(1)))
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -1,12 +1,12 @@
 //! An HTTP request as rules see it.
 
 use http::Method;
-use tollgate_identity::{NOWHERE, RequestHead};
+use tollgate_identity::{RequestHead, UNKNOWN_ADDRESS};
 
 use crate::attributes::Attributes;
 use crate::names::WantedAttributes;
 
-/// Returns a request as rules see it, with the headers and claims that they look at.
+/// Returns a request as rules see it, with the headers and claims that the rules use.
 pub(crate) fn attributes<'a>(
     head: &'a RequestHead<'_>,
     wanted: &'a WantedAttributes,
@@ -14,13 +14,13 @@ pub(crate) fn attributes<'a>(
     let known = Attributes::new().with("path", head.path());
     let known = match head.address() {
         Some(address) => known.with_address(address),
-        None => known.with("ip", NOWHERE),
+        None => known.with("ip", UNKNOWN_ADDRESS),
     };
     let with_key = with_api_key(head, with_method(head, known));
     with_claims(head, wanted, with_headers(head, wanted, with_key))
 }
 
-/// Adds the method: known if it is one of these, otherwise only said, because clients can invent any number of
+/// Adds the method. One of the usual methods is known; any other is only said, because clients can invent any number of
 /// methods.
 fn with_method<'a>(head: &'a RequestHead<'_>, attributes: Attributes<'a>) -> Attributes<'a> {
     let method = head.method();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate_limiter::Scope;
 
 use super::Rules;
-use super::explain::Spends;
+use super::explain::RuleAction;
 use super::key::{push_part, without_preflight};
 use super::names::AttributeId;
 use super::plan::{Plan, PlannedRule, RuleName, SpendTargetId};
@@ -50,7 +50,7 @@ pub struct RuleInfo {
 #[non_exhaustive]
 pub struct RuleLimit {
     /// The limit, or that the rule allows or blocks the request.
-    pub spends: Spends,
+    pub spends: RuleAction,
     /// The scope that holds the keys of the limit; `None` for `allow` and `block`. A key has one state under all
     /// limits of a rule.
     pub scope: Option<Scope>,
@@ -172,7 +172,7 @@ impl RuleInfo {
         let describe = |id: SpendTargetId| {
             let spent = self.plan.spends.get(id)?;
             Some(RuleLimit {
-                spends: Spends::of(spent),
+                spends: RuleAction::of(spent),
                 scope: spent.scope().cloned(),
                 is_default: self.rule.default_spent() == id,
                 tiers: tiers.remove(&id).unwrap_or_default(),

@@ -50,11 +50,11 @@ mod yaml;
 
 /// Reads YAML that is not a rules file, and reports every problem with its position: for importers of other formats.
 pub mod reading {
-    pub use super::decode::{ATTRIBUTE, DOMAIN, Fields, Mapping, NameKind};
-    pub use super::load::Source;
+    pub use super::decode::{ATTRIBUTE, DOMAIN, Mapping, MappingFields, NameKind};
+    pub use super::load::FileContents;
     pub use super::position::Position;
     pub use super::problem::Report;
-    pub use super::yaml::{Kind, Node};
+    pub use super::yaml::{NodeKind, YamlNode};
 }
 
 pub use attributes::Attributes;
@@ -62,7 +62,9 @@ pub use check::{RulesAnswer, RulesCheck};
 pub use config::Config;
 pub use descriptor::Descriptor;
 pub use domains::MissingDomains;
-pub use explain::{Applied, Explanation, MatchedNetwork, NotApplied, Reason, Spends};
+pub use explain::{
+    Explanation, LimitReason, MatchedNetwork, MismatchReason, RuleAction, RuleEffect,
+};
 #[cfg(feature = "watch")]
 pub use file::{FileFollower, LoadError, RulesFile, Status};
 pub use info::{RuleInfo, RuleLimit};

@@ -14,7 +14,7 @@ use super::contents::{self, beside, bounded, too_large};
 use super::decode::{self, DecodedFile, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
 use super::position::Position;
 use super::problem::{Problems, Report};
-use super::yaml::{self, MAX_DEPTH, Node};
+use super::yaml::{self, MAX_DEPTH, YamlNode};
 
 const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
@@ -104,7 +104,7 @@ impl Config {
     ) -> Result<Config, Problems> {
         let mut report = Report::new(file);
         let mut config = Config::default();
-        let source = Source {
+        let source = FileContents {
             bytes: text,
             max_bytes: Config::MAX_BYTES,
             max_depth: MAX_DEPTH,
@@ -113,7 +113,7 @@ impl Config {
         let mut read = |named: &Path, max_bytes| around.read(file, named, max_bytes);
         let mut networks = NetworkFiles::new(&mut read);
         let decode =
-            |root: &Node<'_>, report: &mut Report| decode::decode(root, &mut networks, report);
+            |root: &YamlNode<'_>, report: &mut Report| decode::decode(root, &mut networks, report);
         let decoded = source.read(decode::nothing, &mut report, decode).flatten();
         let mut others = networks.into_reports();
         if let Some(DecodedFile { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded
@@ -129,7 +129,7 @@ impl Config {
                     let mut report = Report::new(&name);
                     let max_depth = MAX_DEPTH;
                     let source =
-                        Source { bytes: &bytes, max_bytes, max_depth, smaller: FEWER_KEYS };
+                        FileContents { bytes: &bytes, max_bytes, max_depth, smaller: FEWER_KEYS };
                     source.read(decode::no_api_keys, &mut report, |root, report| {
                         api_keys.read(root, report);
                     });
@@ -197,7 +197,7 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 /// The contents of a file, and their bounds.
-pub struct Source<'b> {
+pub struct FileContents<'b> {
     /// The contents.
     pub bytes: &'b [u8],
     /// The most bytes that the file may have.
@@ -208,14 +208,14 @@ pub struct Source<'b> {
     pub smaller: &'static str,
 }
 
-impl Source<'_> {
+impl FileContents<'_> {
     /// Parses the contents and calls `decode` with the tree. For an empty file it calls `nothing`, which reports
     /// that.
     pub fn read<R>(
         self,
         nothing: fn(Position, &mut Report),
         report: &mut Report,
-        decode: impl FnOnce(&Node<'_>, &mut Report) -> R,
+        decode: impl FnOnce(&YamlNode<'_>, &mut Report) -> R,
     ) -> Option<R> {
         if self.bytes.len() > self.max_bytes {
             report.error(Position::START, too_large(self.max_bytes), self.smaller);

@@ -35,7 +35,7 @@ pub(super) struct MatchedRule {
     pub(super) key: Range<usize>,
     pub(super) units: u64,
     /// Whether nothing is charged.
-    pub(super) is_look: bool,
+    pub(super) is_peek: bool,
 }
 
 impl MatchedRule {
@@ -52,7 +52,7 @@ impl MatchedRules {
     }
 
     /// Removes the rules that another rule replaces, also if that other rule is itself replaced.
-    pub(super) fn leave_out_replaced(&mut self) {
+    pub(super) fn remove_replaced(&mut self) {
         let rules = self.matched.iter().map(|matched| &matched.rule);
         let replacing: Vec<Arc<PlannedRule>> =
             rules.filter(|rule| rule.is_replacing()).cloned().collect();

@@ -33,8 +33,8 @@ pub(super) fn nearest<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) 
 /// More letters than any name has, and small enough that sums do not overflow.
 const FAR: usize = 1_000;
 
-/// Returns how many letters must be inserted, removed, replaced or swapped with the next; case does not count. Some
-/// number above `most` if more than that. The lengths must differ by at most `most`.
+/// Returns how many letters must be inserted, removed, replaced or swapped with the next letter, regardless of case; any
+/// number above `most` if it is more than `most`. The lengths must differ by at most `most`.
 fn distance(text: &[char], name: &[char], most: usize) -> usize {
     let is_same = |(one, other): &(&char, &char)| one.eq_ignore_ascii_case(other);
     let common = text.iter().zip(name).take_while(is_same).count();
@@ -46,8 +46,8 @@ fn distance(text: &[char], name: &[char], most: usize) -> usize {
     for row in 1..=text.len() {
         let mut here = [FAR; MAX_CHARS + 1];
         here[0] = row;
-        // Farther from the diagonal the distance exceeds `most`. The range is not empty, because the lengths differ
-        // by at most that.
+        // Farther from the diagonal, the distance exceeds `most`. The range is not empty, because the lengths differ by at
+        // most `most`.
         let (from, to) = (row.saturating_sub(most), (row + most).min(name.len()));
         for column in from.max(1)..=to {
             let replaced = above[column - 1] + usize::from(!same(row - 1, column - 1));

@@ -1,4 +1,4 @@
-//! Networks: how one is written, and which of many networks contains an address.
+//! Networks: their text, and which of many networks contains an address.
 //!
 //! - `map`: longest prefix match among many networks
 
@@ -21,7 +21,7 @@ const IPV4_BITS: u8 = 32;
 pub(crate) const MAPPED_BITS: u8 = 96;
 
 /// The value of `ip` for clients whose address is not known.
-pub(crate) const UNKNOWN_ADDRESS: &str = tollgate_identity::NOWHERE;
+pub(crate) const UNKNOWN_ADDRESS: &str = tollgate_identity::UNKNOWN_ADDRESS;
 
 /// Why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub(crate) enum NetworkError {
     HostBits { written: IpNet },
 }
 
-/// Reads a network such as `10.0.0.0/8`, or an address, which is a network of one.
+/// Reads a network such as `10.0.0.0/8`, or an address, which is a network of one address.
 ///
-/// IPv4 that is written as IPv6 (`::ffff:192.0.2.0/120`) becomes IPv4, like the addresses of clients.
+/// An IPv4 network that is written as IPv6 (`::ffff:192.0.2.0/120`) becomes IPv4, as the addresses of clients do.
 pub(crate) fn parse(text: &str) -> Result<IpNet, NetworkError> {
     let Some((address, bits)) = text.split_once('/') else {
         let address = text.parse::<IpAddr>().map_err(|_| NetworkError::Malformed)?;

@@ -5,13 +5,13 @@ use super::networks::{Networks, known_of};
 /// A pattern that a value may match: `POST`, `{ prefix: /v1/ }`, `/v1/**`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pattern {
-    /// This text.
+    /// The value is this text.
     Exact(Box<str>),
-    /// A text that begins with this one.
+    /// The value begins with this text.
     Prefix(Box<str>),
-    /// A text with stars in the place of others.
+    /// The value matches this text with stars.
     Glob(Glob),
-    /// An address in one of these networks.
+    /// The value is an address in one of these networks.
     In(Networks),
 }
 
@@ -35,7 +35,7 @@ enum Star {
     Any,
 }
 
-/// The number of tries per byte, roughly, after which matching changes to an algorithm that reads each byte once.
+/// The number of tries per byte, approximately, after which an algorithm that reads each byte once takes over.
 const TRIES_PER_BYTE: usize = 8;
 
 /// A byte of a glob, or a star.
@@ -83,7 +83,7 @@ impl Pattern {
     /// Returns whether the pattern matches every value: `**`.
     pub(crate) fn is_like_all(&self) -> bool {
         match self {
-            // A prefix is never empty once it is read, and not every value is an address.
+            // A prefix that was read is never empty, and not every value is an address.
             Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::In(_) => false,
             Pattern::Glob(glob) => glob.first.is_empty() && glob.rest == [(Star::Any, "".into())],
         }
@@ -134,12 +134,12 @@ impl Glob {
 
     /// Returns whether `value` matches the stars and the texts after them.
     ///
-    /// Each star matches as few bytes as it can. If the text after it does not fit, the last star takes one byte
-    /// more; a `*` that has reached a `/` cannot, and the last `**` takes one instead. Earlier stars need not be
-    /// tried again, because the later ones can match anything that the earlier ones would.
+    /// Each star matches as few bytes as possible. If the text after a star does not fit, the last star takes one byte more.
+    /// A `*` that has reached a `/` cannot take more; the last `**` does instead. Earlier stars need not be tried again,
+    /// because the later stars can match everything that the earlier ones would.
     ///
-    /// This may try the same bytes many times. Because a client chooses the value, matching that needs too many tries
-    /// is done by [`rest_matches_at_once`](Self::rest_matches_at_once) instead.
+    /// This may try the same bytes many times. A client chooses the value, so after too many tries the function
+    /// [`rest_matches_at_once`](Self::rest_matches_at_once) is used instead.
     fn rest_matches(&self, value: &str) -> bool {
         let value = value.as_bytes();
         let (mut part, mut at) = (0, 0);
@@ -169,7 +169,7 @@ impl Glob {
         self.rest_matches_at_once(value)
     }
 
-    /// Does the same by following all possible matches at once, byte by byte.
+    /// Returns the same result, by following all possible matches at the same time, byte by byte.
     fn rest_matches_at_once(&self, value: &[u8]) -> bool {
         let tokens = self.rest.iter().flat_map(|(star, text)| {
             [GlobToken::Star(*star)].into_iter().chain(text.bytes().map(GlobToken::Byte))

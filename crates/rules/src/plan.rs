@@ -66,7 +66,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns whether requests of a domain are not limited, without the file saying that this is intended.
+    /// Returns whether requests of a domain are not limited although the file does not list the domain as retired.
     pub(super) fn is_missing_domain(&self, domain: &str) -> bool {
         !self.domains.contains_key(domain) && !self.retired_domains.contains(domain)
     }
@@ -92,13 +92,13 @@ impl Plan {
 // Only the status of a file that is followed reports it.
 #[cfg(feature = "watch")]
 impl Plan {
-    /// Returns what is wrong with the fetched keys of tokens, if anything is.
+    /// Returns the problem with the fetched keys of tokens, if there is one.
     pub(super) fn keys_problem(&self) -> Option<String> {
         self.identity.as_ref()?.identity.problem()
     }
 }
 
-/// How clients are identified, and the configuration that says so.
+/// How clients are identified, and the configuration of that.
 #[derive(Clone)]
 pub(super) struct ConfiguredIdentity {
     config: IdentityConfig,
@@ -118,7 +118,7 @@ impl ConfiguredIdentity {
         let running = before.map(|before| (&before.config, &*before.identity));
         let mut identity = Identity::configured(config, running)?.on_clock(limiter.clock());
         if let Some(before) = before {
-            identity = identity.counting_with(&before.identity);
+            identity = identity.with_counts_of(&before.identity);
         }
         Ok(ConfiguredIdentity { config: config.clone(), identity: Arc::new(identity) })
     }
@@ -222,14 +222,14 @@ pub(super) enum Mismatch<'r> {
     Unwanted(AttributeId),
     /// The value matches no pattern of the condition at this index.
     Unlike(usize, &'r str),
-    /// The value matches a pattern that the condition at this index leaves out.
+    /// The value matches a pattern that the condition at this index excludes.
     Like(usize, &'r str),
     /// None of these attributes of the key is present and known.
     NoKey(&'r [(AttributeId, Box<str>)]),
 }
 
 /// Sets the failure policy and the store's deadline on a scope, where they are given.
-fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
+fn with_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
     let scope = match on_failure {
         Some(on_failure) => scope.on_failure(on_failure),
         None => scope,
@@ -241,8 +241,8 @@ fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Durati
 }
 
 impl Plan {
-    /// Touches these rules, which are about to be tried, if there are more rules than a CPU cache holds: the cache
-    /// misses of all of them then overlap, instead of happening one after the other.
+    /// Reads a part of each of these rules, which will be tried next, if there are more rules than a CPU cache holds. The
+    /// cache misses of all rules then overlap, instead of happening one after the other.
     pub(super) fn fetch(&self, rules: &[usize]) {
         if self.rules.len() < TOO_MANY_FOR_A_CACHE || rules.len() < 2 {
             return;
@@ -383,8 +383,8 @@ impl PlannedRule {
     }
 
     /// Sets the rule's failure policy and the store's deadline on a scope, where the rule gives them.
-    pub(super) fn on_terms(&self, scope: Scope) -> Scope {
-        on_terms(scope, self.on_store_failure, self.deadline)
+    pub(super) fn with_terms(&self, scope: Scope) -> Scope {
+        with_terms(scope, self.on_store_failure, self.deadline)
     }
 
     /// Returns whether this rule replaces any other.
@@ -392,8 +392,8 @@ impl PlannedRule {
         !matches!(&self.replaces, ReplacedRules::At(places) if places.is_empty())
     }
 
-    /// Returns whether the other rule is left out of requests to which this one applies. A shadow rule replaces
-    /// shadow rules only.
+    /// Returns whether the other rule does not decide requests to which this rule applies. A shadow rule replaces shadow
+    /// rules only.
     pub(super) fn replaces(&self, other: &PlannedRule) -> bool {
         let is_named = match &self.replaces {
             ReplacedRules::At(places) => places.binary_search(&other.at).is_ok(),

@@ -40,7 +40,7 @@ impl<'r> NumberedRequest<'r> {
         };
         let mut each: Vec<NumberedAttribute<'r>> =
             attributes.iter().enumerate().filter_map(seen).collect();
-        // A stable sort, so that of two equals the later is last, and counts.
+        // A stable sort, so that of two attributes with the same trust the later one is last, and counts.
         each.sort_by_key(|seen| (seen.id, seen.trust));
         each.dedup_by(|later, earlier| {
             let is_same = later.id == earlier.id;
@@ -51,9 +51,9 @@ impl<'r> NumberedRequest<'r> {
         });
         let mut request = NumberedRequest { each, addresses: Vec::new() };
         if names.has_api_keys() {
-            request.vouch_for_api_key(names);
+            request.verify_api_key(names);
         }
-        // After the tier of an API key has replaced the tier that a client says.
+        // Read last, after the tier of an API key has replaced a tier that the client says.
         if !names.addresses().is_empty() {
             request.read_addresses(attributes, names.addresses());
         }
@@ -75,7 +75,7 @@ impl<'r> NumberedRequest<'r> {
         self.addresses.iter().find(|(own, _)| *own == id).map(|(_, known)| known)
     }
 
-    fn vouch_for_api_key(&mut self, names: &'r AttributeNames) {
+    fn verify_api_key(&mut self, names: &'r AttributeNames) {
         let Some(at) = self.position(AttributeId::API_KEY) else { return };
         let Some(tier) = names.tier(self.each[at].value) else { return };
         self.each[at].trust = TrustLevel::Known;

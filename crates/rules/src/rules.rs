@@ -160,7 +160,7 @@ impl Rules {
 
     /// Returns whether rules use an attribute; if not, the caller need not compute it. `api_key`, `tier`, `method`
     /// and `path` always count as used.
-    pub fn asks_for(&self, attribute: &str) -> bool {
+    pub fn uses_attribute(&self, attribute: &str) -> bool {
         self.inner.plan.load().names.id(attribute).is_some()
     }
 
@@ -221,7 +221,7 @@ impl Rules {
     /// let ruling = now.check("api", &now.attributes(&head)).now()?;
     ///
     /// let mut headers = HeaderMap::new();
-    /// HeaderFamilies::ALL.tell(&Outcome::of_rules(&ruling), 0, &mut headers);
+    /// HeaderFamilies::ALL.add_headers(&Outcome::of_rules(&ruling), 0, &mut headers);
     /// assert_eq!(headers["x-ratelimit-remaining"], "0");
     /// # Ok(())
     /// # }
@@ -269,7 +269,7 @@ impl<'r> Snapshot<'r> {
     }
 
     /// Returns whether a rule uses an attribute; if not, the caller need not compute it.
-    pub fn asks_for(&self, attribute: &str) -> bool {
+    pub fn uses_attribute(&self, attribute: &str) -> bool {
         self.plan.names.id(attribute).is_some()
     }
 

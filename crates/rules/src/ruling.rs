@@ -15,7 +15,7 @@ use super::tally::{DecidedBy, RuleOutcome};
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Ruling {
     found: MatchedRules,
-    together: JointDecision,
+    joint: JointDecision,
 }
 
 /// One rule's part in a [`Ruling`].
@@ -27,9 +27,9 @@ pub struct RulePart<'r> {
 }
 
 impl Ruling {
-    /// Adds the decision to the counts of every rule that applied; a look is counted only if it refuses.
-    fn counted(found: MatchedRules, together: JointDecision) -> Ruling {
-        let ruling = Ruling { found, together };
+    /// Adds the decision to the counts of every rule that applied; a peek is counted only if it refuses.
+    fn counted(found: MatchedRules, joint: JointDecision) -> Ruling {
+        let ruling = Ruling { found, joint };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
                 part.rule().tally.count(outcome, part.decided_by());
@@ -47,16 +47,16 @@ impl Ruling {
     pub fn verdict(&self) -> Verdict {
         match self.found.blocked_by {
             Some(_) => Verdict::Denied { retry: Retry::Never },
-            None => self.together.verdict(),
+            None => self.joint.verdict(),
         }
     }
 
-    /// Returns the rule that a refused request must wait for longest; of equals, the first.
+    /// Returns the rule for which a refused request must wait longest; the first of several with the same wait.
     pub fn refused_by(&self) -> Option<RulePart<'_>> {
         match self.found.blocked_by {
             Some(blocked) => self.rules().nth(blocked),
             None => {
-                let refuser = self.together.refused_by()?;
+                let refuser = self.joint.refused_by()?;
                 self.rules().filter(|part| part.decision.is_some()).nth(refuser)
             }
         }
@@ -65,7 +65,7 @@ impl Ruling {
     /// Returns every rule that applies, in the order of the file. With several sets of attributes, the rules of the
     /// first set come first.
     pub fn rules(&self) -> impl Iterator<Item = RulePart<'_>> {
-        let mut decisions = self.together.each().iter();
+        let mut decisions = self.joint.each().iter();
         self.found.matched.iter().map(move |matched| {
             let decision = if matched.scope().is_some() { decisions.next() } else { None };
             RulePart { ruling: self, matched, decision }
@@ -89,36 +89,36 @@ impl Ruling {
     /// Returns the size of the tightest limit, as [`JointDecision::limit`] does; `None` if no limit applies, and for a
     /// blocked request, which is counted by no limit.
     pub fn limit(&self) -> Option<u64> {
-        self.together.limit()
+        self.joint.limit()
     }
 
     /// Returns the units left of the tightest limit; `None` if no limit applies, and for a blocked request.
     pub fn remaining(&self) -> Option<u64> {
-        self.together.remaining()
+        self.joint.remaining()
     }
 
-    /// Returns how many more such requests fit all limits at this instant, as if looks were charged too; `None` if
+    /// Returns how many more such requests fit all limits at this instant, as if peeks were charged too; `None` if
     /// no limit applies, and 0 for a blocked request.
     pub fn requests_remaining(&self) -> Option<u64> {
         match self.is_blocked() {
             true => Some(0),
-            false => self.together.requests_remaining(),
+            false => self.joint.requests_remaining(),
         }
     }
 
     /// Returns how long until nothing is spent of any limit that can refuse.
     pub fn reset_after(&self) -> Duration {
-        self.together.reset_after()
+        self.joint.reset_after()
     }
 
     /// Returns how long an allowed request should wait before it proceeds.
     pub fn delay(&self) -> Duration {
-        self.together.delay()
+        self.joint.delay()
     }
 
     /// Returns whether the store failed, and at least one of the rules was decided without it.
     pub fn is_degraded(&self) -> bool {
-        self.together.is_degraded()
+        self.joint.is_degraded()
     }
 
     /// Returns the generation of the rules that decided: 1 for the first, one more each time they are replaced.
@@ -145,7 +145,7 @@ impl Ruling {
 
     /// Returns whether anything was charged, shadow rules included.
     pub fn is_charged(&self) -> bool {
-        self.together.each().iter().any(|decision| decision.receipt().is_some())
+        self.joint.each().iter().any(|decision| decision.receipt().is_some())
     }
 
     /// Sends the refunds of everything that was charged. The receipts stay, so a caller must do this only once.
@@ -157,14 +157,14 @@ impl Ruling {
         self.rules().filter_map(refund).collect()
     }
 
-    /// Looks at the limits again, without charging: the same rules, with the current state of their keys. `None` if
-    /// no rule has a limit.
-    pub fn look_again(&self) -> Option<impl Future<Output = Result<Ruling, Error>> + use<>> {
+    /// Peeks at the limits again: the same rules, with the current state of their keys. Returns `None` if no rule has a
+    /// limit.
+    pub fn peek_again(&self) -> Option<impl Future<Output = Result<Ruling, Error>> + use<>> {
         let limiter = self.rules().find_map(|part| Some(part.scope()?.limiter().clone()))?;
-        let looks: Vec<_> = self.rules().filter_map(|part| part.look()).collect();
-        let looked = limiter.check_all(&looks);
+        let peeks: Vec<_> = self.rules().filter_map(|part| part.peek()).collect();
+        let peeked = limiter.check_all(&peeks);
         let found = self.found.clone();
-        Some(async move { Ok(Ruling { found, together: looked.await? }) })
+        Some(async move { Ok(Ruling { found, joint: peeked.await? }) })
     }
 }
 
@@ -181,20 +181,20 @@ impl Ruling {
     /// errors are the caller's, and are not counted.
     pub(super) fn of(
         found: MatchedRules,
-        together: Result<JointDecision, Error>,
+        joint: Result<JointDecision, Error>,
     ) -> Result<Ruling, Error> {
-        if let Err(Error::Store(_)) = together {
+        if let Err(Error::Store(_)) = joint {
             let charged = found.matched.iter().filter(|matched| matched.scope().is_some());
             let enforced = charged.filter(|matched| !matched.rule.is_shadow);
             enforced.for_each(|matched| matched.rule.tally.count_failure());
         }
-        Ok(Ruling::counted(found, together?))
+        Ok(Ruling::counted(found, joint?))
     }
 }
 
 impl<'r> RulePart<'r> {
-    /// Returns a check that looks at the same key and limit without charging.
-    fn look(&self) -> Option<Check<'r>> {
+    /// Returns a peek at the same key and limit.
+    fn peek(&self) -> Option<Check<'r>> {
         self.decision?;
         let peek = self.scope()?.peek(self.key()).cost(self.cost());
         Some(if self.is_shadow() { peek.shadow() } else { peek })
@@ -255,7 +255,7 @@ impl<'r> RulePart<'r> {
         self.scope().map(Scope::limit)
     }
 
-    /// Returns the scope that holds the key, to look at the key or to reset it.
+    /// Returns the scope that holds the key, to peek at the key or to reset it.
     pub fn scope(&self) -> Option<&'r Scope> {
         self.matched.scope()
     }
@@ -278,8 +278,8 @@ impl<'r> RulePart<'r> {
             return None;
         }
         Some(match self.is_allowed() {
-            // A look that is allowed charges nothing, so it is not counted.
-            true if self.matched.is_look => return None,
+            // A peek that is allowed charges nothing, so it is not counted.
+            true if self.matched.is_peek => return None,
             true => RuleOutcome::Allowed,
             false if self.is_shadow() => RuleOutcome::ShadowDenied,
             false => RuleOutcome::Denied,

@@ -11,7 +11,7 @@ pub(super) struct RuleTally {
 }
 
 impl RuleTally {
-    /// Touches the counts, to bring them into the CPU cache.
+    /// Reads a count, to bring the counts into the CPU cache.
     pub(super) fn fetch(&self) -> usize {
         usize::from(self.failed.load(Ordering::Relaxed) > 0)
     }
@@ -42,8 +42,8 @@ pub(super) enum DecidedBy {
     Policy,
 }
 
-/// Counts of a rule's decisions. A [look](super::Descriptor::look) that the rule allows is not counted, because
-/// nothing was spent; a look that it refused, or would have refused in shadow mode, is counted.
+/// Counts of a rule's decisions. A [peek](super::Descriptor::peek) that the rule allows is not counted, because
+/// nothing was spent; a peek that it refused, or would have refused in shadow mode, is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {

@@ -19,15 +19,15 @@ pub(crate) const MAX_DEPTH: usize = 16;
 const MAX_NODES: usize = 1_000_000;
 
 /// A text, a list or a mapping, and its position.
-pub struct Node<'t> {
+pub struct YamlNode<'t> {
     /// The position of its first character.
     pub at: Position,
     /// The contents.
-    pub kind: Kind<'t>,
+    pub kind: NodeKind<'t>,
 }
 
 /// The contents of a node.
-pub enum Kind<'t> {
+pub enum NodeKind<'t> {
     /// A text, also if YAML would call it a number.
     Text {
         /// The text without its quotes.
@@ -36,18 +36,18 @@ pub enum Kind<'t> {
         is_plain: bool,
     },
     /// `[a, b]`
-    List(Vec<Node<'t>>),
+    List(Vec<YamlNode<'t>>),
     /// `{ a: b }`
-    Map(Vec<(Node<'t>, Node<'t>)>),
+    Map(Vec<(YamlNode<'t>, YamlNode<'t>)>),
     /// A node that was reported and refused.
     Refused,
 }
 
-impl Node<'_> {
+impl YamlNode<'_> {
     /// Returns whether the node is empty, `~` or `null`, without quotes.
     pub fn is_null(&self) -> bool {
         match &self.kind {
-            Kind::Text { text, is_plain: true } => {
+            NodeKind::Text { text, is_plain: true } => {
                 matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
             }
             _ => false,
@@ -56,7 +56,11 @@ impl Node<'_> {
 }
 
 /// Returns the document in a text. `None` if the text is empty, or if it cannot be read, which is then reported.
-pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) -> Option<Node<'t>> {
+pub(crate) fn parse<'t>(
+    text: &'t str,
+    max_depth: usize,
+    report: &mut Report,
+) -> Option<YamlNode<'t>> {
     if let Some((code, at)) = syntax::control_character(text) {
         let message = format!("the character U+{code:04X}, which does not print");
         report.error(at, message, "remove it, or write it as an escape in double quotes");
@@ -71,7 +75,7 @@ pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) ->
                 let at = position(*error.marker());
                 let (at, message, remedy) = syntax::explained(error.info(), at, text, max_depth);
                 report.error(at, message, remedy);
-                Err(ParseEnded)
+                Err(ParseFailure)
             }
         };
         if ended.is_err() {
@@ -93,7 +97,7 @@ fn position(marker: Marker) -> Position {
 }
 
 /// Reading has ended with an error, which has been reported.
-struct ParseEnded;
+struct ParseFailure;
 
 /// A list or a mapping that has not ended yet.
 struct OpenNode<'t> {
@@ -102,14 +106,14 @@ struct OpenNode<'t> {
 }
 
 enum OpenKind<'t> {
-    List(Vec<Node<'t>>),
+    List(Vec<YamlNode<'t>>),
     /// The entries, and the key whose value comes next.
-    Map(Vec<(Node<'t>, Node<'t>)>, Option<Node<'t>>),
+    Map(Vec<(YamlNode<'t>, YamlNode<'t>)>, Option<YamlNode<'t>>),
 }
 
 #[derive(Default)]
 struct Tree<'t> {
-    root: Option<Node<'t>>,
+    root: Option<YamlNode<'t>>,
     open: Vec<OpenNode<'t>>,
     max_depth: usize,
     nodes: usize,
@@ -122,19 +126,20 @@ impl<'t> Tree<'t> {
         event: Event<'t>,
         at: Position,
         report: &mut Report,
-    ) -> Result<(), ParseEnded> {
+    ) -> Result<(), ParseFailure> {
         match event {
             Event::DocumentStart(_) => return self.begin_document(at, report),
             Event::Alias(_) => {
                 let remedy =
                     "write out what it stands for; put a text that begins with * in quotes";
                 report.error(at, "aliases are not supported", remedy);
-                return self.place(Node { at, kind: Kind::Refused }, report);
+                return self.place(YamlNode { at, kind: NodeKind::Refused }, report);
             }
             Event::Scalar(text, style, anchor, tag) => {
                 refuse_decoration(at, anchor, tag, report);
                 let is_plain = style == ScalarStyle::Plain;
-                return self.place(Node { at, kind: Kind::Text { text, is_plain } }, report);
+                return self
+                    .place(YamlNode { at, kind: NodeKind::Text { text, is_plain } }, report);
             }
             Event::SequenceStart(anchor, tag) => {
                 refuse_decoration(at, anchor, tag, report);
@@ -147,10 +152,10 @@ impl<'t> Tree<'t> {
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(OpenNode { at, kind }) = self.open.pop() {
                     let kind = match kind {
-                        OpenKind::List(items) => Kind::List(items),
-                        OpenKind::Map(entries, _) => Kind::Map(entries),
+                        OpenKind::List(items) => NodeKind::List(items),
+                        OpenKind::Map(entries, _) => NodeKind::Map(entries),
                     };
-                    return self.place(Node { at, kind }, report);
+                    return self.place(YamlNode { at, kind }, report);
                 }
             }
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
@@ -158,11 +163,11 @@ impl<'t> Tree<'t> {
         Ok(())
     }
 
-    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), ParseEnded> {
+    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), ParseFailure> {
         self.documents += 1;
         if self.documents > 1 {
             report.error(at, "a second document", "keep one document in a file");
-            return Err(ParseEnded);
+            return Err(ParseFailure);
         }
         Ok(())
     }
@@ -172,23 +177,23 @@ impl<'t> Tree<'t> {
         at: Position,
         kind: OpenKind<'t>,
         report: &mut Report,
-    ) -> Result<(), ParseEnded> {
+    ) -> Result<(), ParseFailure> {
         if self.open.len() == self.max_depth {
             let (message, remedy) = too_deep(self.max_depth);
             report.error(at, message, remedy);
-            return Err(ParseEnded);
+            return Err(ParseFailure);
         }
         self.open.push(OpenNode { at, kind });
         Ok(())
     }
 
     /// Adds a complete node to the list or mapping that contains it.
-    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), ParseEnded> {
+    fn place(&mut self, node: YamlNode<'t>, report: &mut Report) -> Result<(), ParseFailure> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {MAX_NODES} texts, lists and mappings");
             report.error(node.at, message, "split the file");
-            return Err(ParseEnded);
+            return Err(ParseFailure);
         }
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => self.root = Some(node),
@@ -197,11 +202,11 @@ impl<'t> Tree<'t> {
                 None => *key = Some(node),
                 Some(mut key) => {
                     if !is_usable_key(&key, report) {
-                        key.kind = Kind::Refused;
+                        key.kind = NodeKind::Refused;
                     }
                     // An empty value has no position of its own: the key's is used.
                     let at = if node.is_empty_text() { key.at } else { node.at };
-                    entries.push((key, Node { at, ..node }));
+                    entries.push((key, YamlNode { at, ..node }));
                 }
             },
         }
@@ -209,9 +214,9 @@ impl<'t> Tree<'t> {
     }
 }
 
-impl Node<'_> {
+impl YamlNode<'_> {
     fn is_empty_text(&self) -> bool {
-        matches!(&self.kind, Kind::Text { text, is_plain: true } if text.is_empty())
+        matches!(&self.kind, NodeKind::Text { text, is_plain: true } if text.is_empty())
     }
 }
 
@@ -226,19 +231,19 @@ fn refuse_decoration(at: Position, anchor: usize, tag: Option<Cow<'_, Tag>>, rep
     }
 }
 
-fn is_usable_key(key: &Node<'_>, report: &mut Report) -> bool {
+fn is_usable_key(key: &YamlNode<'_>, report: &mut Report) -> bool {
     match &key.kind {
-        Kind::Text { text, is_plain: true } if text == "<<" => {
+        NodeKind::Text { text, is_plain: true } if text == "<<" => {
             report.error(key.at, "merge keys are not supported", "write out what it stands for");
             false
         }
-        Kind::Text { .. } if key.is_null() => {
+        NodeKind::Text { .. } if key.is_null() => {
             report.error(key.at, "a field without a name", "name it; put null or ~ in quotes");
             false
         }
-        Kind::Text { .. } => true,
-        Kind::Refused => false,
-        Kind::List(_) | Kind::Map(_) => {
+        NodeKind::Text { .. } => true,
+        NodeKind::Refused => false,
+        NodeKind::List(_) | NodeKind::Map(_) => {
             let remedy = "use a text; put one that begins with [ or { in quotes";
             report.error(key.at, "the name of a field is a list or a mapping", remedy);
             false

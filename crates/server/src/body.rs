@@ -3,7 +3,7 @@
 use axum::body::{Bytes, HttpBody};
 use http_body_util::BodyExt;
 
-use crate::budget::{Budget, Exhausted, MemoryCharge, SMALL_BYTES};
+use crate::budget::{Budget, BudgetExhausted, MemoryCharge, SMALL_BYTES};
 
 /// The detail of a 503 when the memory budget of requests is spent.
 pub(crate) const OUT_OF_MEMORY: &str = "the server is out of memory for requests and answers; try again in a second, \
@@ -21,8 +21,8 @@ pub(crate) enum UnreadBody {
     Incomplete,
 }
 
-impl From<Exhausted> for UnreadBody {
-    fn from(_: Exhausted) -> UnreadBody {
+impl From<BudgetExhausted> for UnreadBody {
+    fn from(_: BudgetExhausted) -> UnreadBody {
         UnreadBody::OutOfMemory
     }
 }

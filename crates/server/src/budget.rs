@@ -1,7 +1,7 @@
 //! How much memory requests and answers may take, on all connections together.
 
 pub(crate) use tollgate_listener::budget::{
-    Budget, Exhausted, HeldMemory, MemoryAccount, MemoryCharge, SMALL_BYTES,
+    Budget, BudgetExhausted, HeldMemory, MemoryAccount, MemoryCharge, SMALL_BYTES,
 };
 
 /// The most bytes that requests may take on both ports: bodies, answers, and gRPC calls that are not yet answered.

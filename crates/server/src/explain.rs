@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use tollgate::rules::{Applied, Attributes, Explanation, MatchedNetwork, Rules, Spends};
+use tollgate::rules::{Attributes, Explanation, MatchedNetwork, RuleAction, RuleEffect, Rules};
 use tollgate::{Limit, Limiter, OnFailure};
 use tollgate_core::duration_text;
 
@@ -78,7 +78,7 @@ fn for_people(domain: &str, explanations: &[Explanation]) -> String {
     let applied = explanations.iter().filter(|it| it.outcome.is_ok()).count();
     let refuses = |it: &&Explanation| {
         let spends = it.outcome.as_ref().map(|applied| &applied.spends);
-        !it.is_shadow && spends == Ok(&Spends::Blocked)
+        !it.is_shadow && spends == Ok(&RuleAction::Blocked)
     };
     if let Some(refuser) = explanations.iter().find(refuses) {
         let _ = writeln!(text, "refused by {}, whatever the others say", refuser.rule.name());
@@ -103,15 +103,15 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
     }
     writeln!(text, "  key       {}", shown_key(&applied.key))?;
     match &applied.spends {
-        Spends::Limit { name, limit } => {
+        RuleAction::Limit { name, limit } => {
             writeln!(text, "  limit     {name}: {limit}")?;
             writeln!(text, "            {}", applied.because)?;
             writeln!(text, "  cost      {}", applied.cost)?;
             writeln!(text, "  bound     {}", bound(limit))?;
             writeln!(text, "  failure   {}", on_failure(applied))?;
         }
-        Spends::Nothing => writeln!(text, "  allowed   always: {}", applied.because)?,
-        Spends::Blocked => writeln!(text, "  refused   always: {}", applied.because)?,
+        RuleAction::Nothing => writeln!(text, "  allowed   always: {}", applied.because)?,
+        RuleAction::Blocked => writeln!(text, "  refused   always: {}", applied.because)?,
         _ => {}
     }
     Ok(())
@@ -131,7 +131,7 @@ fn bound(limit: &Limit) -> String {
     format!("at most {} in any {interval}: {}", bound.max_units, bound.formula)
 }
 
-fn on_failure(applied: &Applied) -> String {
+fn on_failure(applied: &RuleEffect) -> String {
     let policy = policy(applied.on_store_failure);
     match applied.deadline {
         Some(deadline) => format!("{policy}, after {deadline:?}"),
@@ -229,15 +229,15 @@ impl<'e> Line<'e> {
 }
 
 impl<'e> Spending<'e> {
-    fn of(spends: &'e Spends) -> Option<Spending<'e>> {
+    fn of(spends: &'e RuleAction) -> Option<Spending<'e>> {
         match spends {
-            Spends::Limit { name, limit } => {
+            RuleAction::Limit { name, limit } => {
                 let tollgate_core::Bound { interval_us, max_units, formula } = limit.bound();
                 let bound = Bound { interval_us, max: max_units, formula };
                 Some(Spending::Limit { name, limit: limit.to_string(), bound })
             }
-            Spends::Nothing => Some(Spending::Allow),
-            Spends::Blocked => Some(Spending::Block),
+            RuleAction::Nothing => Some(Spending::Allow),
+            RuleAction::Blocked => Some(Spending::Block),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tollgate::rules::Problems;
-use tollgate_importer::{Import, Source, import};
+use tollgate_importer::{ImportResult, ImportSource, import};
 
 use crate::cli::{ImportArgs, Origin};
 use crate::{print, print_error};
@@ -26,8 +26,8 @@ const WRITES_OUT: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in 
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Origin::EnvoyRatelimit = args.from;
-    let sources: Vec<Source> = args.files.iter().map(|path| source(path)).collect();
-    let Import { yaml, problems } = import(&sources);
+    let sources: Vec<ImportSource> = args.files.iter().map(|path| source(path)).collect();
+    let ImportResult { yaml, problems } = import(&sources);
     for problems in problems.iter().filter(|problems| !problems.is_empty()) {
         print_error(&problems.to_string());
     }
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads a file; `-` is standard input.
-fn source(path: &Path) -> Source {
+fn source(path: &Path) -> ImportSource {
     if path == Path::new("-") {
-        return Source::read(STDIN, io::stdin().lock());
+        return ImportSource::read(STDIN, io::stdin().lock());
     }
     let name = path.display().to_string();
     match File::open(path) {
-        Ok(file) => Source::read(name, file),
-        Err(error) => Source::unreadable(name, error),
+        Ok(file) => ImportSource::read(name, file),
+        Err(error) => ImportSource::unreadable(name, error),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use tollgate::http::NOWHERE;
+use tollgate::http::UNKNOWN_ADDRESS;
 use tollgate::rules::{Attributes, Snapshot};
 
 /// The most attributes of a request.
@@ -118,7 +118,7 @@ impl<'a> Description<'a> {
         for (name, value) in verified.0 {
             request = with_known(request, rules, name, value);
         }
-        if has_ip { request } else { request.with("ip", NOWHERE) }
+        if has_ip { request } else { request.with("ip", UNKNOWN_ADDRESS) }
     }
 }
 

@@ -134,8 +134,8 @@ impl Pacer {
         self.holds.remaining(key).is_zero()
     }
 
-    /// Makes the key's next requests wait as long as a response asks for.
-    fn heed(&self, key: &Arc<str>, response: &impl ResponseHead) {
+    /// Makes the key's next requests wait as long as a response demands.
+    fn apply_hint(&self, key: &Arc<str>, response: &impl ResponseHead) {
         let hint = hints::hold(response.status(), response.headers(), SystemTime::now());
         let Some(hold) = hint.map(|hold| hold.min(self.max_hold)).filter(|hold| !hold.is_zero())
         else {

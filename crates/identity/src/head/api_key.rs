@@ -7,18 +7,18 @@ use super::RequestHead;
 /// A request's API key, looked up at most once.
 #[derive(Default)]
 pub(super) struct ApiKey {
-    /// `None` if it is not known.
+    /// The inner `None` means that the key is not known.
     tier: OnceLock<Option<String>>,
 }
 
 impl RequestHead<'_> {
-    /// Its API key, if it is [known](crate::Identity::verify_api_keys). The keys in the table of a rules file belong to
+    /// The request's API key, if it is [known](crate::Identity::verify_api_keys). The keys in the table of a rules file belong to
     /// the rules, and are not known here.
     pub fn api_key(&self) -> Option<&str> {
         self.tier().and_then(|_| self.claimed_api_key())
     }
 
-    /// The tier of its API key, if that is [known](crate::Identity::verify_api_keys).
+    /// The tier of the request's API key, if the key is [known](crate::Identity::verify_api_keys).
     pub fn tier(&self) -> Option<&str> {
         let ask = || self.identity.tier_of_api_key.as_ref()?(self.claimed_api_key()?);
         self.found.api_key.tier.get_or_init(ask).as_deref()

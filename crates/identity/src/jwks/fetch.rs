@@ -11,7 +11,7 @@ use reqwest::{Client, StatusCode, Url};
 use crate::config::MAX_JWKS_BYTES;
 use crate::jwt::{JwksError, KeySet};
 
-/// The longest that a fetch takes, from the name's lookup to the last byte.
+/// The longest time of a fetch, from the lookup of the name to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const MAX_REDIRECTS: usize = 3;
@@ -25,7 +25,7 @@ pub(super) struct Fetcher {
     url: Url,
 }
 
-/// Why a set was not fetched. Shows nothing of what the server sent but its status.
+/// Why a set was not fetched. Of the server's response it shows only the status.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("the issuer answered with status {}", .0.as_u16())]
@@ -49,7 +49,7 @@ impl Fetcher {
                 false => attempt.error(RefusedRedirect),
             }))
             .referer(false)
-            // A connection would be idle for minutes.
+            // No connection is kept, because it would be idle for minutes.
             .pool_max_idle_per_host(0)
             .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
             .build()?;
@@ -62,7 +62,7 @@ impl Fetcher {
         if response.status() != StatusCode::OK {
             return Err(FetchError::Status(response.status()));
         }
-        // Bytes as they come, and not what the server says that they will be.
+        // Counts the bytes that arrive: the length that the server announces may be wrong.
         let mut json = Vec::new();
         while let Some(chunk) = response.chunk().await? {
             if json.len() + chunk.len() > MAX_JWKS_BYTES {
@@ -74,7 +74,7 @@ impl Fetcher {
     }
 }
 
-/// Whether a redirect stays where the operator's URL leads: on its host and port, or from `http` to `https` on its host.
+/// Whether a redirect stays on the host and port of the operator's URL, or leads from `http` to `https` on its host.
 fn may_follow(attempt: &Attempt<'_>) -> bool {
     let Some(first) = attempt.previous().first() else { return false };
     let to = attempt.url();
@@ -106,17 +106,17 @@ impl From<reqwest::Error> for FetchError {
         }
         // The URL may have a secret in its query.
         let error = error.without_url();
-        let mut said = error.to_string();
+        let mut config = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
-            said += &format!(": {cause}");
+            config += &format!(": {cause}");
             source = cause.source();
         }
-        FetchError::Unreachable(one_line(&said))
+        FetchError::Unreachable(one_line(&config))
     }
 }
 
-/// The beginning of a text, with what does not print escaped.
+/// Returns the beginning of a text, with unprintable characters escaped.
 fn one_line(text: &str) -> String {
     text.chars().take(MAX_ERROR_CHARS).flat_map(char::escape_debug).collect()
 }

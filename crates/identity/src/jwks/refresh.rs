@@ -16,35 +16,37 @@ use crate::jwt::{Jwks, KeyRefresh, KeySet, SharedKeys};
 /// Fetches a set from its URL on a thread, which ends when this is dropped.
 pub(super) struct UrlRefresh {
     source: JwksUrl,
-    bell: Arc<Bell>,
+    signal: Arc<RefreshSignal>,
     is_started: AtomicBool,
 }
 
-/// Wakes the thread that fetches.
+/// Wakes the thread that fetches, and ends it.
 #[derive(Default)]
-pub(super) struct Bell {
-    /// A token named a key that is not in the set.
+pub(super) struct RefreshSignal {
+    /// Whether a token named a key that is not in the set.
     is_wanted: AtomicBool,
+    /// Whether the thread must end.
     is_over: AtomicBool,
-    ring: Notify,
+    notify: Notify,
 }
 
 impl UrlRefresh {
     pub(super) fn new(source: JwksUrl) -> UrlRefresh {
-        UrlRefresh { source, bell: Arc::default(), is_started: AtomicBool::new(false) }
+        UrlRefresh { source, signal: Arc::default(), is_started: AtomicBool::new(false) }
     }
 
     #[cfg(test)]
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
+    pub(super) fn signal(&self) -> Arc<RefreshSignal> {
+        Arc::clone(&self.signal)
     }
 
     fn spawn(&self, keys: &Jwks) -> io::Result<()> {
-        let (source, bell, keys) = (self.source.clone(), Arc::clone(&self.bell), keys.downgrade());
+        let (source, signal, keys) =
+            (self.source.clone(), Arc::clone(&self.signal), keys.downgrade());
         // A runtime of its own, because rules can be made outside a runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let follow = move || {
-            runtime.block_on(follow(&source, &keys, &bell));
+            runtime.block_on(follow(&source, &keys, &signal));
             // A DNS lookup may be in flight; shutting down does not wait for it.
             runtime.shutdown_background();
         };
@@ -66,34 +68,34 @@ impl KeyRefresh for UrlRefresh {
     }
 
     fn key_missing(&self) {
-        self.bell.want();
+        self.signal.want();
     }
 }
 
 impl Drop for UrlRefresh {
     fn drop(&mut self) {
-        self.bell.is_over.store(true, Ordering::Relaxed);
-        self.bell.ring.notify_one();
+        self.signal.is_over.store(true, Ordering::Relaxed);
+        self.signal.notify.notify_one();
     }
 }
 
-impl Bell {
-    /// Cheap when it was wanted before: clients can invent a key with every request.
+impl RefreshSignal {
+    /// Asks for a fetch. Cheap if a fetch was asked for before: clients can invent a key with every request.
     fn want(&self) {
         let is_new = !self.is_wanted.load(Ordering::Relaxed)
             && !self.is_wanted.swap(true, Ordering::Relaxed);
         if is_new {
-            self.ring.notify_one();
+            self.notify.notify_one();
         }
     }
 }
 
-async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, bell: &Bell) {
+async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, signal: &RefreshSignal) {
     let schedule = Schedule::new(source, RandomState::new().hash_one(0_u8));
     match Fetcher::new(source.url.clone()) {
         Ok(fetcher) => {
-            Refreshing { url: source.shown(), schedule, skipped: 0 }
-                .run(keys, bell, || fetcher.fetch())
+            RefreshLoop { url: source.shown(), schedule, skipped: 0 }
+                .run(keys, signal, || fetcher.fetch())
                 .await;
         }
         Err(error) => {
@@ -107,30 +109,30 @@ async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, bell: &Bell) {
     }
 }
 
-/// The fetching of one set: its schedule, and what the log has said.
-pub(super) struct Refreshing {
+/// The state of the loop that fetches one set.
+pub(super) struct RefreshLoop {
     pub(super) url: String,
     pub(super) schedule: Schedule,
-    /// The keys of the last set that are not used.
+    /// The number of keys of the last set that are not used.
     pub(super) skipped: usize,
 }
 
-impl Refreshing {
+impl RefreshLoop {
     /// Fetches the set whenever it is due, until the last handle to the keys is dropped.
     pub(super) async fn run<F>(
         mut self,
         keys: &Weak<SharedKeys>,
-        bell: &Bell,
+        signal: &RefreshSignal,
         mut fetch: impl FnMut() -> F,
     ) where
         F: Future<Output = Result<KeySet, FetchError>>,
     {
-        while !bell.is_over.load(Ordering::Relaxed) {
-            let next_fetch = self.schedule.next_fetch(bell.is_wanted.load(Ordering::Relaxed));
+        while !signal.is_over.load(Ordering::Relaxed) {
+            let next_fetch = self.schedule.next_fetch(signal.is_wanted.load(Ordering::Relaxed));
             let due = next_fetch.min(self.schedule.stale_at().or(next_fetch));
             if let Some(due) = due.filter(|due| *due > Instant::now()) {
-                // Either way, look again.
-                let _ = timeout_at(due, bell.ring.notified()).await;
+                // When the wait ends, for either reason, the loop checks what is due.
+                let _ = timeout_at(due, signal.notify.notified()).await;
                 continue;
             }
             let is_stale = self.schedule.stale_at().is_some_and(|at| at <= Instant::now());
@@ -138,19 +140,19 @@ impl Refreshing {
                 self.drop_keys(&Jwks::of(keys));
                 continue;
             }
-            bell.is_wanted.store(false, Ordering::Relaxed);
+            signal.is_wanted.store(false, Ordering::Relaxed);
             self.schedule.begun(Instant::now());
             let fetched = fetch().await;
             let Some(keys) = keys.upgrade() else { return };
             match fetched {
-                Ok(set) => self.take_over(set, &Jwks::of(keys)),
-                Err(error) => self.note(&error, &Jwks::of(keys)),
+                Ok(set) => self.publish(set, &Jwks::of(keys)),
+                Err(error) => self.note_failure(&error, &Jwks::of(keys)),
             }
         }
     }
 
     /// Publishes a fetched set. Logs when its keys change, and when the number of skipped keys changes.
-    fn take_over(&mut self, set: KeySet, keys: &Jwks) {
+    fn publish(&mut self, set: KeySet, keys: &Jwks) {
         let (count, skipped) = (set.keys().len(), set.skipped());
         let is_changed = keys.fetched(set);
         let is_first = self.schedule.stale_at().is_none();
@@ -174,12 +176,12 @@ impl Refreshing {
     }
 
     /// Keeps the keys after a failed fetch. Logs the first failure in a row, the second, the fourth and so on.
-    fn note(&mut self, error: &FetchError, keys: &Jwks) {
+    fn note_failure(&mut self, error: &FetchError, keys: &Jwks) {
         let failures = self.schedule.failed();
         let url = &self.url;
         keys.not_fetched(format!("the keys of {url} were not fetched: {error}"), failures);
         if failures.is_power_of_two() {
-            tracing::warn!(url, failures, %error, "keys of tokens not fetched: they are as they were");
+            tracing::warn!(url, failures, %error, "the keys of tokens could not be fetched; the old keys stay in use");
         }
     }
 

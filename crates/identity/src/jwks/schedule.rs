@@ -12,8 +12,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// When a set is fetched next.
 ///
-/// With a `max_age` of 600 s it is fetched again 375 to 450 s after a fetch, as chance has it, so that servers that
-/// were started together do not fetch together. When fetches fail they are repeated after 5, 10, 20, 40, 60, 60 … s.
+/// With a `max_age` of 600 s the set is fetched again 375 to 450 s after a fetch, at random, so that servers that were
+/// started at the same time do not fetch at the same time. Failed fetches are repeated after 5, 10, 20, 40, 60, 60 … s.
 #[derive(Debug)]
 pub(super) struct Schedule {
     refresh_after: Duration,
@@ -22,12 +22,12 @@ pub(super) struct Schedule {
     attempted: Option<Instant>,
     /// When the last fetch began that succeeded, unless the keys were dropped since.
     fetched: Option<Instant>,
-    /// The fetches that failed since one succeeded.
+    /// The number of fetches that failed since the last success.
     failures: u32,
 }
 
 impl Schedule {
-    /// `chance` is any number.
+    /// Returns the schedule of a source. `chance` is a random number.
     pub(super) fn new(source: &JwksUrl, chance: u64) -> Schedule {
         let share = 640 + u32::try_from(chance % 128).unwrap_or_default();
         let refresh_after = source.max_age.saturating_mul(share) / 1_024;
@@ -35,7 +35,8 @@ impl Schedule {
         Schedule { refresh_after, max_stale, attempted: None, fetched: None, failures: 0 }
     }
 
-    /// When to fetch; `None` if never before. A key `is_wanted` that is not in the set.
+    /// Returns when to fetch; `None` if at once, because no fetch was begun yet. `is_wanted` says that a token named a key that
+    /// is not in the set.
     pub(super) fn next_fetch(&self, is_wanted: bool) -> Option<Instant> {
         let attempted = self.attempted?;
         let usual = match self.failures {
@@ -47,7 +48,7 @@ impl Schedule {
         Some(later(attempted, after))
     }
 
-    /// When the keys are too old, if there are any.
+    /// Returns when the keys are too old; `None` if there are no keys.
     pub(super) fn stale_at(&self) -> Option<Instant> {
         self.fetched.map(|fetched| later(fetched, self.max_stale))
     }
@@ -56,12 +57,12 @@ impl Schedule {
         self.attempted = Some(now);
     }
 
-    /// The fetch that was begun last succeeded.
+    /// Notes that the fetch that was begun last succeeded.
     pub(super) fn succeeded(&mut self) {
         (self.fetched, self.failures) = (self.attempted, 0);
     }
 
-    /// The fetch that was begun last failed. Returns how many have, one after the other.
+    /// Notes that the fetch that was begun last failed. Returns how many fetches failed in a row.
     pub(super) fn failed(&mut self) -> u32 {
         self.failures = self.failures.saturating_add(1);
         self.failures
@@ -77,7 +78,7 @@ fn retry_after(failures: u32) -> Duration {
     FIRST_RETRY.saturating_mul(doubled).min(LONGEST_RETRY)
 }
 
-/// A year later at most: an instant can be too far in the future.
+/// Returns the instant `after` a time, at most a year later: an `Instant` cannot be arbitrarily far in the future.
 fn later(then: Instant, after: Duration) -> Instant {
     then + after.min(Duration::from_secs(366 * 24 * 60 * 60))
 }

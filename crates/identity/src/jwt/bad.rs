@@ -1,8 +1,8 @@
 //! Tokens that were verified and found bad, by fingerprint.
 //!
-//! A client that keeps sending one bad token, because it has expired or is meant for another server, has its signature
-//! computed once. Otherwise that client would use up the verifications of its address, and new good tokens of other
-//! clients there would not be verified.
+//! A bad token that a client keeps sending, because it has expired or is meant for another server, is verified once.
+//! Otherwise that client would use up the verifications of its address, and new good tokens of other clients there would
+//! not be verified.
 
 use std::collections::HashMap;
 use std::mem;
@@ -11,7 +11,7 @@ use ahash::RandomState;
 use parking_lot::Mutex;
 
 use super::InvalidToken;
-use super::cache::Fingerprint;
+use super::cache::TokenFingerprint;
 
 /// The most tokens in a generation; two generations of this size take less than half a MiB.
 const PER_GENERATION: usize = 4096;
@@ -24,11 +24,11 @@ pub(super) struct BadTokens {
 
 #[derive(Default)]
 struct BadGenerations {
-    young: HashMap<Fingerprint, TokenFault, RandomState>,
-    old: HashMap<Fingerprint, TokenFault, RandomState>,
+    young: HashMap<TokenFingerprint, TokenFault, RandomState>,
+    old: HashMap<TokenFingerprint, TokenFault, RandomState>,
 }
 
-/// The reason why a token is bad, and since when.
+/// The reason why a token is bad, and the time since which it is.
 #[derive(Clone, Copy)]
 struct TokenFault {
     reason: InvalidToken,
@@ -36,8 +36,8 @@ struct TokenFault {
 }
 
 impl BadTokens {
-    /// Returns what is wrong with a token, if that is known.
-    pub(super) fn get(&self, token: Fingerprint, now_us: u64) -> Option<InvalidToken> {
+    /// Returns why a token is bad, if that is known.
+    pub(super) fn get(&self, token: TokenFingerprint, now_us: u64) -> Option<InvalidToken> {
         let mut generations = self.generations.lock();
         let fault = match generations.young.get(&token) {
             Some(fault) => *fault,
@@ -50,12 +50,12 @@ impl BadTokens {
         (now_us >= fault.from_us).then_some(fault.reason)
     }
 
-    /// Remembers what was found to be wrong with a token at `now_us`.
-    pub(super) fn insert(&self, token: Fingerprint, reason: InvalidToken, now_us: u64) {
+    /// Remembers why a token was found bad at `now_us`.
+    pub(super) fn insert(&self, token: TokenFingerprint, reason: InvalidToken, now_us: u64) {
         let from_us = match reason {
-            // It may be good later.
+            // Not remembered: the token may be good later.
             InvalidToken::NotYetValid => return,
-            // It may have been good before, by the clock of another limiter.
+            // Counts from now: by the clock of another limiter, the token may still have been good before.
             InvalidToken::Expired => now_us,
             _ => 0,
         };
@@ -70,7 +70,7 @@ impl BadTokens {
 }
 
 impl BadGenerations {
-    fn insert(&mut self, token: Fingerprint, fault: TokenFault) {
+    fn insert(&mut self, token: TokenFingerprint, fault: TokenFault) {
         if self.young.len() >= PER_GENERATION {
             self.old = mem::take(&mut self.young);
         }

@@ -10,23 +10,23 @@ use siphasher::sip128::SipHasher13;
 
 use super::{Claims, InvalidToken};
 
-/// Few enough to hold little, enough that threads rarely meet.
+/// The number of shards: few enough to take little memory, and enough that threads rarely contend for one.
 const SHARDS: usize = 8;
 
-/// A shard for fewer tokens than this is not worth having.
+/// The least weight of tokens per shard: below that, there are fewer shards.
 const MIN_PER_SHARD: usize = 128;
 
-/// A token has weight 1, and 1 more for each of these many bytes: its claims are about as long.
+/// A token has weight 1, and 1 more for each 1,024 bytes of its length: its claims are about as long.
 const BYTES_PER_WEIGHT: usize = 1024;
 
 /// Verified tokens, in two generations.
 ///
 /// New tokens are young. When the young generation is full, the old one is forgotten and the young one becomes old; an
-/// old token that is used becomes young again. So of 10,000 tokens at least the 5,000 last used are known, depending
-/// on how evenly they fall on the shards, and no order need be kept.
-pub(super) struct Cache {
+/// old token that is used becomes young again. So of 10,000 tokens at least the 5,000 last used are remembered, if they are
+/// spread evenly over the shards, and no order has to be kept.
+pub(super) struct TokenCache {
     fingerprints: SipHasher13,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<CacheShard>]>,
     /// The largest weight of a generation of one shard.
     per_generation: usize,
 }
@@ -35,35 +35,35 @@ pub(super) struct Cache {
 ///
 /// Without the secret that this process drew, no client can make two tokens with the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Fingerprint(u128);
+pub(super) struct TokenFingerprint(u128);
 
-impl Fingerprint {
-    /// The fingerprint of the same token under other keys: what was found with one set of keys is not found with
+impl TokenFingerprint {
+    /// Returns the fingerprint of the same token under other keys, so that a result under one set of keys is not found under
     /// another.
-    pub(super) fn under(self, generations: u128) -> Fingerprint {
-        Fingerprint(self.0 ^ generations)
+    pub(super) fn under(self, generations: u128) -> TokenFingerprint {
+        TokenFingerprint(self.0 ^ generations)
     }
 }
 
 /// The weight of a token: 1 for a token of 300 bytes, 9 for one of 8 KiB.
 #[derive(Clone, Copy)]
-pub(super) struct Weight(usize);
+pub(super) struct TokenWeight(usize);
 
-impl Weight {
-    pub(super) fn of(token: &str) -> Weight {
-        Weight(1 + token.len() / BYTES_PER_WEIGHT)
+impl TokenWeight {
+    pub(super) fn of(token: &str) -> TokenWeight {
+        TokenWeight(1 + token.len() / BYTES_PER_WEIGHT)
     }
 }
 
 #[derive(Default)]
-struct Shard {
-    young: Generation,
-    old: Generation,
+struct CacheShard {
+    young: TokenGeneration,
+    old: TokenGeneration,
 }
 
 #[derive(Default)]
-struct Generation {
-    tokens: HashMap<Fingerprint, CachedToken, RandomState>,
+struct TokenGeneration {
+    tokens: HashMap<TokenFingerprint, CachedToken, RandomState>,
     /// The weight of all its tokens.
     weight: usize,
 }
@@ -71,29 +71,29 @@ struct Generation {
 #[derive(Clone)]
 struct CachedToken {
     claims: Arc<Claims>,
-    weight: Weight,
+    weight: TokenWeight,
 }
 
-impl Cache {
+impl TokenCache {
     /// Returns a cache for tokens of at most this weight.
-    pub(super) fn new(max: usize) -> Cache {
+    pub(super) fn new(max: usize) -> TokenCache {
         let seed = RandomState::new();
         let fingerprints = SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8));
         let shards = (max / MIN_PER_SHARD).clamp(1, SHARDS);
         let per_generation = max / shards / 2;
         let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Cache { fingerprints, shards, per_generation }
+        TokenCache { fingerprints, shards, per_generation }
     }
 
-    pub(super) fn fingerprint(&self, token: &str) -> Fingerprint {
-        Fingerprint(self.fingerprints.hash(token.as_bytes()).as_u128())
+    pub(super) fn fingerprint(&self, token: &str) -> TokenFingerprint {
+        TokenFingerprint(self.fingerprints.hash(token.as_bytes()).as_u128())
     }
 
-    /// Returns whether a token that was verified before counts now; `None` if it is not known. An expired token is
-    /// forgotten.
+    /// Returns whether a token that was verified before is valid now; `None` if the token is not remembered. An expired token
+    /// is forgotten.
     pub(super) fn get(
         &self,
-        token: Fingerprint,
+        token: TokenFingerprint,
         now_us: u64,
     ) -> Option<Result<Arc<Claims>, InvalidToken>> {
         let mut shard = self.shard(token).lock();
@@ -115,7 +115,7 @@ impl Cache {
         Some(counts.map(|()| known.claims))
     }
 
-    pub(super) fn insert(&self, token: Fingerprint, weight: Weight, claims: Arc<Claims>) {
+    pub(super) fn insert(&self, token: TokenFingerprint, weight: TokenWeight, claims: Arc<Claims>) {
         if weight.0 > self.per_generation {
             return;
         }
@@ -125,7 +125,7 @@ impl Cache {
         drop(forgotten);
     }
 
-    fn shard(&self, Fingerprint(token): Fingerprint) -> &Mutex<Shard> {
+    fn shard(&self, TokenFingerprint(token): TokenFingerprint) -> &Mutex<CacheShard> {
         // OK because there is a shard, and the remainder is below their number.
         &self.shards[(token % self.shards.len() as u128) as usize]
     }
@@ -139,7 +139,7 @@ impl Cache {
     /// Returns the weight of all tokens, added up again.
     #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
-        let of = |generation: &Generation| -> usize {
+        let of = |generation: &TokenGeneration| -> usize {
             let weight = generation.tokens.values().map(|known| known.weight.0).sum();
             assert_eq!(weight, generation.weight);
             weight
@@ -148,14 +148,14 @@ impl Cache {
     }
 }
 
-impl Shard {
-    /// Adds a young token, which fits an empty generation. Returns the tokens that are forgotten for it.
+impl CacheShard {
+    /// Adds a young token, which fits an empty generation. Returns the tokens that are forgotten to make room for it.
     fn insert(
         &mut self,
-        token: Fingerprint,
+        token: TokenFingerprint,
         known: CachedToken,
         per_generation: usize,
-    ) -> Option<Generation> {
+    ) -> Option<TokenGeneration> {
         let is_full = self.young.weight + known.weight.0 > per_generation;
         let forgotten = is_full.then(|| mem::replace(&mut self.old, mem::take(&mut self.young)));
         self.young.insert(token, known);
@@ -163,15 +163,15 @@ impl Shard {
     }
 }
 
-impl Generation {
-    fn insert(&mut self, token: Fingerprint, known: CachedToken) {
+impl TokenGeneration {
+    fn insert(&mut self, token: TokenFingerprint, known: CachedToken) {
         // Two threads may have verified it at once.
         self.remove(token);
         self.weight += known.weight.0;
         self.tokens.insert(token, known);
     }
 
-    fn remove(&mut self, token: Fingerprint) -> Option<CachedToken> {
+    fn remove(&mut self, token: TokenFingerprint) -> Option<CachedToken> {
         let known = self.tokens.remove(&token)?;
         // OK because it was added with the token.
         self.weight -= known.weight.0;

@@ -11,9 +11,9 @@ use super::unverified::object;
 /// The claims of a verified token.
 pub struct Claims {
     members: Map<String, Value>,
-    /// When it begins to count, the leeway included.
+    /// When the token begins to be valid, the leeway included.
     from_us: u64,
-    /// When it no longer counts, the leeway included.
+    /// When the token is no longer valid, the leeway included.
     until_us: u64,
 }
 
@@ -27,7 +27,7 @@ impl Claims {
         text(find(&self.members, path)?)
     }
 
-    /// Reads claims in base64url, whose signature holds.
+    /// Reads the claims, in base64url, of a token whose signature is valid.
     pub(super) fn read(part: &str, leeway_us: u64) -> Result<Claims, InvalidToken> {
         let members = object(part)?;
         let expiry_us = members.get("exp").ok_or(InvalidToken::NoExpiry).and_then(time_us)?;
@@ -51,7 +51,7 @@ impl Claims {
         self.members.get("iss").is_some_and(|issuer| is_among(issuer, issuers))
     }
 
-    /// Whether its audience, or one of its audiences, is among these.
+    /// Whether the token's audience, or one of its audiences, is among these.
     pub(super) fn is_for(&self, audiences: &[Box<str>]) -> bool {
         match self.members.get("aud") {
             Some(Value::Array(several)) => several.iter().any(|one| is_among(one, audiences)),
@@ -60,7 +60,7 @@ impl Claims {
         }
     }
 
-    /// Forgets its lists, which [`Claims::get`] never returns: an issuer's 200 roles are not kept in memory.
+    /// Drops lists, which [`Claims::get`] never returns, so that a list of 200 roles is not kept in memory.
     pub(super) fn without_lists(mut self) -> Claims {
         self.members.values_mut().for_each(empty_lists);
         self
@@ -114,18 +114,18 @@ fn empty_lists(value: &mut Value) {
     }
 }
 
-/// A time in seconds since the epoch, as JSON writes it, in microseconds, rounded down.
+/// Returns a time in microseconds, rounded down, from JSON's seconds since the epoch.
 fn time_us(seconds: &Value) -> Result<i128, InvalidToken> {
     let Value::Number(seconds) = seconds else { return Err(InvalidToken::Malformed) };
     if let Some(whole) = seconds.as_i128() {
         return Ok(whole.saturating_mul(1_000_000));
     }
     let seconds = seconds.as_f64().ok_or(InvalidToken::Malformed)?;
-    // OK because the cast ends at the largest number there is.
+    // OK because the cast saturates at the largest number.
     Ok((seconds * 1e6).floor() as i128)
 }
 
-/// The nearest time that a clock can show.
+/// Returns the nearest time that a clock can show.
 fn since_epoch(us: i128) -> u64 {
     u64::try_from(us.max(0)).unwrap_or(u64::MAX)
 }

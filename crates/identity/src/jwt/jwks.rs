@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::key_set::{JwksError, KeySet};
 use crate::config::MAX_JWKS_BYTES;
 
-/// How long a set that was fetched is taken for complete: a token that names another key is bad. Afterwards the key
-/// may be a new one, and the set is fetched again; so a client that invents names causes a fetch in this time at most.
+/// For this time after a fetch the set counts as complete: a token that names another key is bad. Later the key may be a
+/// new one, and the set is fetched again. So a client that invents names causes at most one fetch in this time.
 pub(crate) const REFETCH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The keys of a JSON Web Key Set (RFC 7517), which can be replaced while tokens are verified. Clones share the keys.
@@ -54,16 +54,16 @@ pub struct Jwks {
 pub struct JwksStatus {
     /// How many keys there are.
     pub keys: usize,
-    /// How many keys of the set are not used, because they are for something else or of a kind that is not supported.
+    /// How many keys of the set are not used, because they have another purpose or are of a kind that is not supported.
     pub skipped: usize,
     /// When the keys were last read or fetched; `None` if they never were, or were dropped because they were too old.
     pub loaded: Option<SystemTime>,
     /// How often the set was read or fetched.
     pub refreshes: u64,
-    /// How often that failed.
+    /// How often reading or fetching failed.
     pub failures: u64,
-    /// The problem, if any: no key can be used, or the last four fetches or more failed and why; without any keys, why the
-    /// last fetch failed.
+    /// The problem, if there is one: no key can be used; or at least the last four fetches failed, and why; or, without any
+    /// keys, why the last fetch failed.
     pub problem: Option<String>,
 }
 
@@ -73,9 +73,9 @@ pub(crate) struct SharedKeys {
     refresh: Option<Box<dyn KeyRefresh>>,
 }
 
-/// A set, and since when it is known.
+/// A key set, and the time since which it is known.
 pub(super) struct PublishedKeys {
-    /// One more with every change of the keys.
+    /// Increases by one with every change of the keys.
     generation: u32,
     set: KeySet,
     freshness: Freshness,
@@ -83,9 +83,9 @@ pub(super) struct PublishedKeys {
 
 #[derive(Clone, Copy)]
 enum Freshness {
-    /// There is nowhere to fetch it from.
+    /// The set is not fetched from anywhere.
     Fixed,
-    /// It was not fetched yet.
+    /// The set was not fetched yet.
     #[cfg_attr(not(feature = "jwks"), expect(dead_code, reason = "nothing is fetched"))]
     NotLoaded,
     #[cfg_attr(not(feature = "jwks"), expect(dead_code, reason = "nothing is fetched"))]
@@ -97,7 +97,7 @@ pub(crate) trait KeyRefresh: Send + Sync {
     /// Starts fetching the set, at intervals. Does nothing the second time.
     fn start(&self, keys: &Jwks);
 
-    /// A token named a key that is not in the set. Returns at once.
+    /// Notes that a token named a key that is not in the set. Returns at once.
     fn key_missing(&self);
 }
 
@@ -114,13 +114,13 @@ impl Jwks {
         let unreadable = |error: std::io::Error| JwksError::Unreadable(error.kind());
         let file = File::open(path).map_err(unreadable)?;
         let mut json = Vec::new();
-        // One byte more tells a file that is too large. OK because the limit is far below 2^64.
+        // Reads one byte more than the limit, to detect a file that is too large. OK because the limit is far below 2^64.
         file.take(MAX_JWKS_BYTES as u64 + 1).read_to_end(&mut json).map_err(unreadable)?;
         Jwks::parse(&json)
     }
 
-    /// Verifies tokens with the keys of another set from here on; if the keys are fetched from a URL, until the next
-    /// fetch. If the set is refused, the keys are as they were.
+    /// Verifies tokens with the keys of another set from now on; if the keys are fetched from a URL, until the next fetch. If
+    /// the set is refused, the keys do not change.
     pub fn replace(&self, json: &[u8]) -> Result<(), JwksError> {
         let set = KeySet::parse(json)?;
         self.publish(set, Freshness::Fixed);
@@ -149,7 +149,7 @@ impl Jwks {
         }
     }
 
-    /// Takes note that a token names a key that is not here. Returns at once.
+    /// Notes that a token names a key that is not in the set. Returns at once.
     pub(super) fn key_missing(&self) {
         if let Some(refresh) = &self.shared.refresh {
             refresh.key_missing();
@@ -169,7 +169,7 @@ impl Jwks {
         status.refreshes += 1;
         status.problem =
             set.keys().is_empty().then(|| "the key set has no key that can be used".into());
-        // Wraps after 2^32 changes, when no token of the first is remembered.
+        // Wraps after 2^32 changes. By then no token of the first set is remembered.
         let generation = before.generation.wrapping_add(u32::from(is_changed));
         self.shared.current.store(Arc::new(PublishedKeys { generation, set, freshness }));
     }
@@ -184,8 +184,8 @@ impl PublishedKeys {
         self.generation
     }
 
-    /// Whether a key that is not in the set may be in the issuer's by now: none was fetched yet; or a token names the
-    /// key, and the set was not fetched lately.
+    /// Whether a key that is not in this set may be in the issuer's set by now: either no set was fetched yet, or a token
+    /// names the key and the last fetch was more than [`REFETCH_INTERVAL`] ago.
     pub(super) fn may_lack(&self, is_named: bool) -> bool {
         match self.freshness {
             Freshness::Fixed => false,
@@ -195,7 +195,7 @@ impl PublishedKeys {
     }
 }
 
-/// How many keys there are.
+/// Shows the number of keys.
 impl fmt::Debug for Jwks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let JwksStatus { keys, skipped, problem, .. } = self.status();

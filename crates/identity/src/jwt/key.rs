@@ -10,21 +10,21 @@ use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 
 use crate::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
 
-/// Named, and never the process's default: that may be unset, which panics, or an application's own.
+/// The provider of cryptography. Named here, because the process's default may be unset, which panics, or be another one.
 static PROVIDER: &CryptoProvider = &DEFAULT_PROVIDER;
 
-/// RFC 7518, 3.3 sets the least, the library the most.
+/// The sizes of RSA keys. RFC 7518, 3.3 sets the smallest, the library the largest.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
-/// How the DER of every public key on the curve P-256 begins; the point follows, in 65 bytes.
+/// The beginning of the DER of every public key on the curve P-256; the point follows, in 65 bytes.
 const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\
     \x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
 
-/// How the DER of every public key on the curve P-384 begins; the point follows, in 97 bytes.
+/// The beginning of the DER of every public key on the curve P-384; the point follows, in 97 bytes.
 const P384_PREFIX: &[u8] = b"\x30\x76\x30\x10\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\
     \x06\x05\x2b\x81\x04\x00\x22\x03\x62\x00";
 
-/// How the DER of every Ed25519 public key begins (RFC 8410, 4); the key follows, in 32 bytes.
+/// The beginning of the DER of every Ed25519 public key (RFC 8410, 4); the key follows, in 32 bytes.
 const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 /// The length of an Ed25519 public key.
@@ -33,7 +33,7 @@ const ED25519_BYTES: usize = 32;
 /// The mark of a point that is written in full.
 const UNCOMPRESSED: u8 = 4;
 
-/// A key that tokens are signed with, for its own algorithm and no other.
+/// A key with which tokens are verified, by its own algorithm and no other.
 ///
 /// ```
 /// use tollgate::http::{JwtError, JwtKey};
@@ -48,16 +48,16 @@ pub struct JwtKey {
     key: DecodingKey,
 }
 
-/// Why a key cannot be used. Says nothing of what is in it.
+/// Why a key cannot be used. Contains no part of the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtError {
     /// A secret that can be guessed.
     #[error("an HS256 secret of {bytes} bytes; use at least {least} random ones (RFC 7518, 3.2)")]
     ShortSecret {
-        /// How long it is.
+        /// The length of the secret.
         bytes: usize,
-        /// How long it must be.
+        /// The least length.
         least: usize,
     },
     /// A secret that may be public.
@@ -65,10 +65,10 @@ pub enum JwtError {
         "an HS256 secret that is a PEM; use `JwtKey::rs256` or `JwtKey::es256` for public keys"
     )]
     PemAsSecret,
-    /// Not one PEM of a public key.
+    /// The text is not the PEM of exactly one public key.
     #[error("not the PEM of one public key; it begins with `-----BEGIN PUBLIC KEY-----`")]
     NotPem,
-    /// The other half of the pair, which belongs to the issuer alone.
+    /// A private key, which only the issuer should have.
     #[error(
         "a private key, which only signs; use its public one: `openssl pkey -pubout -in key.pem`"
     )]
@@ -102,36 +102,36 @@ pub enum JwtError {
         "not an Ed25519 public key; use `JwtKey::rs256` for RSA, `JwtKey::es256` for the curve P-256"
     )]
     NotEd25519,
-    /// Without keys, no token could be verified.
+    /// There are no keys, so that no token could be verified.
     #[error("no keys; give at least one")]
     NoKeys,
-    /// A token that names its key would name both.
+    /// Two keys have the same id, so that a token could name both.
     #[error("two keys have the id `{id}`; give each its own")]
     SameId {
         /// The id.
         id: Box<str>,
     },
-    /// A token that names no key would be tried on all of them.
+    /// Too many keys have no id: a token that names no key would be tried with all of them.
     #[error(
         "over {most} keys of one algorithm have no id; give them the ids that tokens name in `kid`"
     )]
     TooManyWithoutId {
-        /// How many there may be.
+        /// The largest number.
         most: usize,
     },
 }
 
 impl JwtKey {
-    /// The key that a file names.
-    pub(crate) fn configured(said: &JwtKeyConfig) -> Result<JwtKey, JwtError> {
-        let key = JwtKey::of(said.algorithm, &said.material)?;
-        Ok(match &said.id {
+    /// Returns the key that a file configures.
+    pub(crate) fn configured(config: &JwtKeyConfig) -> Result<JwtKey, JwtError> {
+        let key = JwtKey::of(config.algorithm, &config.material)?;
+        Ok(match &config.id {
             Some(id) => key.id(&**id),
             None => key,
         })
     }
 
-    /// A secret or a PEM, whichever the algorithm has.
+    /// Returns a key of this algorithm, made from a secret or a PEM.
     pub fn of(algorithm: JwtAlgorithm, material: &[u8]) -> Result<JwtKey, JwtError> {
         match algorithm {
             JwtAlgorithm::Hs256 => JwtKey::hs256(material),
@@ -142,7 +142,7 @@ impl JwtKey {
         }
     }
 
-    /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
+    /// Returns the key of a secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
     pub fn hs256(secret: &[u8]) -> Result<JwtKey, JwtError> {
         // A PEM may be a public key: everyone with that key could then sign tokens.
         if secret.windows(BEGIN.len()).any(|bytes| bytes == BEGIN.as_bytes()) {
@@ -154,24 +154,24 @@ impl JwtKey {
         Ok(JwtKey::new(Algorithm::HS256, DecodingKey::from_secret(secret)))
     }
 
-    /// An RSA public key of 2048 to 8192 bits, as PEM (PKCS #1 v1.5 with SHA-256).
+    /// Returns an RSA public key of 2048 to 8192 bits, from its PEM (PKCS #1 v1.5 with SHA-256).
     pub fn rs256(pem: &[u8]) -> Result<JwtKey, JwtError> {
         JwtKey::rsa_der(&public_key(pem)?)
     }
 
-    /// An RSA public key by its two numbers, with the same bounds.
+    /// Returns an RSA public key from its two numbers, with the same bounds.
     pub(super) fn rsa_components(modulus: &[u8], exponent: &[u8]) -> Result<JwtKey, JwtError> {
-        // As DER, so that what checks a PEM checks these numbers.
+        // Converted to DER, so that these numbers get the same checks as a PEM.
         JwtKey::rsa_der(&der(0x30, &[der_number(modulus), der_number(exponent)].concat()))
     }
 
-    /// A public key on the curve P-256: 64 bytes, x and y.
+    /// Returns a public key on the curve P-256, from 64 bytes: x and y.
     pub(super) fn p256_point(point: &[u8]) -> JwtKey {
         let point = [&[UNCOMPRESSED], point].concat();
         JwtKey::new(Algorithm::ES256, DecodingKey::from_ec_der(&point))
     }
 
-    /// A public key on the curve P-384: 96 bytes, x and y.
+    /// Returns a public key on the curve P-384, from 96 bytes: x and y.
     pub(super) fn p384_point(point: &[u8]) -> JwtKey {
         let point = [&[UNCOMPRESSED], point].concat();
         JwtKey::new(Algorithm::ES384, DecodingKey::from_ec_der(&point))
@@ -181,7 +181,7 @@ impl JwtKey {
         JwtKey::new(Algorithm::EdDSA, DecodingKey::from_ed_der(key))
     }
 
-    /// An RSA public key as DER, with or without the name of its algorithm.
+    /// Returns an RSA public key from its DER, with or without the name of its algorithm.
     fn rsa_der(der: &[u8]) -> Result<JwtKey, JwtError> {
         let components = (PROVIDER.key_utils.rsa_pub_components_from_public_key)(der);
         let (modulus, exponent) = components.map_err(|_| JwtError::NotRsa)?;
@@ -193,7 +193,7 @@ impl JwtKey {
         Ok(JwtKey::new(Algorithm::RS256, key))
     }
 
-    /// A public key on the curve P-256, as PEM (ECDSA with SHA-256).
+    /// Returns a public key on the curve P-256, from its PEM (ECDSA with SHA-256).
     pub fn es256(pem: &[u8]) -> Result<JwtKey, JwtError> {
         let der = public_key(pem)?;
         let point = der.strip_prefix(P256_PREFIX).ok_or(JwtError::NotP256)?;
@@ -203,7 +203,7 @@ impl JwtKey {
         Ok(JwtKey::new(Algorithm::ES256, DecodingKey::from_ec_der(point)))
     }
 
-    /// A public key on the curve P-384, as PEM (ECDSA with SHA-384).
+    /// Returns a public key on the curve P-384, from its PEM (ECDSA with SHA-384).
     pub fn es384(pem: &[u8]) -> Result<JwtKey, JwtError> {
         let der = public_key(pem)?;
         let point = der.strip_prefix(P384_PREFIX).ok_or(JwtError::NotP384)?;
@@ -213,7 +213,7 @@ impl JwtKey {
         Ok(JwtKey::new(Algorithm::ES384, DecodingKey::from_ec_der(point)))
     }
 
-    /// An Ed25519 public key, as PEM. Tokens call the algorithm `EdDSA`, or `Ed25519` (RFC 9864).
+    /// Returns an Ed25519 public key, from its PEM. Tokens call the algorithm `EdDSA`, or `Ed25519` (RFC 9864).
     pub fn eddsa(pem: &[u8]) -> Result<JwtKey, JwtError> {
         let der = public_key(pem)?;
         let point = der.strip_prefix(ED25519_PREFIX).ok_or(JwtError::NotEd25519)?;
@@ -223,7 +223,7 @@ impl JwtKey {
         Ok(JwtKey::new(Algorithm::EdDSA, DecodingKey::from_ed_der(point)))
     }
 
-    /// Only for tokens that name this id (`kid`).
+    /// Uses this key only for tokens that name this id (`kid`).
     pub fn id(mut self, id: impl Into<String>) -> JwtKey {
         self.id = Some(id.into().into());
         self
@@ -237,12 +237,12 @@ impl JwtKey {
         self.algorithm
     }
 
-    /// Whether a token that is for one of them may be for the other.
+    /// Whether both keys may be the key of the same token.
     pub(super) fn is_alike(&self, other: &JwtKey) -> bool {
         self.algorithm == other.algorithm && self.id == other.id
     }
 
-    /// Whether it is the same key, for the same tokens.
+    /// Whether both are the same key, for the same tokens.
     pub(super) fn is_same(&self, other: &JwtKey) -> bool {
         use DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
         let is_same_key = match (self.key.kind(), other.key.kind()) {
@@ -255,7 +255,7 @@ impl JwtKey {
         self.is_alike(other) && is_same_key
     }
 
-    /// Whether `signature` is this key's for `message`.
+    /// Whether `signature` is the signature of `message` by this key.
     pub(super) fn signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
         let verifier = (PROVIDER.verifier_factory)(&self.algorithm, &self.key);
         verifier.is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
@@ -266,7 +266,7 @@ impl JwtKey {
     }
 }
 
-/// Never shows the key.
+/// Omits the key.
 impl fmt::Debug for JwtKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JwtKey")
@@ -278,7 +278,7 @@ impl fmt::Debug for JwtKey {
 
 const BEGIN: &str = "-----BEGIN ";
 
-/// The DER of the one public key in a PEM. Text before and after it is legal.
+/// Returns the DER of the one public key in a PEM. Text before and after the PEM is allowed.
 fn public_key(pem: &[u8]) -> Result<Vec<u8>, JwtError> {
     let pem = str::from_utf8(pem).map_err(|_| JwtError::NotPem)?;
     if pem.contains("PRIVATE KEY-----") {
@@ -297,7 +297,7 @@ fn public_key(pem: &[u8]) -> Result<Vec<u8>, JwtError> {
     STANDARD.decode(body).map_err(|_| JwtError::NotPem)
 }
 
-/// One value of DER.
+/// Returns one value in DER.
 fn der(tag: u8, value: &[u8]) -> Vec<u8> {
     let length = value.len().to_be_bytes();
     let significant: Vec<u8> = length.into_iter().skip_while(|byte| *byte == 0).collect();
@@ -309,17 +309,17 @@ fn der(tag: u8, value: &[u8]) -> Vec<u8> {
     [&head, value].concat()
 }
 
-/// A whole number that is not negative, as DER writes it.
+/// Returns a whole number that is not negative, in DER.
 fn der_number(number: &[u8]) -> Vec<u8> {
     let digits: Vec<u8> = number.iter().copied().skip_while(|byte| *byte == 0).collect();
     match digits.first() {
         Some(..128) => der(2, &digits),
-        // A zero in front: the highest bit would be a sign.
+        // A zero is put first, because the highest bit would be a sign.
         _ => der(2, &[&[0], &digits[..]].concat()),
     }
 }
 
-/// The bits of a big-endian number.
+/// Returns the number of bits of a big-endian number.
 pub(super) fn bits(number: &[u8]) -> usize {
     let mut digits = number.iter().skip_while(|byte| **byte == 0);
     let highest = digits.next().map_or(0, |byte| 8 - byte.leading_zeros() as usize);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::key::JwtKey;
 use crate::config::MAX_JWKS_BYTES;
 
-/// The most keys in a set: each is looked at for a token that names no key.
+/// The most keys in a set: for a token that names no key, each of them is examined.
 const MAX_KEYS: usize = 64;
 
 /// Keys that verify signatures.
@@ -21,11 +21,11 @@ pub struct KeySet {
     skipped: usize,
 }
 
-/// Why a JSON Web Key Set is not used. Says nothing of what is in it.
+/// Why a JSON Web Key Set is not used. Contains no part of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwksError {
-    /// Not a URL to fetch a set from.
+    /// The text is not a URL from which a set can be fetched.
     #[error(
         "not a URL of a key set; it begins with `https://` or `http://`, and has no user name or password"
     )]
@@ -33,27 +33,27 @@ pub enum JwksError {
     /// The file cannot be read.
     #[error("the key set cannot be read: {0}")]
     Unreadable(io::ErrorKind),
-    /// Over 256 KiB.
+    /// The set has more than 256 KiB.
     #[error("the key set is larger than 256 KiB")]
     TooLarge,
-    /// Not a JSON object that has a list `keys`.
+    /// The set is not a JSON object that has a list `keys`.
     #[error("the key set is not a JSON object with a list `keys` (RFC 7517, 5)")]
     Malformed,
-    /// Over 64 keys.
-    #[error("the key set has {keys} keys, above the most of {most}")]
+    /// The set has more than 64 keys.
+    #[error("the key set has {keys} keys, above the maximum of {most}")]
     TooManyKeys {
-        /// How many it has.
+        /// The number of keys.
         keys: usize,
-        /// How many it may have.
+        /// The largest number.
         most: usize,
     },
-    /// A secret, which every reader of the set could sign tokens with.
+    /// The set has a secret, with which every reader of the set could sign tokens.
     #[error(
         "the key set has a symmetric key (`oct`), with which each of its readers could sign tokens; \
          use a secret by itself (HS256), or public keys"
     )]
     SymmetricKey,
-    /// A private key, which every reader of the set could sign tokens with.
+    /// The set has a private key, with which every reader of the set could sign tokens.
     #[error(
         "the key set has a private key (`d`), with which each of its readers could sign tokens; \
          publish the public part alone"
@@ -62,13 +62,13 @@ pub enum JwksError {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct KeySetJson {
     keys: Vec<Value>,
 }
 
 impl KeySet {
-    /// Reads a set. Keys that are for something else than signatures, or of an unknown kind or algorithm, or damaged,
-    /// are skipped and counted.
+    /// Reads a set. Keys that are not for signatures, have an unknown kind or algorithm, or are damaged are skipped and
+    /// counted.
     ///
     /// `{"keys":[{"kty":"OKP","crv":"Ed25519","x":"…"},{"kty":"EC","crv":"P-521","x":"…","y":"…"}]}` has one key, and
     /// one that is skipped.
@@ -76,11 +76,11 @@ impl KeySet {
         if json.len() > MAX_JWKS_BYTES {
             return Err(JwksError::TooLarge);
         }
-        // A list would do for serde.
+        // Tested here, because serde would accept a list.
         if !json.trim_ascii_start().starts_with(b"{") {
             return Err(JwksError::Malformed);
         }
-        let Written { keys: written } =
+        let KeySetJson { keys: written } =
             serde_json::from_slice(json).map_err(|_| JwksError::Malformed)?;
         if written.len() > MAX_KEYS {
             return Err(JwksError::TooManyKeys { keys: written.len(), most: MAX_KEYS });
@@ -88,7 +88,7 @@ impl KeySet {
         let mut set = KeySet::default();
         for one in &written {
             match jwk::read(one)? {
-                // A second key of the same name and algorithm: which one is meant cannot be told.
+                // A second key of the same name and algorithm is skipped: it is unclear which of them tokens name.
                 Some(key)
                     if key.name().is_some() && set.keys.iter().any(|own| own.is_alike(&key)) =>
                 {
@@ -111,13 +111,13 @@ impl KeySet {
         self.skipped
     }
 
-    /// The key for a token that names none: the only one of the token's algorithm.
+    /// Returns the key for a token that names no key: the only key of the token's algorithm.
     pub(super) fn only_of(&self, algorithm: Algorithm) -> Option<&JwtKey> {
         let mut fitting = self.keys.iter().filter(|key| key.algorithm() == algorithm);
         fitting.next().filter(|_| fitting.next().is_none())
     }
 
-    /// Whether the same tokens are good with both sets.
+    /// Whether both sets accept the same tokens.
     pub(super) fn is_same(&self, other: &KeySet) -> bool {
         let has = |set: &KeySet, key: &JwtKey| set.keys.iter().any(|own| own.is_same(key));
         self.keys.len() == other.keys.len() && self.keys.iter().all(|key| has(other, key))

@@ -98,10 +98,10 @@ fn encode(part: impl AsRef<[u8]>) -> String {
 
 fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, InvalidToken> {
     match jwt.verify(token, now_us, || true) {
-        Token::Verified(claims) => Ok(claims),
-        Token::Invalid(invalid) => Err(invalid),
-        Token::KeyPending => panic!("all keys are here"),
-        Token::NotVerified => panic!("it may"),
+        TokenStatus::Verified(claims) => Ok(claims),
+        TokenStatus::Invalid(invalid) => Err(invalid),
+        TokenStatus::KeyPending => panic!("all keys are here"),
+        TokenStatus::NotVerified => panic!("it may"),
     }
 }
 
@@ -113,9 +113,9 @@ fn why_not(jwt: &Jwt, token: &str) -> Option<InvalidToken> {
 /// Why a token does not count, found without a signature being computed. `None` if one would be.
 fn why_not_for_free(jwt: &Jwt, token: &str) -> Option<InvalidToken> {
     match jwt.verify(token, NOW_US, || false) {
-        Token::Verified(_) => panic!("nobody verified it"),
-        Token::Invalid(invalid) => Some(invalid),
-        Token::KeyPending => panic!("all keys are here"),
-        Token::NotVerified => None,
+        TokenStatus::Verified(_) => panic!("nobody verified it"),
+        TokenStatus::Invalid(invalid) => Some(invalid),
+        TokenStatus::KeyPending => panic!("all keys are here"),
+        TokenStatus::NotVerified => None,
     }
 }

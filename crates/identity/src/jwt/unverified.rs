@@ -1,4 +1,4 @@
-//! A token as it is written, before it is verified.
+//! A token before it is verified.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,9 +15,9 @@ use super::key_set::KeySet;
 /// characters.
 const MAX_HEADER_BYTES: usize = 1024;
 
-/// A token whose parts are in order and whose signature is yet to be computed.
+/// A token that is well-formed, and whose signature was not computed yet.
 pub(super) struct UnverifiedToken<'a> {
-    /// The signed text: header and claims, as they came.
+    /// The signed text: header and claims, unchanged.
     message: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
@@ -25,22 +25,22 @@ pub(super) struct UnverifiedToken<'a> {
     key_id: Option<String>,
 }
 
-/// The members of a header that are used. A second member of one of these names is an error, as RFC 7515 allows.
+/// The members of a header that are used. Two members with one of these names are an error, as RFC 7515 allows.
 #[derive(Deserialize)]
-struct Header {
+struct TokenHeader {
     alg: String,
-    #[serde(default, deserialize_with = "there")]
+    #[serde(default, deserialize_with = "present")]
     kid: Option<String>,
-    #[serde(default, deserialize_with = "there")]
+    #[serde(default, deserialize_with = "present")]
     crit: Option<IgnoredAny>,
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Takes a token apart, for little: its claims are not read.
+    /// Splits a token into its parts. Cheap, because the claims are not read.
     pub(super) fn read(token: &'a str) -> Result<UnverifiedToken<'a>, InvalidToken> {
         let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
         let (header, claims) = message.split_once('.').ok_or(InvalidToken::Malformed)?;
-        let Header { alg, kid: key_id, crit } = Header::read(header)?;
+        let TokenHeader { alg, kid: key_id, crit } = TokenHeader::read(header)?;
         if crit.is_some() {
             return Err(InvalidToken::Critical);
         }
@@ -52,7 +52,7 @@ impl<'a> UnverifiedToken<'a> {
         Ok(UnverifiedToken { message, claims, signature, algorithm, key_id })
     }
 
-    /// The keys that have the name that it gives.
+    /// Returns the keys that have the name that the token gives.
     pub(super) fn named<'k>(
         &self,
         keys: &'k [JwtKey],
@@ -63,8 +63,8 @@ impl<'a> UnverifiedToken<'a> {
         keys.filter(|key| key.name() == Some(id)).collect()
     }
 
-    /// The keys that may have signed it: the `named` ones; or else those without an id, and if it names none, of each
-    /// set the only key of its algorithm.
+    /// Returns the keys that may have signed the token: the `named` keys; if there are none, the keys without an id, and if
+    /// the token names no key, also the only key of its algorithm in each set.
     pub(super) fn candidates<'k>(
         &self,
         named: Vec<&'k JwtKey>,
@@ -93,12 +93,12 @@ impl<'a> UnverifiedToken<'a> {
         key.signed(self.message.as_bytes(), &self.signature)
     }
 
-    /// Its claims, still in base64url.
+    /// Returns the claims, in base64url.
     pub(super) fn claims(&self) -> &'a str {
         self.claims
     }
 
-    /// Whether it says which key signed it (`kid`).
+    /// Whether the token names its key (`kid`).
     pub(super) fn is_naming_a_key(&self) -> bool {
         self.key_id.is_some()
     }
@@ -108,15 +108,15 @@ impl<'a> UnverifiedToken<'a> {
     }
 }
 
-impl Header {
-    /// Its other members are skipped, not kept.
-    fn read(part: &str) -> Result<Header, InvalidToken> {
+impl TokenHeader {
+    /// Reads a header. Other members are skipped, not kept.
+    fn read(part: &str) -> Result<TokenHeader, InvalidToken> {
         if part.len() > MAX_HEADER_BYTES {
             return Err(InvalidToken::TooLong);
         }
         let json = decoded(part)?;
         let json = str::from_utf8(&json).map_err(|_| InvalidToken::Malformed)?;
-        // A list would do for serde.
+        // Tested here, because serde would accept a list.
         if !json.trim_start().starts_with('{') {
             return Err(InvalidToken::Malformed);
         }
@@ -124,12 +124,14 @@ impl Header {
     }
 }
 
-/// Unlike an `Option`, null is not as if it were not there.
-fn there<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+/// Reads a member that may be missing but must not be null. (For an `Option`, serde treats null as missing.)
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(value).map(Some)
 }
 
-/// The JSON object that the claims of a token are, once its signature holds.
+/// Returns the JSON object with the claims of a token whose signature is valid.
 pub(super) fn object(part: &str) -> Result<Map<String, Value>, InvalidToken> {
     // Bounded: the token by its length, the depth by serde_json, to 128. If two members have the same name,
     // the last one counts, as in RFC 7519.
@@ -146,7 +148,7 @@ fn algorithm(name: &str) -> Result<Algorithm, InvalidToken> {
         "RS256" => Ok(Algorithm::RS256),
         "ES256" => Ok(Algorithm::ES256),
         "ES384" => Ok(Algorithm::ES384),
-        // The newer name (RFC 9864) for the one curve that is supported.
+        // `Ed25519` is the newer name (RFC 9864) for the one curve that is supported.
         "EdDSA" | "Ed25519" => Ok(Algorithm::EdDSA),
         _ => Err(InvalidToken::Algorithm),
     }

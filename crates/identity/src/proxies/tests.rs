@@ -158,10 +158,10 @@ fn at_most_64_hops_are_looked_at() {
 #[test]
 fn everyone_may_be_trusted_by_name_alone() {
     let everyone = TrustedProxies::everyone_so_clients_choose_their_own_address();
-    let said = headers(&[("x-forwarded-for", "8.8.8.8, 203.0.113.9, 2001:db8::1")]);
+    let config = headers(&[("x-forwarded-for", "8.8.8.8, 203.0.113.9, 2001:db8::1")]);
     for peer in ["198.51.100.1", "2001:db8::2", "::ffff:198.51.100.1"] {
         assert!(everyone.contains(ip(peer)));
-        assert_eq!(everyone.client(ip(peer), &said), ip("8.8.8.8"));
+        assert_eq!(everyone.client(ip(peer), &config), ip("8.8.8.8"));
     }
 }
 

@@ -13,8 +13,8 @@ use ahash::RandomState;
 /// The most verifications that an address has in stock.
 const MAX_CREDIT: u16 = 200;
 
-/// Addresses share a counter if their hashes fall on the same one; 32 KiB in all. The hash is keyed, so a client cannot
-/// choose whose counter it shares.
+/// The number of counters: 32 KiB in all. Addresses whose hashes select the same counter share it. The hash is keyed, so a
+/// client cannot choose which addresses share its counter.
 const COUNTERS: usize = 1 << 14;
 
 /// How many further verifications each address has earned.

@@ -29,8 +29,8 @@ pub(super) struct RejectedTokens {
 impl RejectedTokens {
     /// Counts a token that is invalid.
     ///
-    /// A token without `exp` that one of the keys signed is a mistake of the issuer's that the operator must hear of:
-    /// its client is not known by it, and nothing else shows that. The log says it when the count is 1, 10, 100 and so
+    /// A token without `exp` that one of the keys signed is a mistake of the issuer, and the operator must learn of it: such
+    /// a token does not identify its client, and nothing else shows that. It is logged when the count is 1, 10, 100 and so
     /// on.
     pub(super) fn count_invalid(&self, reason: InvalidToken) {
         let place = REASONS.iter().position(|(_, own)| *own == reason);
@@ -49,7 +49,7 @@ impl RejectedTokens {
         self.not_verified.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every reason, and how many tokens were rejected for it.
+    /// Returns every reason, and how many tokens were rejected for it.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let invalid = REASONS.iter().zip(&self.invalid);
         let invalid = invalid.map(|((name, _), count)| (*name, count.load(Ordering::Relaxed)));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_of_ten_are_told_apart() {
+    fn powers_of_ten_are_recognised() {
         let powers: Vec<u64> = (0..=2_000).filter(|number| is_power_of_ten(*number)).collect();
         assert_eq!(powers, [1, 10, 100, 1_000]);
         assert!(!is_power_of_ten(u64::MAX));

@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 /// bytes: below one step, the rest of a request may simply be in flight.
 const WAITING_STEP_BYTES: i64 = 64 << 10;
 
-/// A connection that holds more than one of these bounds may not take the last bytes of the budget: bytes
-/// that wait for its client, and bytes in total. The second is more than a single read can bring. The last
-/// bytes are for other connections while memory is being freed.
+/// A connection that holds more than one of these bounds may not take the last bytes of the budget: the first bounds the
+/// bytes that wait for its client, the second all of its bytes, and is more than a single read can bring. The last bytes
+/// are for other connections while memory is being freed.
 const LIGHT_WAITING_BYTES: i64 = 16 << 10;
 const LIGHT_BYTES: i64 = 4 << 20;
 
@@ -33,11 +33,11 @@ pub(super) struct Ledger {
     low: i64,
     /// The bytes of connections that were chosen to be closed and still hold them.
     leaving: AtomicI64,
-    accounts: Mutex<Accounts>,
+    accounts: Mutex<MemoryAccounts>,
 }
 
 #[derive(Debug, Default)]
-struct Accounts {
+struct MemoryAccounts {
     next_id: u64,
     by_id: AHashMap<u64, Arc<Balance>>,
 }
@@ -49,9 +49,9 @@ struct Balance {
     all: AtomicI64,
     /// The bytes among them that belong to incomplete requests.
     waiting: AtomicI64,
-    /// The bytes that it held when it was chosen to be closed; 0 before that.
+    /// The bytes that the connection held when it was chosen to be closed; 0 before that.
     leaving: AtomicI64,
-    /// Whether the client does not read: then all of its bytes wait for it.
+    /// Whether the client does not read: then all bytes of the connection wait for the client.
     is_blocked: AtomicBool,
     is_closed: AtomicBool,
     task: Mutex<Option<Waker>>,
@@ -76,7 +76,7 @@ pub struct MemoryCharge {
 
 /// The budget has too few bytes left.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Exhausted;
+pub struct BudgetExhausted;
 
 impl Ledger {
     pub(super) fn new(bytes: u32, reserve_bytes: u32) -> Ledger {
@@ -95,7 +95,7 @@ impl Ledger {
     }
 
     /// Takes bytes for a large body, and leaves the reserve alone.
-    pub(super) fn take_large(&self, bytes: i64) -> Result<(), Exhausted> {
+    pub(super) fn take_large(&self, bytes: i64) -> Result<(), BudgetExhausted> {
         self.take(bytes, self.reserve)
     }
 
@@ -104,18 +104,18 @@ impl Ledger {
         self.free.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn take(&self, bytes: i64, leave: i64) -> Result<(), Exhausted> {
+    fn take(&self, bytes: i64, leave: i64) -> Result<(), BudgetExhausted> {
         let take = |free: i64| (free - bytes >= leave).then_some(free - bytes);
         let taken = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| Exhausted)
+        taken.map(drop).map_err(|_| BudgetExhausted)
     }
 
     /// Takes bytes for a small request of a connection.
-    fn take_small(&self, bytes: i64, balance: &Balance) -> Result<(), Exhausted> {
+    fn take_small(&self, bytes: i64, balance: &Balance) -> Result<(), BudgetExhausted> {
         self.take(bytes, if balance.is_light() { 0 } else { self.low })
     }
 
-    /// Chooses connections to be closed, until enough bytes are free or about to be.
+    /// Chooses connections to be closed, until enough bytes are free or will soon be.
     fn make_room(&self) {
         if self.free.load(Ordering::Relaxed) >= self.low {
             return;
@@ -191,7 +191,7 @@ impl MemoryAccount {
     }
 
     /// Charges bytes that wait for the client.
-    pub fn charge(&self, bytes: usize) -> Result<MemoryCharge, Exhausted> {
+    pub fn charge(&self, bytes: usize) -> Result<MemoryCharge, BudgetExhausted> {
         let mut charge = self.nothing();
         charge.grow(bytes)?;
         Ok(charge)
@@ -203,7 +203,7 @@ impl MemoryAccount {
         MemoryCharge { bytes: 0, is_waiting: true, balance, ledger }
     }
 
-    /// Whether the connection has to close, so that others have memory.
+    /// Whether the connection has to close, to free memory for others.
     pub fn is_closed(&self) -> bool {
         self.balance.is_closed()
     }
@@ -232,7 +232,7 @@ impl Drop for MemoryAccount {
 
 impl MemoryCharge {
     /// Charges more bytes, if the budget has them.
-    pub fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
+    pub fn grow(&mut self, more: usize) -> Result<(), BudgetExhausted> {
         // OK because nothing in memory has 2^63 bytes.
         let more = more as i64;
         let taken = self.ledger.take_small(more, &self.balance);
@@ -358,7 +358,7 @@ mod tests {
         let ledger = ledger();
         let accounts = accounts(&ledger, 2);
         let mut heavy = accounts[0].charge(900 * KIB).unwrap();
-        assert_eq!(heavy.grow(KIB), Err(Exhausted));
+        assert_eq!(heavy.grow(KIB), Err(BudgetExhausted));
         assert!(accounts[1].charge(KIB).is_ok());
     }
 

@@ -8,7 +8,7 @@ fn silent_client_is_closed() {
     let start = Instant::now();
     listening.client().is_closed();
     took(start, SHORT);
-    assert_eq!(listening.closed(Reason::FirstByte), 1);
+    assert_eq!(listening.closed(CloseReason::FirstByte), 1);
     until("gone", || listening.connections.open() == 0);
     assert_eq!(listening.connections.accepted(), 1);
 }
@@ -20,7 +20,7 @@ fn connection_is_closed_when_a_head_is_too_slow() {
     let endless = "GET / HTTP/1.1\r\nx: ".bytes().chain(std::iter::repeat_n(b'x', 10_000));
     listening.client().dribbles(endless);
     took(start, SHORT);
-    assert_eq!(listening.closed(Reason::Request), 1);
+    assert_eq!(listening.closed(CloseReason::Request), 1);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn connection_is_closed_when_a_body_is_too_slow() {
     client.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n");
     client.dribbles(std::iter::repeat_n(b'x', 10_000));
     took(start, SHORT);
-    assert_eq!(listening.closed(Reason::Request), 1);
+    assert_eq!(listening.closed(CloseReason::Request), 1);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn connection_is_closed_when_a_pipelined_body_is_missing() {
     assert!(client.answer().ends_with("hello"));
     client.is_closed();
     took(start, SHORT);
-    assert_eq!(listening.closed(Reason::Request), 1);
+    assert_eq!(listening.closed(CloseReason::Request), 1);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn connection_is_closed_when_idle_for_too_long() {
     client.is_closed();
     // The answer was sent slightly before it was read.
     took(start, SHORT - Duration::from_millis(100));
-    assert_eq!(listening.closed(Reason::Idle), 1);
+    assert_eq!(listening.closed(CloseReason::Idle), 1);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_client_that_does_not_read_its_answer_is_closed() {
     let mut client = listening.client();
     let start = Instant::now();
     client.get("/big");
-    until("closed", || listening.closed(Reason::Idle) == 1);
+    until("closed", || listening.closed(CloseReason::Idle) == 1);
     took(start, SHORT);
     assert!(client.rest().len() < BIG_BYTES);
 }
@@ -115,7 +115,7 @@ fn answer_has_no_deadline() {
     listening.gate.add_permits(1);
     assert!(client.answer().ends_with("slow"));
     client.is_closed();
-    assert_eq!(listening.closed(Reason::Idle), 1);
+    assert_eq!(listening.closed(CloseReason::Idle), 1);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn pipelined_requests_are_answered_in_order() {
         assert!(client.answer().starts_with("HTTP/1.1 404"));
     }
     client.is_closed();
-    assert_eq!(listening.closed(Reason::Idle), 1);
+    assert_eq!(listening.closed(CloseReason::Idle), 1);
 }
 
 #[test]

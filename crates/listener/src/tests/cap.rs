@@ -26,7 +26,7 @@ fn longest_silent_connection_without_requests_is_evicted() {
         client.get("/");
         assert!(client.answer().ends_with("hello"));
     }
-    assert_eq!(listening.closed(Reason::Evicted), 2);
+    assert_eq!(listening.closed(CloseReason::Evicted), 2);
     assert_eq!(listening.connections.open(), 3);
 }
 
@@ -49,7 +49,7 @@ fn connection_in_use_is_not_evicted() {
     second.is_closed();
     listening.gate.add_permits(1);
     assert!(first.answer().ends_with("slow"));
-    assert_eq!(listening.closed(Reason::Evicted), 1);
+    assert_eq!(listening.closed(CloseReason::Evicted), 1);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn slot_is_free_when_the_client_has_left() {
     // Its request is still completed.
     listening.gate.add_permits(1);
     assert!(next.answer().ends_with("hello"));
-    assert_eq!(listening.closed(Reason::Evicted), 0);
+    assert_eq!(listening.closed(CloseReason::Evicted), 0);
 }
 
 #[test]
@@ -122,6 +122,6 @@ fn client_that_does_not_read_is_evicted() {
     let start = Instant::now();
     assert!(new.answer().ends_with("hello"));
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    assert_eq!(listening.closed(Reason::Evicted), 1);
+    assert_eq!(listening.closed(CloseReason::Evicted), 1);
     assert!(unread.rest().len() < BIG_BYTES);
 }

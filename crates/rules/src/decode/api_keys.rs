@@ -13,7 +13,7 @@ use super::fields::{NameTable, Naming, TableRow, listed};
 use super::names;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 /// The longest name of a field in YAML.
 const MAX_KEY_BYTES: usize = 1_024;
@@ -56,7 +56,7 @@ impl ApiKeys {
     }
 
     /// Adds the keys of a table.
-    pub(crate) fn read(&mut self, node: &Node<'_>, report: &mut Report) {
+    pub(crate) fn read(&mut self, node: &YamlNode<'_>, report: &mut Report) {
         for TableRow { name, at, value } in API_KEYS.rows(node, report).unwrap_or_default() {
             if name.is_empty() || name.len() > MAX_KEY_BYTES {
                 let remedy = format!("use 1 to {MAX_KEY_BYTES} bytes");
@@ -102,7 +102,7 @@ impl ApiKeys {
 }
 
 impl KeysFile {
-    pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<KeysFile> {
+    pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<KeysFile> {
         let remedy = "name a file, like `keys.yaml`";
         let text = report.text(node, "`api_keys_file`", remedy)?;
         if text.is_empty() {

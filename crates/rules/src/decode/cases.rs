@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow};
 use super::limits::LimitsTable;
 use super::names;
 use crate::attributes::TrustLevel;
@@ -12,7 +12,7 @@ use crate::cases::{CaseAttribute, Expectation, FileTest};
 use crate::config::RuleConfig;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most tests in a file: they run each time the file is read.
 const MAX_TESTS: usize = 1_000;
@@ -80,18 +80,18 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
     }
 
     /// Reads the tests of a file.
-    pub(super) fn read(&mut self, node: &Node<'_>, report: &mut Report) -> Vec<FileTest> {
+    pub(super) fn read(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Vec<FileTest> {
         let items = report.list(node, "`tests`", REMEDY).unwrap_or_default();
         if items.len() > MAX_TESTS {
-            let message = format!("{} tests, above the most of {MAX_TESTS}", items.len());
+            let message = format!("{} tests, above the maximum of {MAX_TESTS}", items.len());
             report.error(node.at, message, "keep the most important ones, or split the file");
             return Vec::new();
         }
         items.iter().filter_map(|item| self.case(item, report)).collect()
     }
 
-    fn case(&mut self, node: &Node<'_>, report: &mut Report) -> Option<FileTest> {
-        let fields = Fields::read(node, &TEST, report)?;
+    fn case(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<FileTest> {
+        let fields = MappingFields::read(node, &TEST, report)?;
         let name = fields.require("name", "name the test, like `name: logins`", report);
         let name = name.and_then(|node| report.text(node, "`name`", "use a text"));
         let domain = self.domain(&fields, report);
@@ -112,7 +112,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
     }
 
     /// Returns the domain that a test names, or the only domain of the rules.
-    fn domain(&self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<&'r str> {
+    fn domain(&self, fields: &MappingFields<'_, '_>, report: &mut Report) -> Option<&'r str> {
         if let Some(node) = fields.get("domain") {
             let text = names::DOMAIN.read(node, "`domain`", report)?;
             let found = self.domains.get(text).copied();
@@ -145,7 +145,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let TableRow { name, at, value } = *row;
         let rule = self.rule(domain, name, at, report);
         let fields = match value.kind {
-            Kind::Map(_) => Some(Fields::read(value, &EXPECTED, report)?),
+            NodeKind::Map(_) => Some(MappingFields::read(value, &EXPECTED, report)?),
             _ => None,
         };
         let field = |name| fields.as_ref().and_then(|fields| fields.get(name));
@@ -187,7 +187,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
 }
 
 /// Reads the attributes of a test's request.
-fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribute>> {
+fn sent(fields: &MappingFields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribute>> {
     let mut sent = Vec::new();
     let mut is_whole = true;
     for (field, table, trust) in PARTS {
@@ -215,7 +215,7 @@ fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribut
 
 /// Reads the attributes of a key, in the order of the rule's key.
 fn key(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     rule: Option<&RuleConfig>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Box<str>)>> {

@@ -1,12 +1,12 @@
 //! The limit that a rule spends, by tier.
 
-use super::fields::{Fields, Mapping, NameTable, Naming};
+use super::fields::{Mapping, MappingFields, NameTable, Naming};
 use super::limits::LimitsTable;
 use super::names;
 use super::sources::RequestOrigin;
-use crate::config::{Choice, Spend, TierConfig};
+use crate::config::{LimitChoice, Spend, TierConfig};
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 pub(super) const REMEDY: &str =
     "name a limit, or choose one like `{ by: tier, tiers: { pro: pro }, default: free }`";
@@ -22,27 +22,30 @@ const TIERS: NameTable = NameTable {
 };
 
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     limits: &mut LimitsTable<'_>,
     origin: RequestOrigin<'_>,
     report: &mut Report,
-) -> Option<Choice> {
+) -> Option<LimitChoice> {
     match node.kind {
-        Kind::Map(_) => {}
-        Kind::Text { .. } if !node.is_null() => {
-            return Some(Choice { tiers: None, default: limits.spend(node, "`limit`", report)? });
+        NodeKind::Map(_) => {}
+        NodeKind::Text { .. } if !node.is_null() => {
+            return Some(LimitChoice {
+                tiers: None,
+                default: limits.spend(node, "`limit`", report)?,
+            });
         }
         _ => {
             report.unfit(node, CHOICE.name, "a text or a mapping", REMEDY);
             return None;
         }
     }
-    if Fields::of(node).any(|(name, _)| name == "algorithm") {
+    if MappingFields::of(node).any(|(name, _)| name == "algorithm") {
         let remedy = "define the limit under `limits`, and name it here";
         report.error(node.at, "a rule has no limit of its own", remedy);
         return None;
     }
-    let fields = Fields::read(node, &CHOICE, report)?;
+    let fields = MappingFields::read(node, &CHOICE, report)?;
     let by = fields.require("by", "name the attribute that chooses, like `by: tier`", report);
     let by = by.and_then(|node| names::ATTRIBUTE.read(node, "`by`", report));
     if let (Some(name), Some(node)) = (by, fields.get("by")) {
@@ -55,11 +58,11 @@ pub(super) fn read(
     let remedy = "name the limit of requests without a tier, or use `allow` or `block`";
     let default = fields.require("default", remedy, report);
     let default = default.and_then(|node| limits.spend(node, "`default`", report));
-    Some(Choice { tiers: Some(TierConfig { by: by?.into(), of: of? }), default: default? })
+    Some(LimitChoice { tiers: Some(TierConfig { by: by?.into(), of: of? }), default: default? })
 }
 
 fn read_tiers(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     limits: &mut LimitsTable<'_>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Spend)>> {

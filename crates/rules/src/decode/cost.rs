@@ -9,7 +9,7 @@ use crate::nearest::nearest;
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most routes of a rule that may have their own costs: they are tried one after the other.
 const MAX_ROUTES: usize = 1_000;
@@ -25,13 +25,15 @@ const ROUTES: NameTable =
 pub(super) const ONE: Costs = Costs { routes: Vec::new(), default: Cost::ONE };
 
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Costs> {
     match node.kind {
-        Kind::Map(_) => read_routes(node, origin, report),
-        Kind::Text { .. } if !node.is_null() => Some(Costs { default: cost(node, report)?, ..ONE }),
+        NodeKind::Map(_) => read_routes(node, origin, report),
+        NodeKind::Text { .. } if !node.is_null() => {
+            Some(Costs { default: cost(node, report)?, ..ONE })
+        }
         _ => {
             report.unfit(node, ROUTES.name, "a number or a mapping", REMEDY);
             None
@@ -39,10 +41,14 @@ pub(super) fn read(
     }
 }
 
-fn read_routes(node: &Node<'_>, origin: RequestOrigin<'_>, report: &mut Report) -> Option<Costs> {
+fn read_routes(
+    node: &YamlNode<'_>,
+    origin: RequestOrigin<'_>,
+    report: &mut Report,
+) -> Option<Costs> {
     let rows = ROUTES.rows(node, report)?;
     if rows.len() > MAX_ROUTES {
-        let message = format!("{} routes, above the most of {MAX_ROUTES}", rows.len());
+        let message = format!("{} routes, above the maximum of {MAX_ROUTES}", rows.len());
         report.error(node.at, message, "use globs for them, or several rules");
         return None;
     }
@@ -60,7 +66,7 @@ fn read_routes(node: &Node<'_>, origin: RequestOrigin<'_>, report: &mut Report) 
     Some(costs)
 }
 
-fn cost(node: &Node<'_>, report: &mut Report) -> Option<Cost> {
+fn cost(node: &YamlNode<'_>, report: &mut Report) -> Option<Cost> {
     let units = report.number(node, "a cost")?;
     let cost = Cost::new(units).ok();
     if cost.is_none() {

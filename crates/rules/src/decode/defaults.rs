@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate_core::Excerpt;
 use tollgate_limiter::OnFailure;
 
-use super::fields::{Fields, Mapping};
+use super::fields::{Mapping, MappingFields};
 use super::names;
 use crate::nearest::nearest;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 const DEFAULTS: Mapping = Mapping {
     name: "`defaults`",
@@ -42,8 +42,8 @@ pub(super) struct Defaults<'n> {
 }
 
 impl<'n> Defaults<'n> {
-    pub(super) fn read(node: &'n Node<'_>, report: &mut Report) -> Defaults<'n> {
-        let Some(fields) = Fields::read(node, &DEFAULTS, report) else {
+    pub(super) fn read(node: &'n YamlNode<'_>, report: &mut Report) -> Defaults<'n> {
+        let Some(fields) = MappingFields::read(node, &DEFAULTS, report) else {
             return Defaults::default();
         };
         let domain = fields.get("domain");
@@ -58,11 +58,11 @@ impl<'n> Defaults<'n> {
     }
 }
 
-pub(super) fn on_failure(node: &Node<'_>, report: &mut Report) -> Option<OnFailure> {
-    if let Kind::Map(_) = node.kind {
-        let fields = Fields::read(node, &FAILURE, report)?;
+pub(super) fn on_failure(node: &YamlNode<'_>, report: &mut Report) -> Option<OnFailure> {
+    if let NodeKind::Map(_) = node.kind {
+        let fields = MappingFields::read(node, &FAILURE, report)?;
         let local = fields.require("local", FAILURE_REMEDY, report)?;
-        let fields = Fields::read(local, &LOCAL, report)?;
+        let fields = MappingFields::read(local, &LOCAL, report)?;
         let node = fields.require("processes", LOCAL.remedy, report)?;
         let processes = report.number(node, "`processes`")?;
         return match u32::try_from(processes) {
@@ -90,7 +90,7 @@ pub(super) fn on_failure(node: &Node<'_>, report: &mut Report) -> Option<OnFailu
     }
 }
 
-pub(super) fn deadline(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
+pub(super) fn deadline(node: &YamlNode<'_>, report: &mut Report) -> Option<Duration> {
     let deadline = report.duration(node, "deadline")?;
     if (SHORTEST..=LONGEST).contains(&deadline) {
         return Some(deadline);

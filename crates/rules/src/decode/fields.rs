@@ -8,7 +8,7 @@ use tollgate_core::Excerpt;
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The longest unknown field whose name messages show.
 const MAX_PLAIN_CHARS: usize = 32;
@@ -43,13 +43,13 @@ pub(super) enum Naming {
 }
 
 /// The known fields of a mapping, each once.
-pub struct Fields<'n, 't> {
+pub struct MappingFields<'n, 't> {
     /// Where the mapping begins.
     pub at: Position,
-    known: Vec<(&'static str, &'n Node<'t>)>,
-    /// Fields that were probably meant by an unknown name, and so are not missing.
+    known: Vec<(&'static str, &'n YamlNode<'t>)>,
+    /// Fields for which an unknown name was probably meant, so that they do not count as missing.
     meant: Vec<&'static str>,
-    /// Whether a field with an unusable name was refused; any field may then be the one that was meant.
+    /// Whether a field with an unusable name was refused: it may be any of the fields.
     has_refused: bool,
     is_empty: bool,
 }
@@ -58,17 +58,17 @@ pub struct Fields<'n, 't> {
 pub(super) struct TableRow<'n, 't> {
     pub(super) name: &'n str,
     pub(super) at: Position,
-    pub(super) value: &'n Node<'t>,
+    pub(super) value: &'n YamlNode<'t>,
 }
 
-impl<'n, 't> Fields<'n, 't> {
+impl<'n, 't> MappingFields<'n, 't> {
     /// Reads the fields of a node; `None` if it is not a mapping. Problems are reported.
     pub fn read(
-        node: &'n Node<'t>,
+        node: &'n YamlNode<'t>,
         mapping: &Mapping,
         report: &mut Report,
-    ) -> Option<Fields<'n, 't>> {
-        let Kind::Map(entries) = &node.kind else {
+    ) -> Option<MappingFields<'n, 't>> {
+        let NodeKind::Map(entries) = &node.kind else {
             report.unfit(node, mapping.name, "a mapping", mapping.remedy);
             return None;
         };
@@ -77,7 +77,7 @@ impl<'n, 't> Fields<'n, 't> {
         let mut meant = Vec::new();
         let mut has_refused = false;
         for (key, value) in entries {
-            let Kind::Text { text, .. } = &key.kind else {
+            let NodeKind::Text { text, .. } = &key.kind else {
                 has_refused = true;
                 continue;
             };
@@ -96,11 +96,11 @@ impl<'n, 't> Fields<'n, 't> {
                 }
             }
         }
-        Some(Fields { at: node.at, known, meant, has_refused, is_empty: entries.is_empty() })
+        Some(MappingFields { at: node.at, known, meant, has_refused, is_empty: entries.is_empty() })
     }
 
     /// Returns a field, if it is present.
-    pub fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+    pub fn get(&self, name: &str) -> Option<&'n YamlNode<'t>> {
         self.known.iter().find(|(field, _)| *field == name).map(|(_, node)| *node)
     }
 
@@ -115,7 +115,12 @@ impl<'n, 't> Fields<'n, 't> {
     }
 
     /// Returns a required field; reports it if it is missing.
-    pub fn require(&self, name: &str, remedy: &str, report: &mut Report) -> Option<&'n Node<'t>> {
+    pub fn require(
+        &self,
+        name: &str,
+        remedy: &str,
+        report: &mut Report,
+    ) -> Option<&'n YamlNode<'t>> {
         let found = self.get(name);
         if found.is_none() && !self.may_have(name) {
             report.error(self.at, format!("`{name}` is missing"), remedy);
@@ -128,7 +133,7 @@ impl<'n, 't> Fields<'n, 't> {
         &self,
         name: &str,
         otherwise: T,
-        read: impl FnOnce(&'n Node<'t>) -> Option<T>,
+        read: impl FnOnce(&'n YamlNode<'t>) -> Option<T>,
     ) -> Option<T> {
         self.get(name).map_or(Some(otherwise), read)
     }
@@ -138,14 +143,14 @@ impl<'n, 't> Fields<'n, 't> {
         self.has_refused || self.meant.contains(&name)
     }
 
-    /// Returns the entries of a mapping as they are, unchecked.
-    pub(super) fn of(node: &'n Node<'t>) -> impl Iterator<Item = (&'n str, &'n Node<'t>)> {
+    /// Returns the entries of a mapping, unchecked.
+    pub(super) fn of(node: &'n YamlNode<'t>) -> impl Iterator<Item = (&'n str, &'n YamlNode<'t>)> {
         let entries = match &node.kind {
-            Kind::Map(entries) => entries.as_slice(),
+            NodeKind::Map(entries) => entries.as_slice(),
             _ => &[],
         };
         entries.iter().filter_map(|(key, value)| match &key.kind {
-            Kind::Text { text, .. } => Some((&**text, value)),
+            NodeKind::Text { text, .. } => Some((&**text, value)),
             _ => None,
         })
     }
@@ -239,17 +244,17 @@ impl NameTable {
     /// Returns the rows. A name that occurs again is reported and left out.
     pub(super) fn rows<'n, 't>(
         &self,
-        node: &'n Node<'t>,
+        node: &'n YamlNode<'t>,
         report: &mut Report,
     ) -> Option<Vec<TableRow<'n, 't>>> {
-        let Kind::Map(entries) = &node.kind else {
+        let NodeKind::Map(entries) = &node.kind else {
             report.unfit(node, self.name, "a mapping", self.remedy);
             return None;
         };
         let mut seen = RowLookup::of(entries.len());
         let mut rows: Vec<TableRow<'_, '_>> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let Kind::Text { text, .. } = &key.kind else { continue };
+            let NodeKind::Text { text, .. } = &key.kind else { continue };
             match seen.place_of(text, &rows) {
                 None => rows.push(TableRow { name: text, at: key.at, value }),
                 Some(first) => self.twice(text, key.at, rows[first].at, report),

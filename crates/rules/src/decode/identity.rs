@@ -7,11 +7,11 @@ mod nets;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, listed};
+use super::fields::{Mapping, MappingFields, listed};
 use super::names;
 use crate::nearest::nearest;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 use jwks::JwksFile;
 use key::KeySource;
 pub(crate) use key::MAX_KEY_FILE_BYTES;
@@ -57,8 +57,8 @@ pub(super) struct IdentitySection {
     has_jwt: bool,
 }
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySection> {
-    let fields = Fields::read(node, &IDENTITY, report)?;
+pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<IdentitySection> {
+    let fields = MappingFields::read(node, &IDENTITY, report)?;
     let trusted_proxies = fields.get("trusted_proxies").and_then(|node| nets::read(node, report));
     for name in ["forwarding_header", "trusted_headers"] {
         refuse_without_proxies(name, &fields, report);
@@ -86,7 +86,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySecti
 }
 
 /// Refuses a field about headers of proxies if no proxy is trusted to write them.
-fn refuse_without_proxies(name: &str, fields: &Fields<'_, '_>, report: &mut Report) {
+fn refuse_without_proxies(name: &str, fields: &MappingFields<'_, '_>, report: &mut Report) {
     let has_proxies = fields.get("trusted_proxies").is_some() || fields.may_have("trusted_proxies");
     if let Some(node) = fields.get(name).filter(|_| !has_proxies) {
         let message = format!("`{name}` has no effect without `trusted_proxies`");
@@ -95,7 +95,7 @@ fn refuse_without_proxies(name: &str, fields: &Fields<'_, '_>, report: &mut Repo
     }
 }
 
-fn forwarding(node: &Node<'_>, report: &mut Report) -> Option<ForwardingHeader> {
+fn forwarding(node: &YamlNode<'_>, report: &mut Report) -> Option<ForwardingHeader> {
     let names = FORWARDING.map(|(name, _)| name);
     let remedy = format!("use {}", listed(&names));
     let text = report.text(node, "`forwarding_header`", &remedy)?;
@@ -108,10 +108,10 @@ fn forwarding(node: &Node<'_>, report: &mut Report) -> Option<ForwardingHeader> 
     found
 }
 
-fn headers(node: &Node<'_>, report: &mut Report) -> Option<Vec<Box<str>>> {
+fn headers(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<Box<str>>> {
     let items = report.list(node, "`trusted_headers`", HEADERS_REMEDY)?;
     if items.len() > MAX_HEADERS {
-        let message = format!("{} headers, above the most of {MAX_HEADERS}", items.len());
+        let message = format!("{} headers, above the maximum of {MAX_HEADERS}", items.len());
         report.error(node.at, message, "keep those that rules use");
         return None;
     }
@@ -132,7 +132,7 @@ fn lower_case(header: &str) -> Box<str> {
     header.to_ascii_lowercase().into()
 }
 
-fn prefix(node: &Node<'_>, report: &mut Report) -> Option<u8> {
+fn prefix(node: &YamlNode<'_>, report: &mut Report) -> Option<u8> {
     let bits = report.number(node, "`ipv6_prefix`")?;
     let prefix = u8::try_from(bits).ok().filter(|&bits| bits <= 128);
     if prefix.is_none() {

@@ -2,13 +2,13 @@
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping};
+use super::fields::{Mapping, MappingFields};
 use super::names;
 use super::sources::RequestOrigin;
 use crate::config::{Condition, KeyPart, Requirement};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most attributes of a key, all parts together.
 const MAX_ATTRIBUTES: usize = 16;
@@ -23,7 +23,7 @@ const PART: Mapping = Mapping {
 };
 
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Vec<KeyPart>> {
@@ -32,7 +32,7 @@ pub(super) fn read(
     let mut parts = Vec::new();
     for item in items {
         let first_of = match &item.kind {
-            Kind::Map(_) => first_of(item, report),
+            NodeKind::Map(_) => first_of(item, report),
             _ => Some(std::slice::from_ref(item)),
         };
         let mut part = KeyPart { first_of: Vec::new() };
@@ -57,7 +57,7 @@ pub(super) fn read(
 }
 
 fn attribute<'n>(
-    node: &'n Node<'_>,
+    node: &'n YamlNode<'_>,
     origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<&'n str> {
@@ -67,8 +67,8 @@ fn attribute<'n>(
     Some(name)
 }
 
-fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node<'t>]> {
-    let fields = Fields::read(node, &PART, report)?;
+fn first_of<'n, 't>(node: &'n YamlNode<'t>, report: &mut Report) -> Option<&'n [YamlNode<'t>]> {
+    let fields = MappingFields::read(node, &PART, report)?;
     let node = match fields.get("first_of") {
         None if !fields.is_empty_mapping() => return None,
         _ => fields.require("first_of", PART.remedy, report)?,

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
-use super::fields::{Fields, Mapping, NameTable, Naming, TableRow, unspaced};
+use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow, unspaced};
 use super::names;
 use crate::config::{LimitConfig, Spend};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 const LIMITS: NameTable = NameTable {
     name: "`limits`",
@@ -39,13 +39,13 @@ pub(super) struct LimitsTable<'n> {
 struct FoundLimit<'n> {
     name: &'n str,
     at: Position,
-    /// `None` if it was refused; its name is still known.
+    /// `None` if the limit was refused; its name is still known.
     limit: Option<Limit>,
     is_used: bool,
 }
 
 impl<'n> LimitsTable<'n> {
-    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> LimitsTable<'n> {
+    pub(super) fn read(file: &MappingFields<'n, '_>, report: &mut Report) -> LimitsTable<'n> {
         let rows = file.or("limits", Vec::new(), |node| LIMITS.rows(node, report));
         let is_lost = rows.is_none() || file.may_have("limits");
         let mut limits = LimitsTable { is_lost, ..LimitsTable::default() };
@@ -69,7 +69,7 @@ impl<'n> LimitsTable<'n> {
     /// Reads the limit that a rule spends: a limit's name, `allow` or `block`.
     pub(super) fn spend(
         &mut self,
-        node: &Node<'_>,
+        node: &YamlNode<'_>,
         name: &str,
         report: &mut Report,
     ) -> Option<Spend> {
@@ -142,20 +142,24 @@ pub(super) struct Wording {
 }
 
 /// Reads a limit from one text, or from a mapping of its parameters.
-pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
+pub(super) fn read_limit(
+    node: &YamlNode<'_>,
+    wording: &Wording,
+    report: &mut Report,
+) -> Option<Limit> {
     match &node.kind {
-        Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
+        NodeKind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
             report.no_space(node.at, "algorithm");
             None
         }
-        Kind::Text { text, .. } if !node.is_null() => match text.parse() {
+        NodeKind::Text { text, .. } if !node.is_null() => match text.parse() {
             Ok(limit) => Some(limit),
             Err(error) => {
                 report.refused(node.at, &error, Notation::Text);
                 None
             }
         },
-        Kind::Map(_) => read_parameters(node, report),
+        NodeKind::Map(_) => read_parameters(node, report),
         _ => {
             report.unfit(node, wording.name, "a text or a mapping", wording.remedy);
             None
@@ -163,10 +167,10 @@ pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report
     }
 }
 
-fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
+fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<Limit> {
     let errors_before = report.errors();
     let name = algorithm(node, report)?;
-    let fields = Fields::read(node, mapping(name), report)?;
+    let fields = MappingFields::read(node, mapping(name), report)?;
     let mut parameters = Vec::new();
     for &parameter in name.parameters() {
         match fields.get(parameter) {
@@ -194,12 +198,13 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
 }
 
 /// Returns the algorithm of a limit, even if the field's name is misspelt.
-fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
+fn algorithm(node: &YamlNode<'_>, report: &mut Report) -> Option<AlgorithmName> {
     let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
-    let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
-    let Some((name, value)) = exact.or_else(|| Fields::of(node).find(|(name, _)| is_meant(name)))
+    let exact = MappingFields::of(node).find(|(name, _)| *name == "algorithm");
+    let Some((name, value)) =
+        exact.or_else(|| MappingFields::of(node).find(|(name, _)| is_meant(name)))
     else {
-        let fields = Fields::read(node, &ANY, report)?;
+        let fields = MappingFields::read(node, &ANY, report)?;
         fields.require("algorithm", ALGORITHM_REMEDY, report);
         return None;
     };
@@ -213,7 +218,7 @@ fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
     });
     // The misspelt field must be reported here, because the fields are not read without their algorithm.
     if found.is_none() && name != "algorithm" {
-        Fields::read(node, &ANY, report);
+        MappingFields::read(node, &ANY, report);
     }
     found
 }
@@ -230,7 +235,7 @@ fn limit_of_parameters(
     };
     let mut first = pairs(&parameters);
     let limit = first.as_ref().ok().copied();
-    // Ends, because each turn replaces one more parameter by a stand-in, which is never refused.
+    // The loop ends, because each round replaces one more parameter by a stand-in, which is never refused.
     while let Err(error) = &first {
         let faulty = parameters.iter_mut().find(|(name, ..)| error.parameter() == Some(name));
         let Some((parameter, value, at)) = faulty else {

@@ -7,7 +7,7 @@ use super::sources::{AttributeSources, Availability, RequestOrigin};
 use crate::config::{Condition, KeyPart, Requirement, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most rules that are compared with a rule whose key may be missing: the rules of its domain that have no
 /// condition on values, or whose first such condition is one of its own. If there are more, the requests without the
@@ -36,10 +36,15 @@ struct MissingPart {
 
 impl MissingKeys {
     /// Notes the parts of a rule's key, which is at `node`, that some requests do not have.
-    pub(super) fn note(&mut self, rule: &RuleConfig, node: &Node<'_>, origin: RequestOrigin<'_>) {
+    pub(super) fn note(
+        &mut self,
+        rule: &RuleConfig,
+        node: &YamlNode<'_>,
+        origin: RequestOrigin<'_>,
+    ) {
         let place = self.rules;
         self.rules += 1;
-        let Kind::List(items) = &node.kind else { return };
+        let NodeKind::List(items) = &node.kind else { return };
         if origin.is_envoy || !limits_anything(rule) {
             return;
         }

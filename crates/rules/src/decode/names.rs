@@ -5,7 +5,7 @@ use tollgate_core::Excerpt;
 use super::fields::Naming;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 const MAX_NAME_CHARS: usize = 64;
 const MAX_LONG_CHARS: usize = 128;
@@ -70,7 +70,7 @@ impl NameKind {
     /// Reads a node that has such a name.
     pub(super) fn read<'n>(
         self,
-        node: &'n Node<'_>,
+        node: &'n YamlNode<'_>,
         name: &str,
         report: &mut Report,
     ) -> Option<&'n str> {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow};
 use super::names;
 use crate::contents::{self, beside, bounded};
 use crate::networks::{self, NetworkError, NetworkMap, NetworkSet, Networks};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The largest file of networks.
 const MAX_FILE_BYTES: usize = 16 << 20;
@@ -81,7 +81,7 @@ impl<'a> NetworkFiles<'a> {
     }
 
     /// Reads the networks in the file that `node` names.
-    fn networks(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
+    fn networks(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
         let path = report.text(node, "`file`", "name a file, like `blocked.txt`")?;
         if path.is_empty() {
             report.error(node.at, "`file` is empty", "name a file, like `blocked.txt`");
@@ -138,13 +138,14 @@ fn lines(bytes: &[u8], report: &mut Report) -> Option<Vec<IpNet>> {
 impl<'n> NetworkSets<'n> {
     /// Reads the section `networks`.
     pub(super) fn read(
-        node: &'n Node<'_>,
+        node: &'n YamlNode<'_>,
         files: &mut NetworkFiles<'_>,
         report: &mut Report,
     ) -> NetworkSets<'n> {
         let Some(rows) = NETWORKS.rows(node, report) else { return NetworkSets::none(true) };
         if rows.len() > MAX_SETS {
-            let message = format!("{} sets of networks, above the most of {MAX_SETS}", rows.len());
+            let message =
+                format!("{} sets of networks, above the maximum of {MAX_SETS}", rows.len());
             report.error(node.at, message, "put networks that rules treat alike into one set");
             return NetworkSets::none(true);
         }
@@ -184,7 +185,7 @@ impl<'n> NetworkSets<'n> {
     }
 
     /// Returns the set that a node names.
-    pub(super) fn named(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Networks> {
+    pub(super) fn named(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Networks> {
         let remedy = "name a set that is under `networks`";
         let name = report.text(node, "`networks`", remedy)?;
         if let Some(named) = self.sets.iter_mut().find(|named| named.name == name) {
@@ -250,15 +251,19 @@ impl NetworkText<'_> {
 }
 
 /// Reads the networks of one set.
-fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
+fn set(
+    node: &YamlNode<'_>,
+    files: &mut NetworkFiles<'_>,
+    report: &mut Report,
+) -> Option<Vec<IpNet>> {
     match &node.kind {
-        Kind::List(items) => {
+        NodeKind::List(items) => {
             let networks: Vec<IpNet> =
                 items.iter().filter_map(|item| listed(item, "a network", report)).collect();
             (networks.len() == items.len()).then_some(networks)
         }
-        Kind::Map(_) => {
-            let fields = Fields::read(node, &SET, report)?;
+        NodeKind::Map(_) => {
+            let fields = MappingFields::read(node, &SET, report)?;
             let file = match fields.get("file") {
                 None if !fields.is_empty_mapping() => return None,
                 _ => fields.require("file", SET_REMEDY, report)?,
@@ -273,7 +278,7 @@ fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Op
 }
 
 /// Reads one network or address of a list.
-pub(super) fn listed(node: &Node<'_>, name: &str, report: &mut Report) -> Option<IpNet> {
+pub(super) fn listed(node: &YamlNode<'_>, name: &str, report: &mut Report) -> Option<IpNet> {
     let text = report.text(node, name, REMEDY)?;
     let value = NetworkText { text, at: node.at, naming: Naming::Shown };
     networks::parse(text).map_err(|error| refuse(&value, error, report)).ok()

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow};
 use super::limits::LimitsTable;
 use super::networks::{NetworkSets, NetworkText};
 use crate::config::{KeyPart, KeyValue, Override};
 use crate::networks::UNKNOWN_ADDRESS;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 const REMEDY: &str =
     "write each after a dash, like `- { key: { api_key: k_partner }, limit: partner }`";
@@ -46,7 +46,7 @@ pub(super) struct OverridesReader<'r, 'n> {
 
 /// Reads the overrides of a rule.
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     mut reading: OverridesReader<'_, '_>,
     report: &mut Report,
 ) -> Option<Vec<Override>> {
@@ -80,8 +80,8 @@ pub(super) fn read(
 }
 
 impl OverridesReader<'_, '_> {
-    fn one(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Override> {
-        let fields = Fields::read(node, &OVERRIDE, report)?;
+    fn one(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Override> {
+        let fields = MappingFields::read(node, &OVERRIDE, report)?;
         let key = fields.require("key", KEY_REMEDY, report);
         let key = key.and_then(|node| self.key(node, report));
         let limit = fields.require("limit", "name a limit, or use `allow` or `block`", report);
@@ -90,7 +90,7 @@ impl OverridesReader<'_, '_> {
     }
 
     /// Reads one attribute for each part of the rule's key, in the order of the parts.
-    fn key(&mut self, node: &Node<'_>, report: &mut Report) -> Option<OverrideKey> {
+    fn key(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<OverrideKey> {
         let rows = KEY.rows(node, report)?;
         let mut values: Vec<(&str, Option<KeyValue>)> = Vec::with_capacity(rows.len());
         for TableRow { name, at, value } in &rows {
@@ -117,9 +117,9 @@ impl OverridesReader<'_, '_> {
     }
 
     /// Reads the value of one attribute: a text, a network or a set of networks.
-    fn value(&mut self, name: &str, node: &Node<'_>, report: &mut Report) -> Option<KeyValue> {
+    fn value(&mut self, name: &str, node: &YamlNode<'_>, report: &mut Report) -> Option<KeyValue> {
         let fields = match &node.kind {
-            Kind::Map(_) => Fields::read(node, &VALUE, report)?,
+            NodeKind::Map(_) => MappingFields::read(node, &VALUE, report)?,
             _ => {
                 let text = report.text(node, VALUE.name, "use a text")?;
                 return match name {

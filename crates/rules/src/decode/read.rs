@@ -7,15 +7,20 @@ use tollgate_core::{AlgorithmName, Excerpt, LimitError, Notation, parse_duration
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// Reading a node. Each function reports a problem, in which the node is called `name`, including its backticks, and
 /// then returns `None`.
 impl Report {
     /// Reads a text, also if YAML would call it a number.
-    pub fn text<'n>(&mut self, node: &'n Node<'_>, name: &str, remedy: &str) -> Option<&'n str> {
+    pub fn text<'n>(
+        &mut self,
+        node: &'n YamlNode<'_>,
+        name: &str,
+        remedy: &str,
+    ) -> Option<&'n str> {
         match &node.kind {
-            Kind::Text { text, .. } if !node.is_null() => Some(text),
+            NodeKind::Text { text, .. } if !node.is_null() => Some(text),
             _ => {
                 self.unfit(node, name, "a text", remedy);
                 None
@@ -26,12 +31,12 @@ impl Report {
     /// Returns the items of a list.
     pub fn list<'n, 't>(
         &mut self,
-        node: &'n Node<'t>,
+        node: &'n YamlNode<'t>,
         name: &str,
         remedy: &str,
-    ) -> Option<&'n [Node<'t>]> {
+    ) -> Option<&'n [YamlNode<'t>]> {
         match &node.kind {
-            Kind::List(items) => Some(items),
+            NodeKind::List(items) => Some(items),
             _ => {
                 self.unfit(node, name, "a list", remedy);
                 None
@@ -40,7 +45,7 @@ impl Report {
     }
 
     /// Reads a whole number of at least 1. A number beyond 64 bits becomes the largest.
-    pub(super) fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u64> {
+    pub(super) fn number(&mut self, node: &YamlNode<'_>, name: &str) -> Option<u64> {
         let text = self.text(node, name, "use a whole number, like 10")?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // A number too large for 64 bits becomes the largest, which the caller refuses.
@@ -55,9 +60,9 @@ impl Report {
     }
 
     /// Reads `true` or `false`.
-    pub(super) fn truth(&mut self, node: &Node<'_>, name: &str) -> Option<bool> {
+    pub(super) fn truth(&mut self, node: &YamlNode<'_>, name: &str) -> Option<bool> {
         const REMEDY: &str = "use `true` or `false`";
-        let is_plain = matches!(node.kind, Kind::Text { is_plain: true, .. });
+        let is_plain = matches!(node.kind, NodeKind::Text { is_plain: true, .. });
         match self.text(node, name, REMEDY)? {
             "true" => Some(true),
             "false" => Some(false),
@@ -72,7 +77,7 @@ impl Report {
         }
     }
 
-    pub(super) fn duration(&mut self, node: &Node<'_>, name: &'static str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &YamlNode<'_>, name: &'static str) -> Option<Duration> {
         let text = self.text(node, &format!("`{name}`"), "use a time, like `10ms`")?;
         match parse_duration(name, text) {
             Ok(duration) => Some(duration),
@@ -90,19 +95,19 @@ impl Report {
     }
 
     /// Reports a node of the wrong kind.
-    pub(super) fn unfit(&mut self, node: &Node<'_>, name: &str, wanted: &str, remedy: &str) {
+    pub(super) fn unfit(&mut self, node: &YamlNode<'_>, name: &str, wanted: &str, remedy: &str) {
         let found = match &node.kind {
-            Kind::Text { text, .. } if text.is_empty() && node.is_null() => {
+            NodeKind::Text { text, .. } if text.is_empty() && node.is_null() => {
                 return self.error(node.at, format!("{name} is empty"), remedy);
             }
-            Kind::Text { text, .. } if node.is_null() => {
+            NodeKind::Text { text, .. } if node.is_null() => {
                 let remedy = format!("{remedy}; if the text `{text}` is meant, put it in quotes");
                 return self.error(node.at, format!("{name} is empty"), remedy);
             }
-            Kind::Text { .. } => "a text",
-            Kind::List(_) => "a list",
-            Kind::Map(_) => "a mapping",
-            Kind::Refused => return,
+            NodeKind::Text { .. } => "a text",
+            NodeKind::List(_) => "a list",
+            NodeKind::Map(_) => "a mapping",
+            NodeKind::Refused => return,
         };
         self.error(node.at, format!("{name} must be {wanted}, not {found}"), remedy);
     }

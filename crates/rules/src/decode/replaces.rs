@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use tollgate_core::Excerpt;
 
 use super::names;
-use crate::config::Replaces;
+use crate::config::Replacement;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most rules that one rule may replace.
 const MAX_REPLACED: usize = 1_000;
@@ -32,12 +32,12 @@ pub(super) enum ReplacesField<'n> {
 }
 
 impl ReplacesField<'_> {
-    pub(super) fn to_config(&self) -> Replaces {
+    pub(super) fn to_config(&self) -> Replacement {
         match self {
             ReplacesField::Named(named) => {
-                Replaces::Named(named.iter().map(|named| named.name.into()).collect())
+                Replacement::Named(named.iter().map(|named| named.name.into()).collect())
             }
-            ReplacesField::All => Replaces::All,
+            ReplacesField::All => Replacement::All,
         }
     }
 }
@@ -51,13 +51,13 @@ pub(super) struct ReplacingRules<'n> {
 }
 
 /// Reads the rules that a rule replaces, each once. `all` means all rules; in a list it is the name of a rule.
-pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
-    if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
+pub(super) fn read<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
+    if matches!(&node.kind, NodeKind::Text { text, .. } if text == "all") {
         return Some(ReplacesField::All);
     }
     let items = report.list(node, "`replaces`", REMEDY)?;
     if items.len() > MAX_REPLACED {
-        let message = format!("{} rules, above the most of {MAX_REPLACED}", items.len());
+        let message = format!("{} rules, above the maximum of {MAX_REPLACED}", items.len());
         report.error(node.at, message, "replace fewer");
         return None;
     }
@@ -168,7 +168,7 @@ impl<'n> ReplacingRules<'n> {
     }
 }
 
-/// How far the search has followed a rule.
+/// How far the search for circles has followed a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SearchStep {
     NotTaken,

@@ -7,7 +7,7 @@ use tollgate_core::Excerpt;
 use super::names;
 use crate::config::RuleConfig;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 /// The most domains that may be retired.
 const MAX_RETIRED: usize = 1_000;
@@ -16,13 +16,14 @@ const REMEDY: &str = "list the domains, like `retired_domains: [web]`";
 
 /// Reads the list. A domain that has `rules` cannot be retired.
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     rules: &[RuleConfig],
     report: &mut Report,
 ) -> HashSet<Box<str>> {
     let items = report.list(node, "`retired_domains`", REMEDY).unwrap_or_default();
     if items.len() > MAX_RETIRED {
-        let message = format!("{} retired domains, above the most of {MAX_RETIRED}", items.len());
+        let message =
+            format!("{} retired domains, above the maximum of {MAX_RETIRED}", items.len());
         report.error(node.at, message, "remove those that are no longer used");
         return HashSet::new();
     }

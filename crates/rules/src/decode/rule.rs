@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use tollgate_core::Excerpt;
 
 use super::defaults::{self, Defaults};
-use super::fields::{Fields, Mapping};
+use super::fields::{Mapping, MappingFields};
 use super::limits::LimitsTable;
 use super::missing::MissingKeys;
 use super::networks::NetworkSets;
 use super::replaces::{self, ReplacesField, ReplacingRules};
 use super::sources::{AttributeSources, RequestOrigin};
 use super::{choice, cost, key, names, overrides, when};
-use crate::config::{Choice, Costs, Override, Replaces, RuleConfig, Spend};
+use crate::config::{Costs, LimitChoice, Override, Replacement, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 /// The most rules in a file.
 const MAX_RULES: usize = 32_768;
@@ -79,12 +79,16 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         }
     }
 
-    pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<RuleConfig> {
+    pub(super) fn read(
+        &mut self,
+        node: &'n YamlNode<'_>,
+        report: &mut Report,
+    ) -> Option<RuleConfig> {
         self.count(node.at, report)?;
-        let fields = Fields::read(node, &RULE, report)?;
+        let fields = MappingFields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
-        let when = fields.get("when").into_iter().flat_map(Fields::of);
+        let when = fields.get("when").into_iter().flat_map(MappingFields::of);
         let origin = RequestOrigin::of(self.sources, when.map(|(name, _)| name));
         let key = key_node.and_then(|node| key::read(node, origin, report));
         let when =
@@ -134,10 +138,10 @@ impl<'n, 'l> RulesReader<'n, 'l> {
     /// Reads the rules that a rule replaces.
     fn replaced(
         &mut self,
-        fields: &Fields<'n, '_>,
+        fields: &MappingFields<'n, '_>,
         rule: Option<replaces::RuleId<'n>>,
         report: &mut Report,
-    ) -> Option<Replaces> {
+    ) -> Option<Replacement> {
         let none = ReplacesField::Named(Vec::new());
         let replaced = fields.or("replaces", none, |node| replaces::read(node, report))?;
         let replaces = replaced.to_config();
@@ -184,7 +188,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         }
     }
 
-    fn domain(&self, fields: &Fields<'n, '_>, report: &mut Report) -> Option<&'n str> {
+    fn domain(&self, fields: &MappingFields<'n, '_>, report: &mut Report) -> Option<&'n str> {
         match fields.get("domain") {
             Some(node) => names::DOMAIN.read(node, "`domain`", report),
             None if self.defaults.has_domain => self.defaults.domain,
@@ -199,7 +203,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
     /// Reads the rule's name and domain, which together must be unique.
     fn identity(
         &mut self,
-        fields: &Fields<'n, '_>,
+        fields: &MappingFields<'n, '_>,
         report: &mut Report,
     ) -> (Option<&'n str>, Option<&'n str>) {
         let name_node = fields.require("name", "name the rule, like `name: per-client`", report);
@@ -243,7 +247,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
 }
 
 /// Returns the limits that a rule may spend, each once.
-fn limits_of(choice: &Choice, overrides: &[Override]) -> Vec<usize> {
+fn limits_of(choice: &LimitChoice, overrides: &[Override]) -> Vec<usize> {
     let tiers = choice.tiers.iter().flat_map(|tiers| tiers.of.iter().map(|(_, spend)| *spend));
     let overrides = overrides.iter().map(|one| one.spend);
     let mut places: Vec<usize> = [choice.default]

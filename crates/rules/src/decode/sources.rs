@@ -6,14 +6,14 @@ mod lookalikes;
 
 use tollgate_core::Excerpt;
 
-use super::fields::Fields;
+use super::fields::MappingFields;
 use super::identity::IdentitySection;
 use super::names;
 use crate::config::KeyPart;
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 /// The most attributes that a file may declare.
 const MAX_DECLARED: usize = 256;
@@ -27,7 +27,7 @@ const REMEDY: &str = "list the attributes that callers send with every request, 
 pub(super) struct AttributeSources<'n> {
     declared: Vec<&'n str>,
     section: Option<&'n IdentitySection>,
-    /// Whether `identity` or `caller_attributes` was refused, so that missing attributes cannot be told.
+    /// Whether `identity` or `caller_attributes` was refused, so that missing attributes cannot be detected.
     is_lost: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Availability {
 impl<'n> AttributeSources<'n> {
     /// Reads the attributes that the file declares. `section` is the file's `identity`, as far as it could be read.
     pub(super) fn read(
-        file: &Fields<'n, '_>,
+        file: &MappingFields<'n, '_>,
         section: Option<&'n IdentitySection>,
         report: &mut Report,
     ) -> AttributeSources<'n> {
@@ -117,7 +117,7 @@ impl<'n> AttributeSources<'n> {
         }
     }
 
-    /// Warns of an attribute that is never known; `so` is the consequence in the message.
+    /// Warns of an attribute that is never known. `so` is the part of the message that names the consequence.
     pub(super) fn warn_if_never(&self, name: &str, so: &str, at: Position, report: &mut Report) {
         let shown = Excerpt::of(name);
         let (because, remedy) = match self.of(name) {
@@ -143,10 +143,10 @@ impl Availability {
     }
 }
 
-fn declared<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<&'n str>> {
+fn declared<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<Vec<&'n str>> {
     let items = report.list(node, "`caller_attributes`", REMEDY)?;
     if items.len() > MAX_DECLARED {
-        let message = format!("{} attributes, above the most of {MAX_DECLARED}", items.len());
+        let message = format!("{} attributes, above the maximum of {MAX_DECLARED}", items.len());
         report.error(node.at, message, "keep those that rules use");
         return None;
     }

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use tollgate_core::Excerpt;
 use tollgate_limiter::Ipv6Prefix;
 
-use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow};
 use super::names;
 use super::networks::{NetworkSets, NetworkText};
 use super::sources::RequestOrigin;
@@ -13,7 +13,7 @@ use crate::networks::{self, UNKNOWN_ADDRESS};
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{NodeKind, YamlNode};
 
 /// The most values that one attribute may have.
 const MAX_VALUES: usize = 10_000;
@@ -55,7 +55,7 @@ struct ConditionReader<'s, 'n> {
 
 /// Reads the condition on every attribute.
 pub(super) fn read(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     origin: RequestOrigin<'_>,
     networks: &mut NetworkSets<'_>,
     report: &mut Report,
@@ -110,18 +110,20 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
 
 impl ConditionReader<'_, '_> {
     /// Reads a condition: one pattern or list, and the patterns that `none_of` excludes.
-    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
+    fn wanted(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
         match &node.kind {
-            Kind::Text { .. } => Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])]),
-            Kind::List(items) => {
+            NodeKind::Text { .. } => {
+                Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])])
+            }
+            NodeKind::List(items) => {
                 Some(vec![Requirement::AnyOf(self.any_of(items, node.at, report)?)])
             }
-            Kind::Map(_) => {
-                let fields = Fields::read(node, &CONDITION, report)?;
-                let like = one_alone(&fields, report)?;
+            NodeKind::Map(_) => {
+                let fields = MappingFields::read(node, &CONDITION, report)?;
+                let like = only_field(&fields, report)?;
                 let mut wanted = Vec::new();
                 if let Some(like) = like {
-                    wanted.push(self.like_one(like, &fields, report)?);
+                    wanted.push(self.condition_field(like, &fields, report)?);
                 }
                 if let Some(node) = fields.get("none_of") {
                     let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
@@ -129,15 +131,15 @@ impl ConditionReader<'_, '_> {
                 }
                 Some(wanted)
             }
-            Kind::Refused => None,
+            NodeKind::Refused => None,
         }
     }
 
     /// Reads the field of a condition besides `none_of`, by its name.
-    fn like_one(
+    fn condition_field(
         &mut self,
         name: &str,
-        fields: &Fields<'_, '_>,
+        fields: &MappingFields<'_, '_>,
         report: &mut Report,
     ) -> Option<Requirement> {
         match (name, fields.get(name)) {
@@ -155,7 +157,7 @@ impl ConditionReader<'_, '_> {
 
     fn any_of(
         &mut self,
-        items: &[Node<'_>],
+        items: &[YamlNode<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
@@ -168,7 +170,7 @@ impl ConditionReader<'_, '_> {
 
     fn none_of(
         &mut self,
-        items: &[Node<'_>],
+        items: &[YamlNode<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
@@ -188,12 +190,12 @@ impl ConditionReader<'_, '_> {
 
     fn patterns(
         &mut self,
-        items: &[Node<'_>],
+        items: &[YamlNode<'_>],
         at: Position,
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
         if items.len() > MAX_VALUES {
-            let message = format!("{} values, above the most of {MAX_VALUES}", items.len());
+            let message = format!("{} values, above the maximum of {MAX_VALUES}", items.len());
             let remedy = match self.is_address() {
                 true => "put them into a file, like `networks: { blocked: { file: blocked.txt } }`",
                 false => "use a prefix or a glob for them",
@@ -205,10 +207,10 @@ impl ConditionReader<'_, '_> {
     }
 
     /// Reads one pattern: a text, or a mapping that says how the text is compared.
-    fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
-        if let Kind::Map(_) = node.kind {
-            let fields = Fields::read(node, &PATTERN, report)?;
-            one_alone(&fields, report)?;
+    fn pattern(&mut self, node: &YamlNode<'_>, report: &mut Report) -> Option<Pattern> {
+        if let NodeKind::Map(_) = node.kind {
+            let fields = MappingFields::read(node, &PATTERN, report)?;
+            only_field(&fields, report)?;
             return self.pattern_of_fields(&fields, report);
         }
         let text = report.text(node, PATTERN.name, PATTERN.remedy)?;
@@ -269,7 +271,7 @@ impl ConditionReader<'_, '_> {
 
     fn pattern_of_fields(
         &mut self,
-        fields: &Fields<'_, '_>,
+        fields: &MappingFields<'_, '_>,
         report: &mut Report,
     ) -> Option<Pattern> {
         if let Some(node) = fields.get("networks") {
@@ -310,7 +312,7 @@ impl ConditionReader<'_, '_> {
 const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
 
 /// Returns the one field besides `none_of`, which may exclude values of it.
-fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
+fn only_field(fields: &MappingFields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
     let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
     match (&others[..], fields.get("none_of").is_some()) {
         ([], true) => return Some(None),

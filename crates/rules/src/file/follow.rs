@@ -22,13 +22,13 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use super::RulesFile;
 
 /// How often the file is read even if no change was noticed.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const READ_EVERY: Duration = Duration::from_secs(10);
 
-/// A file is read when it has not changed for this time, because its writer may not have finished.
+/// A file is read only after it has not changed for this time, because its writer may not have finished.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// A file that keeps changing is read after this time.
-const RESTLESS: Duration = Duration::from_secs(1);
+/// A file that keeps changing is read after this time at the latest.
+const MAX_UNREST: Duration = Duration::from_secs(1);
 
 /// Reads rules again when their file changes, until it is dropped.
 #[must_use = "the file is followed until this is dropped"]
@@ -61,12 +61,12 @@ impl ReloadSignal {
 
 impl FileFollower {
     /// Reads the file when it changes, and every ten seconds.
-    pub(super) fn watching(file: RulesFile) -> io::Result<FileFollower> {
-        FileFollower::new(file, WatchedDirectories::new, LOOK_EVERY)
+    pub(super) fn on_change(file: RulesFile) -> io::Result<FileFollower> {
+        FileFollower::new(file, WatchedDirectories::new, READ_EVERY)
     }
 
     /// Reads the file at this interval.
-    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<FileFollower> {
+    pub(super) fn at_interval(file: RulesFile, every: Duration) -> io::Result<FileFollower> {
         FileFollower::new(file, |_| WatchedDirectories::default(), every)
     }
 
@@ -77,11 +77,11 @@ impl FileFollower {
     ) -> io::Result<FileFollower> {
         let (wake, woken) = sync_channel(1);
         let signal = ReloadSignal { wake, is_ended: Arc::default() };
-        let look = {
+        let run = {
             let (file, signal, watched) = (file.clone(), signal.clone(), watched(signal.clone()));
             move || reload_until_ended(&file, &signal, watched, &woken, every)
         };
-        let thread = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
+        let thread = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(run)?;
         Ok(FileFollower { file, signal, thread: Some(thread), hangup_task: None })
     }
 
@@ -139,7 +139,7 @@ fn reload_until_ended(
     while !signal.is_ended() {
         // Also at the start, for changes before the directories were watched. The reload logs its result itself.
         let _ = file.reload_if_changed();
-        // A link may have another target now, or the rules may name another file.
+        // A link may have another target now, or the rules may name other files.
         watched.follow(&file.files());
         if woken.recv_timeout(every).is_ok() && !signal.is_ended() {
             until_quiet(woken);
@@ -149,7 +149,7 @@ fn reload_until_ended(
 
 fn until_quiet(woken: &Receiver<()>) {
     let began = Instant::now();
-    while began.elapsed() < RESTLESS && woken.recv_timeout(QUIET).is_ok() {}
+    while began.elapsed() < MAX_UNREST && woken.recv_timeout(QUIET).is_ok() {}
 }
 
 /// The watched directories; empty without a watcher.

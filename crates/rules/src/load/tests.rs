@@ -9,8 +9,8 @@ use tollgate_limiter::OnFailure;
 
 use super::*;
 use crate::config::{
-    Choice, Condition, CostRoute, Costs, KeyPart, KeyValue, Override, Replaces, Requirement,
-    RuleConfig, Spend, TierConfig,
+    Condition, CostRoute, Costs, KeyPart, KeyValue, LimitChoice, Override, Replacement,
+    Requirement, RuleConfig, Spend, TierConfig,
 };
 use crate::networks::Networks;
 use crate::pattern::Pattern;
@@ -58,13 +58,13 @@ fn plain() -> RuleConfig {
         domain: "api".into(),
         when: vec![],
         key: vec![],
-        limit: Choice { tiers: None, default: Spend::Limit(1) },
+        limit: LimitChoice { tiers: None, default: Spend::Limit(1) },
         cost: Costs { routes: vec![], default: Cost::ONE },
         is_shadow: false,
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
         overrides: vec![],
-        replaces: Replaces::Named(vec![]),
+        replaces: Replacement::Named(vec![]),
     }
 }
 
@@ -89,7 +89,7 @@ fn all() -> RuleConfig {
             condition("none", Requirement::NoneOf(vec![exact("x"), Pattern::of("y*")])),
         ],
         key: vec![part(&["tenant"]), part(&["api_key", "ip"])],
-        limit: Choice {
+        limit: LimitChoice {
             tiers: Some(TierConfig {
                 by: "tier".into(),
                 of: vec![
@@ -118,7 +118,7 @@ fn all() -> RuleConfig {
             ],
             spend: Spend::Block,
         }],
-        replaces: Replaces::Named(vec!["other".into(), "1".into()]),
+        replaces: Replacement::Named(vec!["other".into(), "1".into()]),
     }
 }
 

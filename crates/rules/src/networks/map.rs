@@ -39,7 +39,7 @@ impl<T> NetworkMap<T> {
         mut networks: Vec<(IpNet, T)>,
         mut merge: impl FnMut(&mut T, &mut T),
     ) -> NetworkMap<T> {
-        // Stable, so that the first of equals stays the first.
+        // A stable sort, so that the first of equal networks stays the first.
         networks.sort_by_key(|(network, _)| *network);
         networks.dedup_by(|(later, from), (earlier, into)| {
             let is_same = later == earlier;

@@ -23,15 +23,15 @@ use crate::request::NumberedRequest;
 use networks::NetworkIndex;
 use prefixes::PrefixIndex;
 
-/// Rules by what they require.
+/// The rules by their requirements.
 #[derive(Debug, Default)]
 pub(crate) struct RuleIndex {
     attributes: HashMap<AttributeId, ValueIndex, RandomState>,
-    /// The rules that require nothing that could be looked up.
+    /// The rules without a requirement that can be looked up.
     others: Vec<usize>,
 }
 
-/// Rules by what they require of one attribute.
+/// The rules by their requirements of one attribute.
 #[derive(Debug, Default)]
 struct ValueIndex {
     exact: HashMap<Box<str>, Vec<usize>, RandomState>,
@@ -69,7 +69,7 @@ impl RuleIndex {
         for (at, rule) in rules {
             let crowd =
                 |way: &Vec<IndexHeading<'_>>| way.iter().map(|heading| crowds[heading]).max();
-            // On a tie, the way with the most headings wins: each of them is then the less likely to match a request.
+            // Among equal ways, the one with the most headings is chosen: each of them then matches fewer requests.
             let cost = |way: &Vec<IndexHeading<'_>>| (crowd(way), rank(way), Reverse(way.len()));
             match ways_to_file(rule, &crowds).into_iter().min_by_key(cost) {
                 Some(way) => way.into_iter().for_each(|heading| index.file(at, heading)),
@@ -179,7 +179,7 @@ fn by_start(id: AttributeId, pattern: &Pattern) -> IndexHeading<'_> {
     match pattern {
         Pattern::Exact(value) => IndexHeading::Exact(id, value),
         Pattern::In(Networks::One(network)) => IndexHeading::Network(id, *network),
-        // Every value begins with an empty prefix, so it would tell nothing apart.
+        // Every value begins with an empty prefix, so an empty prefix would exclude no request.
         other if other.literal_prefix().is_empty() => IndexHeading::Present(id),
         other => IndexHeading::Prefix(id, other.literal_prefix()),
     }

@@ -11,7 +11,7 @@ use super::request_limits::RequestLimits;
 use super::values::ValueTable;
 use super::{
     DomainRules, Map, Plan, PlannedRule, RareParts, ReplacedRules, RuleName, SpendTarget,
-    SpendTargetId, TierLimits, on_terms,
+    SpendTargetId, TierLimits, with_terms,
 };
 use crate::config::{self, Config, KeyValue, Requirement, Spend};
 use crate::domains::{UnknownDomains, UseMark};
@@ -68,7 +68,7 @@ impl Plan {
         }
         let scope = |limit: &config::LimitConfig| {
             let scope = limiter.scope(&limit.name, limit.limit)?;
-            let scope = on_terms(scope, config.on_store_failure, config.deadline);
+            let scope = with_terms(scope, config.on_store_failure, config.deadline);
             Ok((limit.name.clone(), scope))
         };
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
@@ -161,7 +161,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     fn replaced(&self, rule: &config::RuleConfig) -> ReplacedRules {
-        let config::Replaces::Named(names) = &rule.replaces else { return ReplacedRules::All };
+        let config::Replacement::Named(names) = &rule.replaces else { return ReplacedRules::All };
         let names = names.iter().map(|name| (&*rule.domain, &**name));
         let mut places: Vec<usize> =
             names.filter_map(|name| self.places.get(&name).copied()).collect();
@@ -196,7 +196,7 @@ impl RuleScopes<'_, '_> {
 
     fn limit(&self, own: &config::LimitConfig) -> Result<SpendTarget, Error> {
         let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
-        let scope = on_terms(scope, self.rule.on_store_failure, self.rule.deadline);
+        let scope = with_terms(scope, self.rule.on_store_failure, self.rule.deadline);
         Ok(SpendTarget::Limit { name: (&*own.name).into(), scope })
     }
 

@@ -8,8 +8,8 @@ use tollgate_limiter::{Error, Scope};
 use super::{Map, Plan, PlannedRule, SpendTarget, SpendTargetId};
 use crate::descriptor::RequestQuota;
 
-/// The most limits that are kept. Further ones are made anew each time: a client that invents numbers makes its own
-/// requests slower, and uses no more memory.
+/// The most limits that are kept. Further limits are made again for each request, so that a client that invents numbers
+/// makes its own requests slower and uses no more memory.
 const MAX_KEPT: usize = 1_024;
 
 /// The limits made for requests, by the limit that each replaces and the numbers of the request.
@@ -38,7 +38,7 @@ impl Plan {
         if let Some(known) = made.load().get(&asked) {
             return Ok(Arc::clone(known));
         }
-        let scope = rule.on_terms(with_quota(scope, quota)?);
+        let scope = rule.with_terms(with_quota(scope, quota)?);
         let new = Arc::new(SpendTarget::Limit { name: Arc::clone(name), scope });
         made.rcu(|made| {
             let mut more = Arc::clone(made);

@@ -16,7 +16,7 @@ use super::body::CallBody;
 use super::call::{self, CallResponse};
 use super::rate_limit::RateLimitService;
 use super::tonic_calls;
-use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
+use crate::budget::{BudgetExhausted, MemoryAccount, MemoryCharge};
 use crate::endpoint::RequestEndpoint;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
@@ -51,7 +51,7 @@ impl Calls {
     }
 
     /// Charges the memory that every call needs.
-    pub(super) fn charge(&self, account: &MemoryAccount) -> Result<MemoryCharge, Exhausted> {
+    pub(super) fn charge(&self, account: &MemoryAccount) -> Result<MemoryCharge, BudgetExhausted> {
         account.charge(CALL_BYTES)
     }
 

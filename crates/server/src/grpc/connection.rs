@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use super::calls::Calls;
 use super::{MAX_AGE, MAX_AGE_GRACE, MAX_AGE_JITTER_S};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::{Bounds, ConnectionSlot, Connections, Room};
+use crate::listener::{Bounds, ConnectionSlot, ConnectionTable, Connections};
 use driver::ConnectionDriver;
 use socket::Socket;
 
@@ -36,7 +36,7 @@ pub(super) async fn serve(
     lifecycle: &Lifecycle,
     calls: Calls,
 ) {
-    let mut room = Room::new(bounds, connections);
+    let mut room = ConnectionTable::new(bounds, connections);
     let mut open = JoinSet::new();
     let http2 = super::http2();
     let accepted = async {
@@ -61,7 +61,7 @@ async fn accept(
     listener: &TcpListener,
     bounds: &Bounds,
     lifecycle: &Lifecycle,
-    room: &mut Room,
+    room: &mut ConnectionTable,
 ) -> (Socket<TcpStream>, Arc<ConnectionSlot>) {
     let stream = loop {
         match listener.accept().await {

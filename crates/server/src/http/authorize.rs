@@ -17,7 +17,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
+use tollgate::http::{
+    HeaderFamilies, Outcome, Peer, Refusal, RefusalReason, RequestHead, TokenRefusal,
+};
 use utoipa::openapi::OpenApi;
 
 pub(super) use self::params::AuthorizeSettings;
@@ -26,7 +28,7 @@ use super::ApiProblem;
 use super::openapi::AuthorizeAnswers;
 use crate::held::{HeldRequest, HeldRequests, HoldPermit};
 use crate::lifecycle::Lifecycle;
-use crate::listener::Hold;
+use crate::listener::ClientWatch;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::pipeline::{PendingRuling, Pipeline};
@@ -80,8 +82,8 @@ impl Authorizer {
         let domain = params.domain(&rules)?;
         let original = original::request(params.proxy(), parts)?;
         let head = RequestHead::new(&original, identity);
-        if let Some(unwelcome) = head.unwelcome() {
-            return Ok(AuthorizeStart::Unwelcome(unwelcome));
+        if let Some(refusal) = head.token_refusal() {
+            return Ok(AuthorizeStart::TokenRefusal(refusal));
         }
         let attributes = rules.attributes(&head);
         let mut check = rules.check(&domain, &attributes);
@@ -106,11 +108,13 @@ impl Authorizer {
     ) -> TimedResponse {
         let ruling = match self.pipeline.ruling(pending).await {
             Ok(ruling) => ruling,
-            Err(error) => return TimedResponse::Now(params.refused(Reason::Undecided(&error))),
+            Err(error) => {
+                return TimedResponse::Now(params.refused(RefusalReason::Undecided(&error)));
+            }
         };
         let outcome = Outcome::of_rules(&ruling);
         if !outcome.is_allowed() {
-            return TimedResponse::Now(params.refused(Reason::Quota(outcome)));
+            return TimedResponse::Now(params.refused(RefusalReason::Quota(outcome)));
         }
         let (response, delay) = (allowed(&outcome), outcome.delay());
         match delay.is_zero() {
@@ -159,10 +163,12 @@ async fn answer(
     parts: Parts,
 ) -> Result<Response, ApiProblem> {
     let params = Params::new(path)?;
-    let hold = parts.extensions.get::<Hold>().cloned();
+    let hold = parts.extensions.get::<ClientWatch>().cloned();
     let answer = match authorizer.start(&params, parts)? {
         AuthorizeStart::UntrustedPeer(response) => return Ok(response),
-        AuthorizeStart::Unwelcome(unwelcome) => return Ok(params.refused(Reason::from(&unwelcome))),
+        AuthorizeStart::TokenRefusal(refusal) => {
+            return Ok(params.refused(RefusalReason::from(&refusal)));
+        }
         AuthorizeStart::Pending(pending, permit) => {
             authorizer.respond(&params, pending, permit).await
         }
@@ -170,7 +176,7 @@ async fn answer(
     match answer {
         TimedResponse::Now(response) => Ok(response),
         TimedResponse::Later { response, delay, held } => {
-            let _held_open = hold.as_ref().map(Hold::begin);
+            let _held_open = hold.as_ref().map(ClientWatch::begin);
             match held.wait(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
@@ -237,7 +243,7 @@ pub(super) fn document_posts(document: &mut OpenApi) {
 enum AuthorizeStart {
     /// The peer is not a trusted proxy.
     UntrustedPeer(Response),
-    Unwelcome(Unwelcome),
+    TokenRefusal(TokenRefusal),
     /// The check was sent. The permit is for a shaping limit, which may delay the answer.
     Pending(PendingRuling, Option<HoldPermit>),
 }
@@ -251,21 +257,23 @@ enum TimedResponse {
 /// Makes the response to an allowed request.
 fn allowed(outcome: &Outcome<'_>) -> Response {
     let mut response = Response::new(Body::empty());
-    HeaderFamilies::ALL.tell(outcome, wall_us(), response.headers_mut());
+    HeaderFamilies::ALL.add_headers(outcome, wall_us(), response.headers_mut());
     response
 }
 
 impl Params {
     /// Makes the response to a refused request, with the status that the proxy needs. A 401 stays a 401, which every
     /// proxy understands.
-    fn refused(&self, reason: Reason<'_>) -> Response {
+    fn refused(&self, reason: RefusalReason<'_>) -> Response {
         let word = reason.word();
         let mut refusal = Refusal::new(reason);
-        if let (Some(status), false) = (self.deny_status(), matches!(reason, Reason::Token(_))) {
+        if let (Some(status), false) =
+            (self.deny_status(), matches!(reason, RefusalReason::Token(_)))
+        {
             refusal = refusal.with_status(status);
         }
         let mut response = refusal.response().map(Body::from);
-        HeaderFamilies::ALL.tell_refusal(&refusal, wall_us(), response.headers_mut());
+        HeaderFamilies::ALL.add_refusal_headers(&refusal, wall_us(), response.headers_mut());
         with_reason(word, response)
     }
 

@@ -8,7 +8,7 @@ use axum::response::Response;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
 use tollgate::BreakerState;
-use tollgate::rules::{Counts, Spends};
+use tollgate::rules::{Counts, RuleAction};
 use utoipa::ToSchema;
 
 use super::ApiProblem;
@@ -163,10 +163,10 @@ pub(super) async fn operations(
     Ok(response)
 }
 
-impl From<&Spends> for SpendableLimitJson {
-    fn from(spends: &Spends) -> SpendableLimitJson {
+impl From<&RuleAction> for SpendableLimitJson {
+    fn from(spends: &RuleAction) -> SpendableLimitJson {
         let limit = match spends {
-            Spends::Limit { limit, .. } => Some(limit.to_string()),
+            RuleAction::Limit { limit, .. } => Some(limit.to_string()),
             _ => None,
         };
         SpendableLimitJson { limit_name: spends.name().to_owned(), limit }

@@ -192,7 +192,7 @@ fn answer(session: &Session, body: Body) -> Response {
 fn with_limit_headers(round: &Round, mut response: Response) -> Response {
     if let Some((scope, decision)) = round.last() {
         let outcome = Outcome::of_limit(scope, decision, 1);
-        HeaderFamilies::ALL.tell(&outcome, wall_us(), response.headers_mut());
+        HeaderFamilies::ALL.add_headers(&outcome, wall_us(), response.headers_mut());
     }
     response
 }

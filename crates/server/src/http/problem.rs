@@ -12,7 +12,7 @@ use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
 use crate::body::OUT_OF_MEMORY;
-use crate::budget::Exhausted;
+use crate::budget::BudgetExhausted;
 use crate::pipeline::UnknownTarget;
 
 /// About the most bytes of a client's own text in a problem.
@@ -276,8 +276,8 @@ impl From<Error> for ApiProblem {
     }
 }
 
-impl From<Exhausted> for ApiProblem {
-    fn from(_: Exhausted) -> ApiProblem {
+impl From<BudgetExhausted> for ApiProblem {
+    fn from(_: BudgetExhausted) -> ApiProblem {
         ApiProblem::out_of_memory()
     }
 }

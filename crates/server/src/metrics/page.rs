@@ -10,7 +10,7 @@ use tollgate::{BreakerState, Health};
 
 use super::text::{Kind, Text, unix_seconds};
 use super::{Metrics, process};
-use crate::budget::{Budget, Exhausted};
+use crate::budget::{Budget, BudgetExhausted};
 use crate::held::HeldRequests;
 use crate::lifecycle::Phase;
 use crate::listener::Connections;
@@ -53,7 +53,7 @@ impl MetricsPage {
 
     /// Writes the page on a thread that may take its time: with thousands of rules that takes milliseconds. The page
     /// takes its memory from the budget until it is sent. `None` if the server is about to end.
-    pub(crate) async fn body(&self, budget: &Budget) -> Option<Result<Body, Exhausted>> {
+    pub(crate) async fn body(&self, budget: &Budget) -> Option<Result<Body, BudgetExhausted>> {
         let sources = Arc::clone(&self.sources);
         let _alone = self.writing.lock().await;
         let text = tokio::task::spawn_blocking(move || sources.render()).await.ok()?;

@@ -21,7 +21,7 @@ fn is_accepted(identity: &Identity, token: &str) -> bool {
 /// Whether a request with this token is answered 401.
 fn is_refused(identity: &Identity, token: &str) -> bool {
     let request = Request::get("/").header("authorization", format!("Bearer {token}"));
-    RequestHead::new(&request.body(()).unwrap(), identity).unwelcome().is_some()
+    RequestHead::new(&request.body(()).unwrap(), identity).token_refusal().is_some()
 }
 
 fn rules_text(jwks: &str, more: &str) -> String {

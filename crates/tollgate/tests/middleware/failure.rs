@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
-use tollgate::http::{Identity, Jwt, JwtKey, Reason};
+use tollgate::http::{Identity, Jwt, JwtKey, RefusalReason};
 use tollgate::tower::{LayerDecision, RateLimitLayer};
 use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, Redis, Scope};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
@@ -182,9 +182,9 @@ fn recording(layer: RateLimitLayer, seen: &Seen) -> RateLimitLayer {
             LayerDecision::Allowed(outcome) if outcome.is_degraded() => "degraded",
             LayerDecision::Allowed(_) => "allowed",
             LayerDecision::Refused(refusal) => match refusal.reason() {
-                Reason::Quota(outcome) if outcome.is_degraded() => "share spent",
-                Reason::Quota(_) => "spent",
-                Reason::Undecided(_) => "undecided",
+                RefusalReason::Quota(outcome) if outcome.is_degraded() => "share spent",
+                RefusalReason::Quota(_) => "spent",
+                RefusalReason::Undecided(_) => "undecided",
                 _ => "other",
             },
         };

@@ -150,9 +150,9 @@ rules:
 ",
     );
     for name in ["plan", "region", "tenant", "user", "ip", "level", "path", "method"] {
-        assert!(fixture.rules.asks_for(name), "{name}");
+        assert!(fixture.rules.uses_attribute(name), "{name}");
     }
-    assert!(!fixture.rules.asks_for("descriptor_keys"));
+    assert!(!fixture.rules.uses_attribute("descriptor_keys"));
 }
 
 /// Every field of a ruling.

@@ -1,6 +1,6 @@
 //! Explanations of why rules apply or do not.
 
-use tollgate::rules::{Attributes, Spends};
+use tollgate::rules::{Attributes, RuleAction};
 
 use crate::setup::{EXAMPLE, Fixture, attributes};
 
@@ -39,7 +39,7 @@ fn explanation_says_what_each_rule_would_do_or_why_not() {
     let pro = Attributes::new().with("ip", "i").with("tier", "pro");
     let pro = example.rules.explain("api", &pro).remove(1).outcome.unwrap();
     assert_eq!(pro.because.to_string(), "`tier` is `pro`");
-    let Spends::Limit { name, limit } = pro.spends else { panic!("{pro:?}") };
+    let RuleAction::Limit { name, limit } = pro.spends else { panic!("{pro:?}") };
     assert_eq!((name.as_str(), limit.size()), ("pro", 600));
     assert!(example.rules.explain("unheard-of", &request).is_empty());
     // Nothing was charged.

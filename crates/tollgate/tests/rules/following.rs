@@ -222,7 +222,7 @@ fn polled_file_is_read_again_when_it_differs() {
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
     let file = open(&path);
-    let _following = file.look_every(Duration::from_millis(5)).unwrap();
+    let _following = file.poll_every(Duration::from_millis(5)).unwrap();
     for limit in 2..5 {
         fs::write(&path, text(limit)).unwrap();
         until_size(&file, limit);

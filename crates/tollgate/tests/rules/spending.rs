@@ -56,20 +56,20 @@ fn peek_is_refused_by_units_already_spent_and_spends_nothing() {
         ruling.rules().map(|part| part.decision().unwrap().remaining()).collect()
     };
     for _ in 0..5 {
-        let peeked = check(&[a().look()]);
+        let peeked = check(&[a().peek()]);
         assert!(peeked.is_allowed());
         assert_eq!(left(&peeked), [3, 10, 3]);
     }
     let charged = check(&[a().cost(3)]);
     assert_eq!((charged.is_allowed(), left(&charged)), (true, vec![0, 7, 0]));
-    let refused = check(&[a().look()]);
+    let refused = check(&[a().peek()]);
     assert_eq!(refuser(&refused).as_deref(), Some("narrow"));
     assert_eq!(left(&refused), [0, 7, 0]);
     // A refused peek also refuses the charge beside it.
     let b = Descriptor::new(attributes(&[("ip", "b")]));
-    let refused = check(&[b.clone(), a().look()]);
+    let refused = check(&[b.clone(), a().peek()]);
     assert_eq!(refused.refused_by().map(|part| part.request()), Some(1));
-    assert!(check(&[b.look()]).is_allowed());
+    assert!(check(&[b.peek()]).is_allowed());
 
     // Only refused peeks are counted. `allowed` has one charge, and one charge of a request that another descriptor
     // refused.
@@ -88,13 +88,13 @@ fn refund_gives_back_charges_and_not_peeks() {
     let check = |each: &[Descriptor<'_>]| rules.rules.check_each("api", each).now().unwrap();
     check(&[of("a").cost(4), of("b").cost(4)]);
     // The key `b` is peeked at and then charged.
-    let ruling = check(&[of("a").look(), of("b").look(), of("b").cost(3)]);
+    let ruling = check(&[of("a").peek(), of("b").peek(), of("b").cost(3)]);
     assert!(ruling.is_allowed());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(ruling.refund()).unwrap(), 3);
-    assert_eq!(runtime.block_on(check(&[of("a").look()]).refund()).unwrap(), 0);
+    assert_eq!(runtime.block_on(check(&[of("a").peek()]).refund()).unwrap(), 0);
     for ip in ["a", "b"] {
-        assert_eq!(check(&[of(ip).look()]).remaining(), Some(6), "{ip}");
+        assert_eq!(check(&[of(ip).peek()]).remaining(), Some(6), "{ip}");
     }
 }
 

@@ -121,7 +121,7 @@ fn files_of_networks_are_bounded() {
     let sets: String = (0..65).map(|set| format!("  s{set}: [10.0.0.0/8]\n")).collect();
     let sets = Config::parse("limits.yaml", format!("limits: {{}}\nnetworks:\n{sets}"));
     let sets = sets.unwrap_err().to_string();
-    assert!(sets.contains("65 sets of networks, above the most of 64"), "{sets}");
+    assert!(sets.contains("65 sets of networks, above the maximum of 64"), "{sets}");
 }
 
 /// A configuration with token keys in files.
@@ -229,9 +229,9 @@ fn trusted_networks_headers_and_keys_are_bounded() {
     let problems = Config::parse("limits.yaml", text([4_097, 65, 65])).unwrap_err();
     let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
     let expected = [
-        "4097 nets, above the most of 4096",
-        "65 headers, above the most of 64",
-        "65 keys, above the most of 64",
+        "4097 nets, above the maximum of 4096",
+        "65 headers, above the maximum of 64",
+        "65 keys, above the maximum of 64",
     ];
     assert_eq!(messages, expected);
 }
@@ -251,7 +251,8 @@ fn excluded_values_and_replaced_rules_are_bounded() {
     assert!(Config::parse("limits.yaml", text(10_000, 1_000)).is_ok());
     let problems = Config::parse("limits.yaml", text(10_001, 1_001)).unwrap_err();
     let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
-    let expected = ["10001 values, above the most of 10000", "1001 rules, above the most of 1000"];
+    let expected =
+        ["10001 values, above the maximum of 10000", "1001 rules, above the maximum of 1000"];
     assert_eq!(messages, expected);
 }
 
@@ -273,9 +274,9 @@ fn tests_and_attributes_are_bounded() {
     let config = Config::parse("limits.yaml", text([1_000, 256, 256])).unwrap();
     assert_eq!(config.tests(), 1_000);
     for (counts, expected) in [
-        ([1_001, 256, 256], "1001 tests, above the most of 1000"),
+        ([1_001, 256, 256], "1001 tests, above the maximum of 1000"),
         ([1_000, 257, 256], "a test of more than 256 attributes"),
-        ([1_000, 256, 257], "257 attributes, above the most of 256"),
+        ([1_000, 256, 257], "257 attributes, above the maximum of 256"),
     ] {
         let problems = Config::parse("limits.yaml", text(counts)).unwrap_err();
         let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();

@@ -112,7 +112,7 @@ where
         let result = ready!(response.poll(context));
         this.response.set(None);
         let response = result.map_err(inner)?;
-        this.pacer.heed(this.key, &response);
+        this.pacer.apply_hint(this.key, &response);
         Poll::Ready(Ok(response))
     }
 }

@@ -49,8 +49,8 @@ impl Holds {
     }
 
     /// Returns the hold on one key, for its queue to wait for.
-    pub(super) fn on<'a>(&'a self, key: &'a str) -> Hold<'a> {
-        Hold { holds: self, key }
+    pub(super) fn on<'a>(&'a self, key: &'a str) -> KeyHold<'a> {
+        KeyHold { holds: self, key }
     }
 }
 
@@ -86,18 +86,18 @@ impl fmt::Debug for Holds {
 }
 
 /// The hold on one key, if there is one.
-pub(super) struct Hold<'a> {
+pub(super) struct KeyHold<'a> {
     holds: &'a Holds,
     key: &'a str,
 }
 
-impl Gate for Hold<'_> {
+impl Gate for KeyHold<'_> {
     fn closed_for(&self) -> Duration {
         self.holds.remaining(self.key)
     }
 }
 
-impl fmt::Debug for Hold<'_> {
+impl fmt::Debug for KeyHold<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Hold").field(&self.closed_for()).finish()
     }

@@ -16,12 +16,12 @@ use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 pub struct Pace<S, R> {
     inner: S,
     pacer: Arc<Pacer>,
-    asks: PaceKeys<R>,
+    keys: PaceKeys<R>,
 }
 
 impl<S, R> Pace<S, R> {
-    pub(super) fn new(inner: S, pacer: Arc<Pacer>, asks: PaceKeys<R>) -> Pace<S, R> {
-        Pace { inner, pacer, asks }
+    pub(super) fn new(inner: S, pacer: Arc<Pacer>, keys: PaceKeys<R>) -> Pace<S, R> {
+        Pace { inner, pacer, keys }
     }
 }
 
@@ -40,7 +40,7 @@ where
     }
 
     fn call(&mut self, request: R) -> PaceFuture<S, R> {
-        let (key, cost) = (self.asks.key_of(&request), self.asks.cost_of(&request));
+        let (key, cost) = (self.keys.key_of(&request), self.keys.cost_of(&request));
         PaceFuture::new(Arc::clone(&self.pacer), key, cost, self.inner.clone(), request)
     }
 }
@@ -48,8 +48,8 @@ where
 // Not derived: `derive` would require traits of `R`, here and below.
 impl<S: Clone, R> Clone for Pace<S, R> {
     fn clone(&self) -> Pace<S, R> {
-        let (pacer, asks) = (Arc::clone(&self.pacer), self.asks.clone());
-        Pace { inner: self.inner.clone(), pacer, asks }
+        let (pacer, keys) = (Arc::clone(&self.pacer), self.keys.clone());
+        Pace { inner: self.inner.clone(), pacer, keys }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::http::Request;
 use tollgate_limiter::{Answer, Decision, Error, Scope};
 
-use super::settings::{LimitSource, Settings};
+use super::settings::{LayerSettings, LimitSource};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use tollgate_http::{Outcome, QuotaHeaders};
@@ -136,22 +136,24 @@ impl Admission {
         self.outcome().delay()
     }
 
-    /// Reads the limits again, after a refund. `None` if the store does not answer.
-    async fn look_again(&self, settings: &Settings) -> Option<QuotaHeaders> {
-        let mut told = QuotaHeaders::Nothing;
+    /// Reads the limits again, after a refund. Returns `None` if the store does not answer.
+    async fn peek_again(&self, settings: &LayerSettings) -> Option<QuotaHeaders> {
+        let mut quota_headers = QuotaHeaders::Nothing;
         match &self.inner.spent {
             AdmissionCharge::Limit { scope, cost, key, .. } => {
                 let decision = scope.peek(key).cost(*cost).await.ok()?;
-                let outcome = Outcome::of_limit(scope, &decision, *cost).looked_at();
-                (!outcome.is_degraded()).then(|| settings.note(&outcome, &mut told))?;
+                let outcome = Outcome::of_limit(scope, &decision, *cost).refreshed();
+                (!outcome.is_degraded())
+                    .then(|| settings.note_headers(&outcome, &mut quota_headers))?;
             }
             AdmissionCharge::Rules(ruling) => {
-                let ruling = ruling.look_again()?.await.ok()?;
-                let outcome = Outcome::of_rules(&ruling).looked_at();
-                (!outcome.is_degraded()).then(|| settings.note(&outcome, &mut told))?;
+                let ruling = ruling.peek_again()?.await.ok()?;
+                let outcome = Outcome::of_rules(&ruling).refreshed();
+                (!outcome.is_degraded())
+                    .then(|| settings.note_headers(&outcome, &mut quota_headers))?;
             }
         }
-        Some(told)
+        Some(quota_headers)
     }
 }
 
@@ -164,17 +166,17 @@ impl fmt::Debug for Admission {
 /// A request in flight whose charge may be refunded after the inner service has responded.
 pub(super) struct TrackedRequest {
     admission: Admission,
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
-/// Reads the headers for a response again, after a refund; `None` keeps the headers noted before.
+/// The new headers for a response after a refund; `None` keeps the headers that were noted before.
 pub(super) type HeaderRefresh = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
 
 impl TrackedRequest {
     /// Puts the decision into the request's extensions, if the layer is set to.
     pub(super) fn new<B>(
         admission: Admission,
-        settings: &Arc<Settings>,
+        settings: &Arc<LayerSettings>,
         request: &mut Request<B>,
     ) -> TrackedRequest {
         if settings.shows_decision {
@@ -199,7 +201,7 @@ impl TrackedRequest {
                 settings.complain_of_refund(&error);
                 return None;
             }
-            admission.look_again(&settings).await
+            admission.peek_again(&settings).await
         }))
     }
 }

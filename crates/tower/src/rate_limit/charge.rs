@@ -9,13 +9,13 @@ use super::waiting::WaitingSlot;
 pub(super) struct DelayedCharge {
     pub(super) delay: Duration,
     admission: Option<Admission>,
-    _place: Option<WaitingSlot>,
+    _slot: Option<WaitingSlot>,
 }
 
 impl DelayedCharge {
     /// Holds the charge and the waiting slot of a delayed request.
-    pub(super) fn new(admission: Admission, place: Option<WaitingSlot>) -> DelayedCharge {
-        DelayedCharge { delay: admission.delay(), admission: Some(admission), _place: place }
+    pub(super) fn new(admission: Admission, slot: Option<WaitingSlot>) -> DelayedCharge {
+        DelayedCharge { delay: admission.delay(), admission: Some(admission), _slot: slot }
     }
 
     pub(super) fn admission(&self) -> Option<Admission> {

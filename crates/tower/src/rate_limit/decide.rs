@@ -14,10 +14,10 @@ use tollgate_limiter::{Answer, Check, Decision, Error, Scope};
 
 use super::admission::Admission;
 use super::charge::DelayedCharge;
-use super::settings::{CurrentSource, LayerDecision, LimitSource, Settings};
+use super::settings::{CurrentSource, LayerDecision, LayerSettings, LimitSource};
 use super::store_answer::StoreAnswer;
 use super::waiting::WaitingSlot;
-use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
+use tollgate_http::{Outcome, QuotaHeaders, Refusal, RefusalReason};
 use tollgate_identity::{Findings, RequestHead};
 use tollgate_rules::{RulesAnswer, Ruling, Snapshot};
 
@@ -28,10 +28,11 @@ pub(super) enum DecisionProgress {
     Pending(Box<PendingCheck>),
 }
 
-/// How a request proceeds that was decided, or is not limited.
-// Data that few requests need is boxed, so that this fits one or two registers for all of them.
+/// How a request proceeds after the decision.
+// Data that few requests need is boxed, so that the type fits into one or two registers.
 pub(super) enum Disposition {
-    Goes,
+    /// The request goes to the service.
+    Passes,
     /// The request goes to the service, and its charge may be refunded.
     Admitted(Admission),
     Delayed(Box<DelayedCharge>),
@@ -41,16 +42,16 @@ pub(super) enum Disposition {
 /// A check in flight to the store. It holds a waiting slot if the store may delay the request.
 pub(super) struct PendingCheck {
     /// `None` after the answer.
-    question: Option<StoreQuery>,
-    place: Option<WaitingSlot>,
-    found: Findings,
+    query: Option<StoreQuery>,
+    slot: Option<WaitingSlot>,
+    findings: Findings,
 }
 
 /// The store's answer, with what was known before it.
 pub(super) struct CheckReply {
-    answered: StoreAnswer,
-    place: Option<WaitingSlot>,
-    found: Findings,
+    answer: StoreAnswer,
+    slot: Option<WaitingSlot>,
+    findings: Findings,
 }
 
 enum StoreQuery {
@@ -60,87 +61,87 @@ enum StoreQuery {
 
 impl DecisionProgress {
     /// The request is not limited.
-    const SKIPPED: DecisionProgress = DecisionProgress::Decided(Disposition::Goes);
+    const SKIPPED: DecisionProgress = DecisionProgress::Decided(Disposition::Passes);
 
-    fn pending(question: StoreQuery, place: Option<WaitingSlot>) -> DecisionProgress {
-        let found = Findings::default();
-        DecisionProgress::Pending(Box::new(PendingCheck { question: Some(question), place, found }))
+    fn pending(query: StoreQuery, slot: Option<WaitingSlot>) -> DecisionProgress {
+        let findings = Findings::default();
+        DecisionProgress::Pending(Box::new(PendingCheck { query: Some(query), slot, findings }))
     }
 }
 
-impl Settings {
-    /// Decides a request, or sends the check to the store. Writes the headers for the response to `told`.
-    // Here and below, large values are written in place: copying a value just after it was written stalls.
+impl LayerSettings {
+    /// Decides a request, or sends the check to the store. Writes the headers for the response to `quota_headers`.
+    // Here and below, large values are written to their final place: copying a value that was just written stalls.
     #[inline]
-    pub(super) fn take<B>(
+    pub(super) fn decide<B>(
         &self,
         request: &Request<B>,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         let now = self.now();
-        let mut head = RequestHead::of_nobody(request, self.identity(&now));
-        head.look_for_sender();
-        let mut taken = self.begin(&head, &now, told);
-        if let DecisionProgress::Pending(asked) = &mut taken {
-            asked.found = head.into_findings();
+        let mut head = RequestHead::unidentified(request, self.identity(&now));
+        head.find_sender();
+        let mut progress = self.begin(&head, &now, quota_headers);
+        if let DecisionProgress::Pending(pending) = &mut progress {
+            pending.findings = head.into_findings();
         }
-        taken
+        progress
     }
 
     /// Decides a request after the store has answered.
-    pub(super) fn answered<B>(
+    pub(super) fn decide_answered<B>(
         &self,
         request: &Request<B>,
-        CheckReply { answered, place, found }: CheckReply,
-        told: &mut QuotaHeaders,
+        CheckReply { answer, slot, findings }: CheckReply,
+        quota_headers: &mut QuotaHeaders,
     ) -> Disposition {
         let now = self.now();
-        let head = RequestHead::again(request, self.identity(&now), found);
-        self.settle(&head, answered, place, told)
+        let head = RequestHead::with_findings(request, self.identity(&now), findings);
+        self.settle(&head, answer, slot, quota_headers)
     }
 
     fn settle(
         &self,
         head: &RequestHead<'_>,
-        answered: StoreAnswer,
-        place: Option<WaitingSlot>,
-        told: &mut QuotaHeaders,
+        answer: StoreAnswer,
+        slot: Option<WaitingSlot>,
+        quota_headers: &mut QuotaHeaders,
     ) -> Disposition {
-        match self.tell(head, &self.decided(&answered), told) {
-            Disposition::Goes if self.is_tracked || answered.is_delayed() => {
-                self.admit(answered, place)
+        match self.report(head, &self.decided(&answer), quota_headers) {
+            Disposition::Passes if self.is_tracked || answer.is_delayed() => {
+                self.admit(answer, slot)
             }
-            settled => settled,
+            disposition => disposition,
         }
     }
 
     /// Keeps the charge of a request that may be refunded.
-    fn admit(&self, answered: StoreAnswer, place: Option<WaitingSlot>) -> Disposition {
-        let is_delayed = answered.is_delayed();
-        match Admission::new(answered, &self.by) {
+    fn admit(&self, answer: StoreAnswer, slot: Option<WaitingSlot>) -> Disposition {
+        let is_delayed = answer.is_delayed();
+        match Admission::new(answer, &self.by) {
             Some(admission) if is_delayed => {
-                Disposition::Delayed(Box::new(DelayedCharge::new(admission, place)))
+                Disposition::Delayed(Box::new(DelayedCharge::new(admission, slot)))
             }
             Some(admission) => Disposition::Admitted(admission),
-            None => Disposition::Goes,
+            None => Disposition::Passes,
         }
     }
 
-    /// Calls the hook, notes the headers, and lets an allowed request go at once.
+    /// Calls the hook, and notes the headers or makes the refusal.
     #[inline(always)]
-    fn tell(
+    fn report(
         &self,
         head: &RequestHead<'_>,
         decided: &LayerDecision<'_>,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> Disposition {
         if let Some(hook) = &self.on_decision {
             hook(head, decided);
         }
         match decided {
             LayerDecision::Allowed(outcome) => {
-                self.note(outcome, told);
-                Disposition::Goes
+                self.note_headers(outcome, quota_headers);
+                Disposition::Passes
             }
             LayerDecision::Refused(refusal) => {
                 Disposition::Refused(Box::new(self.refuse(head, refusal)))
@@ -152,17 +153,17 @@ impl Settings {
         &self,
         head: &RequestHead<'_>,
         now: &CurrentSource<'_>,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         if self.skip.as_ref().is_some_and(|skip| skip(head)) {
             return DecisionProgress::SKIPPED;
         }
-        if let Some(unwelcome) = head.unwelcome() {
+        if let Some(refusal) = head.token_refusal() {
             return DecisionProgress::Decided(self.settle(
                 head,
-                StoreAnswer::Unwelcome(unwelcome),
+                StoreAnswer::TokenRefusal(refusal),
                 None,
-                told,
+                quota_headers,
             ));
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
@@ -170,68 +171,70 @@ impl Settings {
             return DecisionProgress::SKIPPED;
         }
         match now {
-            CurrentSource::Limit(scope) => self.ask_limit(scope, head, cost.unwrap_or(1), told),
+            CurrentSource::Limit(scope) => {
+                self.check_limit(scope, head, cost.unwrap_or(1), quota_headers)
+            }
             CurrentSource::Rules { current, domain } => {
-                self.ask_rules(current, domain, head, cost, told)
+                self.check_rules(current, domain, head, cost, quota_headers)
             }
         }
     }
 
     #[inline]
-    fn ask_limit(
+    fn check_limit(
         &self,
         scope: &Scope,
         head: &RequestHead<'_>,
         cost: u64,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         let key = self.key_of(head);
         let check = scope.check(&key).cost(cost);
         if self.is_tracked || scope.is_shaping() || !scope.is_local() {
-            return self.ask_at_length(check, head, cost, told);
+            return self.check_slowly(check, head, cost, quota_headers);
         }
         let decision = check.now();
         let decided = match &decision {
             Ok(decision) => layer_decision(Outcome::of_limit(scope, decision, cost)),
             Err(error) => self.undecided(error),
         };
-        DecisionProgress::Decided(self.tell(head, &decided, told))
+        DecisionProgress::Decided(self.report(head, &decided, quota_headers))
     }
 
     /// Decides a check that may be delayed, that a store across the network decides, or that may be refunded.
-    fn ask_at_length(
+    fn check_slowly(
         &self,
         mut check: Check<'_>,
         head: &RequestHead<'_>,
         cost: u64,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         let scope = check.scope();
-        let mut place = None;
+        let mut slot = None;
         let is_kept = self.is_tracked || scope.is_shaping();
         let kept = is_kept.then(|| check.key().into());
         if scope.is_shaping() {
-            let (max_wait, own) = self.patience();
+            let (max_wait, own) = self.max_delay();
             // The charge of a request that is dropped before the store answers is refunded.
             check = check.max_wait(max_wait).refunded_if_dropped();
-            place = own;
+            slot = own;
         }
         if scope.is_local() {
             let limit = |decision| StoreAnswer::Limit { decision, cost, key: kept };
-            let answered = check.now().map_or_else(StoreAnswer::Undecided, limit);
-            return DecisionProgress::Decided(self.settle(head, answered, place, told));
+            let answer = check.now().map_or_else(StoreAnswer::Undecided, limit);
+            return DecisionProgress::Decided(self.settle(head, answer, slot, quota_headers));
         }
-        let question = StoreQuery::Limit { answer: check.into_future(), cost, key: kept };
-        DecisionProgress::pending(question, place)
+        let query = StoreQuery::Limit { answer: check.into_future(), cost, key: kept };
+        DecisionProgress::pending(query, slot)
     }
 
-    fn ask_rules(
+    fn check_rules(
         &self,
         current: &Snapshot<'_>,
         domain: &str,
         head: &RequestHead<'_>,
         cost: Option<u64>,
-        told: &mut QuotaHeaders,
+        quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         let mut request = current.attributes(head);
         if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
@@ -241,10 +244,10 @@ impl Settings {
             request = with(head, request);
         }
         let mut check = current.check(domain, &request);
-        let mut place = None;
+        let mut slot = None;
         if current.is_shaping() {
-            let (max_wait, own) = self.patience();
-            (check, place) = (check.max_wait(max_wait), own);
+            let (max_wait, own) = self.max_delay();
+            (check, slot) = (check.max_wait(max_wait), own);
         }
         if let Some(cost) = cost {
             check = check.cost(cost);
@@ -253,38 +256,40 @@ impl Settings {
             check = check.of_preflight();
         }
         if self.by.limiter().is_local() {
-            let answered = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
-            return DecisionProgress::Decided(self.settle(head, answered, place, told));
+            let answer = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
+            return DecisionProgress::Decided(self.settle(head, answer, slot, quota_headers));
         }
-        DecisionProgress::pending(StoreQuery::Rules(check.into_future()), place)
+        DecisionProgress::pending(StoreQuery::Rules(check.into_future()), slot)
     }
 
     /// Returns the longest delay that a request may have, and its waiting slot. Without a free slot the delay is 0.
-    fn patience(&self) -> (Duration, Option<WaitingSlot>) {
-        let place = self.waiting_slots.join();
-        let max_wait = if place.is_some() { self.max_wait } else { Duration::ZERO };
-        (max_wait, place)
+    fn max_delay(&self) -> (Duration, Option<WaitingSlot>) {
+        let slot = self.waiting_slots.join();
+        let max_wait = if slot.is_some() { self.max_wait } else { Duration::ZERO };
+        (max_wait, slot)
     }
 
-    fn decided<'a>(&'a self, answered: &'a StoreAnswer) -> LayerDecision<'a> {
-        let outcome = match (answered, &self.by) {
+    fn decided<'a>(&'a self, answer: &'a StoreAnswer) -> LayerDecision<'a> {
+        let outcome = match (answer, &self.by) {
             (StoreAnswer::Limit { decision, cost, .. }, LimitSource::Limit { scope, .. }) => {
                 Outcome::of_limit(scope, decision, *cost)
             }
             (StoreAnswer::Rules(ruling), _) => Outcome::of_rules(ruling),
             (StoreAnswer::Undecided(error), _) => return self.undecided(error),
-            (StoreAnswer::Unwelcome(unwelcome), _) => return refused(Reason::from(unwelcome)),
+            (StoreAnswer::TokenRefusal(refusal), _) => {
+                return refused(RefusalReason::from(refusal));
+            }
             // Not reached: only a check of a limit gets a limit's answer.
             (StoreAnswer::Limit { .. }, LimitSource::Rules { .. }) => {
-                return refused(Reason::Undecided(&Error::DifferentLimiters));
+                return refused(RefusalReason::Undecided(&Error::DifferentLimiters));
             }
         };
         layer_decision(outcome)
     }
 
     fn undecided<'e>(&self, error: &'e Error) -> LayerDecision<'e> {
-        self.complain(error);
-        refused(Reason::Undecided(error))
+        self.log_failure(error);
+        refused(RefusalReason::Undecided(error))
     }
 }
 
@@ -292,11 +297,11 @@ impl Settings {
 fn layer_decision(outcome: Outcome<'_>) -> LayerDecision<'_> {
     match outcome.is_allowed() {
         true => LayerDecision::Allowed(outcome),
-        false => refused(Reason::Quota(outcome)),
+        false => refused(RefusalReason::Quota(outcome)),
     }
 }
 
-fn refused(reason: Reason<'_>) -> LayerDecision<'_> {
+fn refused(reason: RefusalReason<'_>) -> LayerDecision<'_> {
     LayerDecision::Refused(Refusal::new(reason))
 }
 
@@ -305,7 +310,7 @@ impl Future for PendingCheck {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
         let this = self.get_mut();
-        let answered = match &mut this.question {
+        let answer = match &mut this.query {
             Some(StoreQuery::Limit { answer, cost, key }) => {
                 match ready!(Pin::new(answer).poll(context)) {
                     Ok(decision) => StoreAnswer::Limit { decision, cost: *cost, key: key.take() },
@@ -318,9 +323,9 @@ impl Future for PendingCheck {
             }
             None => return Poll::Pending,
         };
-        this.question = None;
-        let (place, found) = (this.place.take(), mem::take(&mut this.found));
-        Poll::Ready(CheckReply { answered, place, found })
+        this.query = None;
+        let (slot, findings) = (this.slot.take(), mem::take(&mut this.findings));
+        Poll::Ready(CheckReply { answer, slot, findings })
     }
 }
 
@@ -328,7 +333,7 @@ impl Future for PendingCheck {
 /// refunds by itself.
 impl Drop for PendingCheck {
     fn drop(&mut self) {
-        let (Some(StoreQuery::Rules(answer)), Some(_)) = (self.question.take(), &self.place) else {
+        let (Some(StoreQuery::Rules(answer)), Some(_)) = (self.query.take(), &self.slot) else {
             return;
         };
         if let Ok(runtime) = Handle::try_current() {

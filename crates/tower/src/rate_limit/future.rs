@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::admission::{HeaderRefresh, TrackedRequest};
 use super::charge::DelayedCharge;
 use super::decide::{Disposition, PendingCheck};
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
 
@@ -33,7 +33,7 @@ pin_project! {
         #[pin]
         pub(super) step: ResponseStep<S::Future, S, B, R>,
         // The headers for the response of the inner service.
-        pub(super) told: QuotaHeaders,
+        pub(super) quota_headers: QuotaHeaders,
         // Only in a layer that may refund the charge.
         pub(super) tracked: Option<TrackedRequest>,
     }
@@ -45,14 +45,14 @@ pin_project! {
         /// The inner service handles the request.
         Passing { #[pin] future: F },
         /// The store decides.
-        Asking { asked: Box<PendingCheck>, next: Option<NextCall<S, B>>, settings: Arc<Settings> },
+        Checking { check: Box<PendingCheck>, next: Option<NextCall<S, B>>, settings: Arc<LayerSettings> },
         /// The request waits until its delay has passed.
         Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
         /// The request waits until the inner service is ready.
-        Going { waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
+        AwaitingService { waiting: Option<(Box<DelayedCharge>, NextCall<S, B>)> },
         Refused { response: Option<Response<R>> },
         /// The inner service has responded, and the charge is being refunded.
-        Refunding { response: Option<Response<R>>, retelling: HeaderRefresh },
+        Refunding { response: Option<Response<R>>, refresh: HeaderRefresh },
     }
 }
 
@@ -84,34 +84,34 @@ where
     S: Service<Request<B>>,
 {
     pub(super) fn asking(
-        asked: Box<PendingCheck>,
+        check: Box<PendingCheck>,
         next: NextCall<S, B>,
-        settings: Arc<Settings>,
+        settings: Arc<LayerSettings>,
     ) -> Self {
-        let step = ResponseStep::Asking { asked, next: Some(next), settings };
-        ResponseFuture { step, told: QuotaHeaders::Nothing, tracked: None }
+        let step = ResponseStep::Checking { check, next: Some(next), settings };
+        ResponseFuture { step, quota_headers: QuotaHeaders::Nothing, tracked: None }
     }
 
     pub(super) fn delayed(
         charge: Box<DelayedCharge>,
-        told: QuotaHeaders,
+        quota_headers: QuotaHeaders,
         next: NextCall<S, B>,
-        settings: &Arc<Settings>,
+        settings: &Arc<LayerSettings>,
     ) -> Self {
         let (step, tracked) = delayed(charge, next, settings);
-        ResponseFuture { step, told, tracked }
+        ResponseFuture { step, quota_headers, tracked }
     }
 
     pub(super) fn refused(response: Response<R>) -> Self {
         let step = ResponseStep::Refused { response: Some(response) };
-        ResponseFuture { step, told: QuotaHeaders::Nothing, tracked: None }
+        ResponseFuture { step, quota_headers: QuotaHeaders::Nothing, tracked: None }
     }
 }
 
 fn delayed<F, S, B, R>(
     charge: Box<DelayedCharge>,
     mut next: NextCall<S, B>,
-    settings: &Arc<Settings>,
+    settings: &Arc<LayerSettings>,
 ) -> StepAndTracking<F, S, B, R> {
     let admission = charge.admission().filter(|_| settings.is_tracked);
     let track = |admission| TrackedRequest::new(admission, settings, &mut next.request);
@@ -126,13 +126,13 @@ where
     R: RefusalBody,
 {
     /// Returns the next step after the store's answer. The service was ready before the check.
-    fn settled(
-        settled: Disposition,
+    fn disposition(
+        disposition: Disposition,
         mut next: NextCall<S, B>,
-        settings: &Arc<Settings>,
+        settings: &Arc<LayerSettings>,
     ) -> StepAndTracking<F, S, B, R> {
-        match settled {
-            Disposition::Goes => (next.go(), None),
+        match disposition {
+            Disposition::Passes => (next.go(), None),
             Disposition::Admitted(admission) => {
                 let tracked = TrackedRequest::new(admission, settings, &mut next.request);
                 (next.go(), Some(tracked))
@@ -160,7 +160,7 @@ where
         let this = self.as_mut().project();
         match this.step.project() {
             StepProjection::Passing { future } if this.tracked.is_none() => {
-                pass(future, this.told, context)
+                pass(future, this.quota_headers, context)
             }
             _ => self.poll_before(context),
         }
@@ -171,7 +171,7 @@ where
 #[inline]
 fn pass<F, R, E>(
     future: Pin<&mut F>,
-    told: &mut QuotaHeaders,
+    quota_headers: &mut QuotaHeaders,
     context: &mut Context<'_>,
 ) -> Poll<Result<Response<R>, E>>
 where
@@ -179,7 +179,7 @@ where
 {
     let mut polled = future.poll(context);
     if let Poll::Ready(Ok(response)) = &mut polled {
-        mem::take(told).add_to(response);
+        mem::take(quota_headers).add_to(response);
     }
     polled
 }
@@ -201,33 +201,35 @@ where
             let step = match this.step.as_mut().project() {
                 StepProjection::Passing { future } => {
                     let Some(tracked) = this.tracked else {
-                        return pass(future, this.told, context);
+                        return pass(future, this.quota_headers, context);
                     };
                     let mut response = ready!(future.poll(context))?;
                     match tracked.settle(&response) {
-                        Some(retelling) => {
-                            ResponseStep::Refunding { response: Some(response), retelling }
+                        Some(refresh) => {
+                            ResponseStep::Refunding { response: Some(response), refresh }
                         }
                         None => {
-                            mem::take(this.told).add_to(&mut response);
+                            mem::take(this.quota_headers).add_to(&mut response);
                             return Poll::Ready(Ok(response));
                         }
                     }
                 }
-                StepProjection::Refunding { response, retelling } => {
-                    if let Some(told) = ready!(retelling.as_mut().poll(context)) {
-                        *this.told = told;
+                StepProjection::Refunding { response, refresh } => {
+                    if let Some(quota_headers) = ready!(refresh.as_mut().poll(context)) {
+                        *this.quota_headers = quota_headers;
                     }
                     let Some(mut response) = response.take() else { return Poll::Pending };
-                    mem::take(this.told).add_to(&mut response);
+                    mem::take(this.quota_headers).add_to(&mut response);
                     return Poll::Ready(Ok(response));
                 }
-                StepProjection::Asking { asked, next, settings } => {
-                    let answered = ready!(Pin::new(asked).poll(context));
+                StepProjection::Checking { check, next, settings } => {
+                    let answer = ready!(Pin::new(check).poll(context));
                     match next.take() {
                         Some(next) => {
-                            let settled = settings.answered(&next.request, answered, this.told);
-                            let (step, tracked) = ResponseStep::settled(settled, next, settings);
+                            let disposition =
+                                settings.decide_answered(&next.request, answer, this.quota_headers);
+                            let (step, tracked) =
+                                ResponseStep::disposition(disposition, next, settings);
                             *this.tracked = tracked;
                             step
                         }
@@ -236,9 +238,9 @@ where
                 }
                 StepProjection::Delayed { timer, waiting } => {
                     ready!(timer.as_mut().poll(context));
-                    ResponseStep::Going { waiting: waiting.take() }
+                    ResponseStep::AwaitingService { waiting: waiting.take() }
                 }
-                StepProjection::Going { waiting } => {
+                StepProjection::AwaitingService { waiting } => {
                     let Some((_, next)) = waiting else { return Poll::Pending };
                     ready!(next.service.poll_ready(context))?;
                     match waiting.take() {

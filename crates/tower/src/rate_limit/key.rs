@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::settings::Settings;
-use tollgate_identity::{ClientAddress, NOWHERE, PREFLIGHT, RequestHead};
+use super::settings::LayerSettings;
+use tollgate_identity::{ClientAddress, PREFLIGHT, RequestHead, UNKNOWN_ADDRESS};
 use tollgate_rules::push_part;
 
-impl Settings {
+impl LayerSettings {
     /// Returns the key by which a request is limited: `ip=203.0.113.9`.
     #[inline]
     pub(super) fn key_of<'h>(&self, head: &'h RequestHead<'_>) -> Cow<'h, [u8]> {
@@ -20,7 +20,7 @@ impl Settings {
     fn written_key(&self, head: &RequestHead<'_>, address: Option<&ClientAddress>) -> Vec<u8> {
         match self.key.as_ref().and_then(|key| key(head)) {
             Some(own) => key_of("key", &own, head),
-            None => key_of("ip", address.map_or(NOWHERE, ClientAddress::as_str), head),
+            None => key_of("ip", address.map_or(UNKNOWN_ADDRESS, ClientAddress::as_str), head),
         }
     }
 }

@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::admission::Admission;
 use super::extract::KeyExtractor;
 use super::service::RateLimit;
-use super::settings::{LayerDecision, LimitSource, Settings};
+use super::settings::{LayerDecision, LayerSettings, LimitSource};
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
@@ -45,7 +45,7 @@ use tollgate_rules::{Attributes, Rules};
 /// browser's preflight requests have a quota of their own, as large as the limit.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
 impl RateLimitLayer {
@@ -65,7 +65,7 @@ impl RateLimitLayer {
     /// it a client's state can be read and reset ([`Scope::reset`]).
     pub fn new(scope: Scope) -> RateLimitLayer {
         let ready = Arc::new(PreparedHeaders::new(&scope));
-        RateLimitLayer::of(Settings::new(LimitSource::Limit { scope, ready }))
+        RateLimitLayer::of(LayerSettings::new(LimitSource::Limit { scope, ready }))
     }
 
     /// Limits by the rules of a domain: all rules that match a request are charged, or none is. The rules may change
@@ -74,17 +74,17 @@ impl RateLimitLayer {
         if !rules.require_domain(domain) {
             tracing::warn!("no rule is of the domain `{domain}`: its requests are not limited");
         }
-        RateLimitLayer::of(Settings::new(LimitSource::Rules {
+        RateLimitLayer::of(LayerSettings::new(LimitSource::Rules {
             rules: rules.clone(),
             domain: domain.into(),
         }))
     }
 
-    fn of(settings: Settings) -> RateLimitLayer {
+    fn of(settings: LayerSettings) -> RateLimitLayer {
         RateLimitLayer { settings: Arc::new(settings) }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> RateLimitLayer {
+    fn with(mut self, change: impl FnOnce(&mut LayerSettings)) -> RateLimitLayer {
         change(Arc::make_mut(&mut self.settings));
         self
     }
@@ -191,8 +191,8 @@ impl RateLimitLayer {
     /// Puts the decision into the extensions of each admitted request as an [`Admission`], so that the inner service
     /// can read the client's quota and refund the charge.
     ///
-    /// Off by default, because it costs each request two allocations and a copy of its key. Without it, the layer
-    /// keeps nothing of a request.
+    /// Off by default, because it takes two allocations and a copy of the key for each request. Without it, the layer keeps
+    /// nothing of a request.
     #[must_use]
     pub fn with_decision(self) -> RateLimitLayer {
         self.with(|settings| (settings.is_tracked, settings.shows_decision) = (true, true))
@@ -223,8 +223,8 @@ impl RateLimitLayer {
     ///   warning is logged, at most every ten seconds.
     /// - Nothing is refunded when the response future is dropped before the service has responded, or when the service
     ///   fails with an error instead of a response.
-    /// - A limit refuses while all of it is charged, also by requests that will be refunded later: concurrent
-    ///   requests can be refused that would fit one after the other.
+    /// - A limit refuses while all of its units are charged, including the charges of requests that will be refunded later.
+    ///   So concurrent requests can be refused that would fit one after the other.
     #[must_use]
     pub fn refund_if(
         self,

@@ -4,19 +4,19 @@ use ::http::header::CONTENT_LENGTH;
 use ::http::{Method, Response};
 use bytes::Bytes;
 
-use super::settings::{LimitSource, Settings};
-use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
+use super::settings::{LayerSettings, LimitSource};
+use tollgate_http::{Outcome, QuotaHeaders, Refusal, RefusalReason};
 use tollgate_identity::RequestHead;
 
-impl Settings {
-    /// Writes the headers for the response to `told`.
+impl LayerSettings {
+    /// Writes the headers for the response to `quota_headers`.
     #[inline]
-    pub(super) fn note(&self, outcome: &Outcome<'_>, told: &mut QuotaHeaders) {
+    pub(super) fn note_headers(&self, outcome: &Outcome<'_>, quota_headers: &mut QuotaHeaders) {
         match &self.by {
             LimitSource::Limit { scope, ready } if outcome.is_of(scope) => {
-                ready.note(outcome, self.families, || self.wall_us(), told);
+                ready.quota_headers(outcome, self.families, || self.wall_us(), quota_headers);
             }
-            _ => *told = QuotaHeaders::of(outcome, self.families, || self.wall_us()),
+            _ => *quota_headers = QuotaHeaders::of(outcome, self.families, || self.wall_us()),
         }
     }
 
@@ -24,13 +24,13 @@ impl Settings {
     #[inline(never)]
     pub(super) fn refuse(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
         let mut response = self.response(head, refusal);
-        if let Reason::Quota(outcome) = refusal.reason() {
-            let mut told = QuotaHeaders::Nothing;
-            self.note(outcome, &mut told);
-            told.write(response.headers_mut());
+        if let RefusalReason::Quota(outcome) = refusal.reason() {
+            let mut quota_headers = QuotaHeaders::Nothing;
+            self.note_headers(outcome, &mut quota_headers);
+            quota_headers.write(response.headers_mut());
         }
         refusal.challenge(response.headers_mut());
-        self.families.tell_when(refusal.retry_after_us(), response.headers_mut());
+        self.families.add_retry_after(refusal.retry_after_us(), response.headers_mut());
         response
     }
 

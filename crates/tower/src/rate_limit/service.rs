@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::admission::TrackedRequest;
 use super::decide::{DecisionProgress, Disposition};
 use super::future::{NextCall, ResponseFuture, ResponseStep};
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
 
@@ -22,11 +22,11 @@ use tollgate_http::QuotaHeaders;
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> RateLimit<S> {
+    pub(super) fn new(inner: S, settings: Arc<LayerSettings>) -> RateLimit<S> {
         RateLimit { inner, settings }
     }
 
@@ -50,23 +50,23 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> ResponseFuture<S, B, R> {
-        let mut told = QuotaHeaders::Nothing;
-        match self.settings.take(&request, &mut told) {
-            DecisionProgress::Decided(Disposition::Goes) => ResponseFuture {
+        let mut quota_headers = QuotaHeaders::Nothing;
+        match self.settings.decide(&request, &mut quota_headers) {
+            DecisionProgress::Decided(Disposition::Passes) => ResponseFuture {
                 step: ResponseStep::Passing { future: self.inner.call(request) },
-                told,
+                quota_headers,
                 tracked: None,
             },
             DecisionProgress::Decided(Disposition::Admitted(admission)) => {
                 let tracked = Some(TrackedRequest::new(admission, &self.settings, &mut request));
                 let future = self.inner.call(request);
-                ResponseFuture { step: ResponseStep::Passing { future }, told, tracked }
+                ResponseFuture { step: ResponseStep::Passing { future }, quota_headers, tracked }
             }
             DecisionProgress::Decided(Disposition::Delayed(charge)) => {
                 // New clones are not ready yet: a delayed request must not hold a ready service that others need.
                 self.inner = self.inner.clone();
                 let next = NextCall::new(self.inner.clone(), request);
-                ResponseFuture::delayed(charge, told, next, &self.settings)
+                ResponseFuture::delayed(charge, quota_headers, next, &self.settings)
             }
             DecisionProgress::Decided(Disposition::Refused(response)) => {
                 ResponseFuture::refused(response.map(R::of))

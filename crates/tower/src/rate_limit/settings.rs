@@ -20,7 +20,7 @@ pub(super) type RequestFn<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
 /// The settings that a layer and its services share.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(super) struct LayerSettings {
     pub(super) by: LimitSource,
     /// If `None`, the identity of the rules; without one there, the address of the connection.
     pub(super) identity: Option<Identity>,
@@ -87,9 +87,9 @@ impl LimitSource {
     }
 }
 
-impl Settings {
-    pub(super) fn new(by: LimitSource) -> Settings {
-        Settings {
+impl LayerSettings {
+    pub(super) fn new(by: LimitSource) -> LayerSettings {
+        LayerSettings {
             by,
             identity: None,
             families: HeaderFamilies::ALL,
@@ -128,7 +128,7 @@ impl Settings {
     }
 
     /// Logs why requests are answered 503, at most every ten seconds.
-    pub(super) fn complain(&self, error: &Error) {
+    pub(super) fn log_failure(&self, error: &Error) {
         if self.is_due(&self.complained_us) {
             tracing::warn!("requests are answered 503: {error}");
         }
@@ -157,7 +157,7 @@ impl Settings {
 }
 
 /// Omits the closures, which cannot be printed.
-impl fmt::Debug for Settings {
+impl fmt::Debug for LayerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (by, limit) = match &self.by {
             LimitSource::Limit { scope, .. } => (scope.name(), Some(scope.limit())),

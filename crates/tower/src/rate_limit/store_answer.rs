@@ -1,7 +1,7 @@
 //! The answer to a check, by a limit or by rules, or why there is no decision.
 
 use tollgate_core::Verdict;
-use tollgate_identity::Unwelcome;
+use tollgate_identity::TokenRefusal;
 use tollgate_limiter::{Decision, Error};
 use tollgate_rules::Ruling;
 
@@ -16,7 +16,7 @@ pub(super) enum StoreAnswer {
     Rules(Ruling),
     Undecided(Error),
     /// The request's token is not valid, and the settings refuse such requests.
-    Unwelcome(Unwelcome),
+    TokenRefusal(TokenRefusal),
 }
 
 impl StoreAnswer {
@@ -26,7 +26,7 @@ impl StoreAnswer {
             StoreAnswer::Limit { decision, .. } => decision.verdict(),
             StoreAnswer::Rules(ruling) => ruling.verdict(),
             StoreAnswer::Undecided(_) => return false,
-            StoreAnswer::Unwelcome(_) => return false,
+            StoreAnswer::TokenRefusal(_) => return false,
         };
         matches!(verdict, Verdict::Allowed { delay_us: 1.. })
     }

@@ -102,10 +102,10 @@ async fn unreachable_issuer_is_reported_in_one_short_line_without_the_query() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let error = fetch(address, "/keys?token=hush").await.unwrap_err();
-    let said = error.to_string();
+    let config = error.to_string();
     assert!(matches!(error, FetchError::Unreachable(_)), "{error:?}");
-    assert!(said.contains("refused") && !said.contains("hush"), "{said}");
-    assert!(said.chars().count() <= 400 && !said.contains('\n'), "{said}");
+    assert!(config.contains("refused") && !config.contains("hush"), "{config}");
+    assert!(config.chars().count() <= 400 && !config.contains('\n'), "{config}");
     // A server that speaks something else, and tries to write into the log.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -114,8 +114,8 @@ async fn unreachable_issuer_is_reported_in_one_short_line_without_the_query() {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.write_all(b"HTTP/1.1 \x1b[31m\nERROR all is lost\r\n\r\n").await;
     });
-    let said = fetch(address, "/keys").await.unwrap_err().to_string();
-    assert!(!said.contains("all is lost") && !said.contains('\n'), "{said}");
+    let config = fetch(address, "/keys").await.unwrap_err().to_string();
+    assert!(!config.contains("all is lost") && !config.contains('\n'), "{config}");
 }
 
 #[test]

@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 use super::{set, set_text};
 use crate::InvalidToken;
 use crate::jwks::fetch::FetchError;
-use crate::jwks::refresh::{Refreshing, UrlRefresh};
+use crate::jwks::refresh::{RefreshLoop, UrlRefresh};
 use crate::jwks::schedule::Schedule;
-use crate::jwt::{Jwks, JwksError, Jwt, KeySet, Token};
+use crate::jwt::{Jwks, JwksError, Jwt, KeySet, TokenStatus};
 
 /// An issuer that can be out of reach, and the requests that it got.
 struct Issuer {
@@ -51,12 +51,12 @@ fn begin(publishes: Result<&str, ()>) -> Fixture {
     let source = source.max_age(Duration::from_secs(1_024)).max_stale(Duration::from_secs(7_200));
     let (url, schedule) = (source.shown(), Schedule::new(&source, 0));
     let refresh = UrlRefresh::new(source);
-    let bell = refresh.bell();
+    let signal = refresh.signal();
     let jwks = Jwks::fetched_by(refresh);
     let (keys, asked) = (jwks.downgrade(), Arc::clone(&issuer));
     let fetching = tokio::spawn(async move {
-        let refreshing = Refreshing { url, schedule, skipped: 0 };
-        refreshing.run(&keys, &bell, || std::future::ready(asked.answer())).await;
+        let refreshing = RefreshLoop { url, schedule, skipped: 0 };
+        refreshing.run(&keys, &signal, || std::future::ready(asked.answer())).await;
     });
     Fixture { issuer, jwks, fetching }
 }
@@ -84,18 +84,18 @@ fn token(id: &str) -> String {
 }
 
 /// Returns the result for a token without computing a signature.
-fn known(jwks: &Jwks, id: &str) -> Token {
+fn known(jwks: &Jwks, id: &str) -> TokenStatus {
     Jwt::from_jwks(jwks.clone()).verify(&token(id), 0, || false)
 }
 
 fn has_key(jwks: &Jwks, id: &str) -> bool {
-    matches!(known(jwks, id), Token::NotVerified)
+    matches!(known(jwks, id), TokenStatus::NotVerified)
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_fetched_at_once_and_again_before_they_are_too_old() {
     let fixture = begin(Ok("a"));
-    assert!(matches!(known(&fixture.jwks, "a"), Token::KeyPending));
+    assert!(matches!(known(&fixture.jwks, "a"), TokenStatus::KeyPending));
     pass(0).await;
     assert!(has_key(&fixture.jwks, "a"));
     fixture.publish(Ok("b"));
@@ -125,13 +125,13 @@ async fn invented_keys_cause_one_fetch_in_30_s() {
 async fn an_unknown_key_is_bad_while_the_set_is_fresh_and_pending_afterwards() {
     let fixture = begin(Ok("a"));
     pass(0).await;
-    assert!(matches!(known(&fixture.jwks, "b"), Token::Invalid(InvalidToken::UnknownKey)));
+    assert!(matches!(known(&fixture.jwks, "b"), TokenStatus::Invalid(InvalidToken::UnknownKey)));
     pass(40).await;
     assert_eq!(fixture.asked_s(), [0, 30]);
     pass(60).await;
     fixture.publish(Ok("b"));
     // The request does not wait for the fetch, which follows.
-    assert!(matches!(known(&fixture.jwks, "b"), Token::KeyPending));
+    assert!(matches!(known(&fixture.jwks, "b"), TokenStatus::KeyPending));
     pass(0).await;
     assert!(has_key(&fixture.jwks, "b"));
     assert_eq!(fixture.asked_s(), [0, 30, 100]);
@@ -144,8 +144,8 @@ async fn a_token_that_names_no_key_causes_no_fetch() {
     let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
     let jwt = Jwt::from_jwks(fixture.jwks.clone());
     pass(100).await;
-    let looked = jwt.verify(&format!("{header}.e30.AAAA"), 0, || false);
-    assert!(matches!(looked, Token::Invalid(InvalidToken::UnknownKey)));
+    let verdict = jwt.verify(&format!("{header}.e30.AAAA"), 0, || false);
+    assert!(matches!(verdict, TokenStatus::Invalid(InvalidToken::UnknownKey)));
     pass(100).await;
     assert_eq!(fixture.asked_s(), [0]);
 }
@@ -157,14 +157,14 @@ async fn keys_stay_while_the_issuer_is_out_of_reach_until_they_are_too_old() {
     fixture.publish(Err(()));
     pass(7_100).await;
     assert!(has_key(&fixture.jwks, "a"));
-    assert!(matches!(known(&fixture.jwks, "b"), Token::KeyPending), "it may be a new one");
+    assert!(matches!(known(&fixture.jwks, "b"), TokenStatus::KeyPending), "it may be a new one");
     let status = fixture.jwks.status();
     assert!(status.failures > 10 && status.keys == 1, "{status:?}");
     let want = "the keys of https://id.example/keys were not fetched: the issuer did not answer within 10 s";
     assert_eq!(status.problem.as_deref(), Some(want));
     assert_eq!(fixture.asked_s()[..6], [0, 640, 645, 655, 675, 715]);
     pass(100).await;
-    assert!(matches!(known(&fixture.jwks, "a"), Token::KeyPending), "dropped after 7,200 s");
+    assert!(matches!(known(&fixture.jwks, "a"), TokenStatus::KeyPending), "dropped after 7,200 s");
     assert_eq!((fixture.jwks.status().keys, fixture.jwks.status().loaded), (0, None));
     fixture.publish(Ok("a"));
     pass(60).await;
@@ -190,7 +190,7 @@ async fn a_bad_set_changes_nothing_and_is_shown() {
 async fn issuer_that_is_down_at_first_is_retried_until_it_answers() {
     let fixture = begin(Err(()));
     pass(30).await;
-    assert!(matches!(known(&fixture.jwks, "a"), Token::KeyPending));
+    assert!(matches!(known(&fixture.jwks, "a"), TokenStatus::KeyPending));
     assert_eq!(fixture.asked_s(), [0, 5, 15]);
     fixture.publish(Ok("a"));
     pass(10).await;

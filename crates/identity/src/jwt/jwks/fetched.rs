@@ -1,4 +1,4 @@
-//! Keys that are fetched: what becomes of each fetch.
+//! Keys that are fetched: the results of fetches.
 
 use std::sync::{Arc, Weak};
 
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::{Freshness, Jwks, KeyRefresh, PublishedKeys, SharedKeys};
 use crate::jwt::key_set::KeySet;
 
-/// The failures in a row that are a problem, although there are keys: that is half a minute after the first.
+/// The failures in a row that count as a problem although there are keys: half a minute after the first failure.
 const TOLERATED_FAILURES: u32 = 4;
 
 impl Jwks {
-    /// Without any keys until [`start`](Self::start) has fetched some.
+    /// Returns a set without keys, until [`start`](Self::start) has fetched some.
     pub(crate) fn fetched_by(refresh: impl KeyRefresh + 'static) -> Jwks {
         let jwks = Jwks::new(Freshness::NotLoaded, Some(Box::new(refresh)));
         jwks.shared.status.lock().problem = Some("the keys were not fetched yet".into());
@@ -26,14 +26,14 @@ impl Jwks {
         Jwks { shared }
     }
 
-    /// Verifies tokens with the keys of a set that was fetched now. Returns whether its keys are others.
+    /// Verifies tokens with the keys of a set that was just fetched. Returns whether the keys have changed.
     pub(crate) fn fetched(&self, set: KeySet) -> bool {
         let before = self.current().generation;
         self.publish(set, Freshness::FetchedAt(Instant::now()));
         self.current().generation != before
     }
 
-    /// The keys stay as they are. `in_a_row` is how many fetches failed since one succeeded.
+    /// Notes a failed fetch. The keys do not change. `in_a_row` is how many fetches failed since the last success.
     pub(crate) fn not_fetched(&self, problem: String, in_a_row: u32) {
         let mut status = self.shared.status.lock();
         status.failures += 1;
@@ -42,7 +42,7 @@ impl Jwks {
         }
     }
 
-    /// Verifies no tokens with keys that are too old to be believed.
+    /// Drops the keys, because they are too old to be trusted.
     pub(crate) fn drop_keys(&self) {
         let mut status = self.shared.status.lock();
         (status.keys, status.skipped, status.loaded) = (0, 0, None);

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::JwksError;
 use crate::jwt::key::JwtKey;
 
-/// The longest name of a key, as in a file of rules.
+/// The longest name of a key, as in a rules file.
 const MAX_ID_CHARS: usize = 256;
 
 /// The longest number of a key in base64url: an RSA modulus of 8192 bits has 1,366 characters.
 const MAX_NUMBER_CHARS: usize = 2_048;
 
-/// Reads a key. `None` if it is not one that verifies signatures here.
+/// Reads a key. Returns `None` if it is not a key that can verify signatures here.
 pub(super) fn read(value: &Value) -> Result<Option<JwtKey>, JwksError> {
     let Some(members) = value.as_object() else { return Ok(None) };
     match text(members, "kty") {
@@ -55,7 +55,7 @@ fn public_key(kind: &str, members: &Map<String, Value>) -> Option<JwtKey> {
     }
 }
 
-/// Whether neither `use` nor `key_ops` says that the key is for something else.
+/// Whether `use` and `key_ops` allow the key to verify signatures.
 fn is_for_signatures(members: &Map<String, Value>) -> bool {
     let is_used = members.get("use").is_none_or(|usage| usage == "sig");
     let operations = members.get("key_ops").map(|operations| operations.as_array());
@@ -77,7 +77,7 @@ fn is_name_of(algorithm: Algorithm, name: &str) -> bool {
     }
 }
 
-/// A point of a curve in full, as it is encoded: `x` and `y`, each of exactly `N` bytes (RFC 7518, 6.2.1.2).
+/// Returns a point of a curve in its uncompressed encoding: `x` and `y`, each of exactly `N` bytes (RFC 7518, 6.2.1.2).
 fn point<const N: usize>(members: &Map<String, Value>) -> Option<Vec<u8>> {
     let x = <[u8; N]>::try_from(number(members, "x")?).ok()?;
     let y = <[u8; N]>::try_from(number(members, "y")?).ok()?;

@@ -259,7 +259,7 @@ fn debug_shows_no_key() {
 
 #[test]
 fn messages_say_what_to_do() {
-    let said = [
+    let config = [
         JwtError::ShortSecret { bytes: 6, least: 32 },
         JwtError::PemAsSecret,
         JwtError::RsaBits { bits: 1_024 },
@@ -274,6 +274,6 @@ fn messages_say_what_to_do() {
         "two keys have the id `a`; give each its own",
         "over 8 keys of one algorithm have no id; give them the ids that tokens name in `kid`",
     ];
-    assert_eq!(said, want);
+    assert_eq!(config, want);
     assert_eq!(InvalidToken::Expired.to_string(), "the token has expired");
 }

@@ -252,7 +252,7 @@ fn tokens_are_judged_anew_when_the_keys_change() {
     jwks.replace(&set([with(new.1, &json!({ "kid": "a", "x5t": "AAAA" }))])).unwrap();
     assert_eq!(jwks.replace(b"{}"), Err(JwksError::Malformed));
     for known in [token(new), forged] {
-        assert!(!matches!(jwt.verify(&known, NOW_US, || false), Token::NotVerified));
+        assert!(!matches!(jwt.verify(&known, NOW_US, || false), TokenStatus::NotVerified));
     }
     jwks.replace(&set([])).unwrap();
     assert_eq!(why_not(&jwt, &token(new)), Some(InvalidToken::UnknownKey));

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::super::cache::{Cache, Weight};
+use super::super::cache::{TokenCache, TokenWeight};
 use super::*;
 
 /// Whether `token` counts, and whether its signature had to be computed to tell.
@@ -13,10 +13,10 @@ fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<InvalidToken>, bool) {
         true
     });
     match token {
-        Token::Verified(_) => (None, was_asked.get()),
-        Token::Invalid(invalid) => (Some(invalid), was_asked.get()),
-        Token::KeyPending => panic!("all keys are here"),
-        Token::NotVerified => panic!("it may"),
+        TokenStatus::Verified(_) => (None, was_asked.get()),
+        TokenStatus::Invalid(invalid) => (Some(invalid), was_asked.get()),
+        TokenStatus::KeyPending => panic!("all keys are here"),
+        TokenStatus::NotVerified => panic!("it may"),
     }
 }
 
@@ -79,12 +79,12 @@ fn the_memory_of_bad_tokens_is_bounded() {
 fn without_leave_no_signature_is_computed() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
-    assert!(matches!(jwt.verify(&token, NOW_US, || false), Token::NotVerified));
+    assert!(matches!(jwt.verify(&token, NOW_US, || false), TokenStatus::NotVerified));
     assert_eq!(jwt.shared.cache.len(), 0);
     let forged = format!("{token}AAAA");
-    assert!(matches!(jwt.verify(&forged, NOW_US, || false), Token::NotVerified));
+    assert!(matches!(jwt.verify(&forged, NOW_US, || false), TokenStatus::NotVerified));
     assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
-    assert!(matches!(jwt.verify(&token, NOW_US, || false), Token::Verified(_)));
+    assert!(matches!(jwt.verify(&token, NOW_US, || false), TokenStatus::Verified(_)));
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn a_million_tokens_take_no_more_room_than_there_is() {
     let table =
         [(10_000, 1_000_000), (255, 9_000), (100, 9_000), (3, 99), (2, 99), (1, 99), (0, 99)];
     for (max, tokens) in table {
-        let cache = Cache::new(max);
+        let cache = TokenCache::new(max);
         let mut most = 0;
         for token in 0..tokens {
             cache.insert(
                 cache.fingerprint(&token.to_string()),
-                Weight::of(""),
+                TokenWeight::of(""),
                 Arc::clone(&claims),
             );
             most = most.max(if token % 97 == 0 { cache.len() } else { 0 });
@@ -158,9 +158,13 @@ fn a_million_tokens_take_no_more_room_than_there_is() {
 
 #[test]
 fn hits_take_no_more_room_than_there_is() {
-    let (cache, claims) = (Cache::new(1_000), some_claims());
+    let (cache, claims) = (TokenCache::new(1_000), some_claims());
     for token in 0..20_000_u32 {
-        cache.insert(cache.fingerprint(&token.to_string()), Weight::of(""), Arc::clone(&claims));
+        cache.insert(
+            cache.fingerprint(&token.to_string()),
+            TokenWeight::of(""),
+            Arc::clone(&claims),
+        );
         let recent = cache.fingerprint(&token.saturating_sub(token % 700).to_string());
         cache.get(recent, NOW_US);
         assert!(cache.len() <= 1_000);
@@ -171,12 +175,12 @@ fn hits_take_no_more_room_than_there_is() {
 fn long_tokens_count_for_more() {
     let claims = some_claims();
     for (bytes, weight) in [(0, 1), (1_023, 1), (1_024, 2), (8_191, 8), (8_192, 9)] {
-        let cache = Cache::new(1_000);
+        let cache = TokenCache::new(1_000);
         let padding = "x".repeat(bytes);
         let (mut heaviest, mut most) = (0, 0);
         for token in 0..5_000_u32 {
             let fingerprint = cache.fingerprint(&token.to_string());
-            cache.insert(fingerprint, Weight::of(&padding), Arc::clone(&claims));
+            cache.insert(fingerprint, TokenWeight::of(&padding), Arc::clone(&claims));
             let recent = cache.fingerprint(&token.saturating_sub(token % 70).to_string());
             cache.get(recent, NOW_US);
             heaviest = heaviest.max(cache.weight());
@@ -190,9 +194,9 @@ fn long_tokens_count_for_more() {
 
 #[test]
 fn a_token_that_is_verified_twice_at_once_counts_once() {
-    let (cache, claims) = (Cache::new(1_000), some_claims());
+    let (cache, claims) = (TokenCache::new(1_000), some_claims());
     for _ in 0..10 {
-        cache.insert(cache.fingerprint("it"), Weight::of(""), Arc::clone(&claims));
+        cache.insert(cache.fingerprint("it"), TokenWeight::of(""), Arc::clone(&claims));
     }
     assert_eq!((cache.weight(), cache.len()), (1, 1));
 }
@@ -213,11 +217,15 @@ fn a_token_that_there_is_no_room_for_is_verified_each_time() {
 
 #[test]
 fn a_token_in_use_is_not_forgotten_however_many_come() {
-    let (cache, claims) = (Cache::new(100), some_claims());
+    let (cache, claims) = (TokenCache::new(100), some_claims());
     let used = cache.fingerprint("used");
-    cache.insert(used, Weight::of(""), Arc::clone(&claims));
+    cache.insert(used, TokenWeight::of(""), Arc::clone(&claims));
     for token in 0..10_000_u32 {
-        cache.insert(cache.fingerprint(&token.to_string()), Weight::of(""), Arc::clone(&claims));
+        cache.insert(
+            cache.fingerprint(&token.to_string()),
+            TokenWeight::of(""),
+            Arc::clone(&claims),
+        );
         assert!(cache.get(used, NOW_US).is_some(), "{token}");
     }
     let unused = cache.fingerprint("0");
@@ -226,7 +234,7 @@ fn a_token_in_use_is_not_forgotten_however_many_come() {
 
 #[test]
 fn no_two_caches_have_the_same_secret() {
-    let (one, other) = (Cache::new(1), Cache::new(1));
+    let (one, other) = (TokenCache::new(1), TokenCache::new(1));
     assert!(one.fingerprint("a") == one.fingerprint("a"));
     assert!(one.fingerprint("a") != one.fingerprint("b"));
     assert!(one.fingerprint("a") != other.fingerprint("a"));

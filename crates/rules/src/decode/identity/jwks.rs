@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::decode::fields::{Fields, Mapping};
+use crate::decode::fields::{Mapping, MappingFields};
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 use tollgate_identity::config::{JWKS_MAX_AGE, JwksConfig};
 
 const JWKS: Mapping = Mapping {
@@ -43,8 +43,8 @@ pub(crate) struct JwksFile {
     at: Position,
 }
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
-    let fields = Fields::read(node, &JWKS, report)?;
+pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<JwksSource> {
+    let fields = MappingFields::read(node, &JWKS, report)?;
     let max_age = fields.get("max_age").map(|node| (node.at, age(node, "max_age", report)));
     let max_stale = fields.get("max_stale").map(|node| (node.at, age(node, "max_stale", report)));
     match (fields.get("file"), fields.get("url")) {
@@ -82,7 +82,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
 }
 
 /// Reads a URL, which no message shows, because it may contain a secret.
-fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
+fn url<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<&'n str> {
     let url = report.text(node, "`url`", URL_REMEDY)?;
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -124,7 +124,7 @@ fn is_here(authority: &str) -> bool {
     is_loopback(authority) || authority.rsplit_once(':').is_some_and(|(host, _)| is_loopback(host))
 }
 
-fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Duration> {
+fn age(node: &YamlNode<'_>, name: &'static str, report: &mut Report) -> Option<Duration> {
     let age = report.duration(node, name)?;
     let fault = match name {
         _ if age < SHORTEST_AGE => "is below 10s",
@@ -143,14 +143,14 @@ fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Durat
 }
 
 /// A field that is present, and its value if that is valid.
-type GivenAge = Option<(Position, Option<Duration>)>;
+type AgeField = Option<(Position, Option<Duration>)>;
 
 fn ages(
-    max_age: GivenAge,
-    max_stale: GivenAge,
+    max_age: AgeField,
+    max_stale: AgeField,
     report: &mut Report,
 ) -> Option<(Option<Duration>, Option<Duration>)> {
-    let read = |given: GivenAge| match given {
+    let read = |given: AgeField| match given {
         None => Some(None),
         Some((_, age)) => age.map(Some),
     };
@@ -199,7 +199,7 @@ fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), JwksFault
         JwksError::SymmetricKey => ("has a symmetric key (`oct`)".into(), private),
         JwksError::PrivateKey => ("has a private key".into(), private),
         JwksError::TooManyKeys { keys, most } => {
-            let fault = format!("has {keys} keys, above the most of {most}");
+            let fault = format!("has {keys} keys, above the maximum of {most}");
             (fault.into(), "remove those that no token is signed with any more")
         }
         _ => {

@@ -7,12 +7,12 @@ use tollgate_core::Excerpt;
 use super::TokenKeys;
 use super::jwks::{self, JwksSource};
 use super::key::{self, KeySource};
-use crate::decode::fields::{Fields, Mapping};
+use crate::decode::fields::{Mapping, MappingFields};
 use crate::decode::limits::{self, Wording};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 use tollgate_identity::config::{JwtConfig, MAX_WITHOUT_ID, OnInvalid};
 
 /// The most keys: enough for several issuers that are rotating theirs.
@@ -40,8 +40,8 @@ const VERIFICATIONS: Wording = Wording {
 };
 
 /// Reads the section without its keys, and the sources of the keys.
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(JwtConfig, TokenKeys)> {
-    let fields = Fields::read(node, &JWT, report)?;
+pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<(JwtConfig, TokenKeys)> {
+    let fields = MappingFields::read(node, &JWT, report)?;
     let has_jwks = fields.get("jwks").is_some() || fields.may_have("jwks");
     let keys_node = match has_jwks {
         true => fields.get("keys"),
@@ -74,14 +74,14 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(JwtConfig, T
     Some((jwt, TokenKeys { keys, jwks: jwks_file }))
 }
 
-fn keys(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeySource>> {
+fn keys(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<KeySource>> {
     let items = report.list(node, "`keys`", KEYS_REMEDY)?;
     if items.is_empty() {
         report.error(node.at, "`keys` is an empty list", KEYS_REMEDY);
         return None;
     }
     if items.len() > MAX_KEYS {
-        let message = format!("{} keys, above the most of {MAX_KEYS}", items.len());
+        let message = format!("{} keys, above the maximum of {MAX_KEYS}", items.len());
         report.error(node.at, message, "remove those that no token is signed with any more");
         return None;
     }
@@ -120,7 +120,7 @@ fn refuse_twice(id: &str, at: Position, before: &[(&str, Position)], report: &mu
 }
 
 /// Reads the value that a claim of the token must have.
-fn claim(node: &Node<'_>, name: &str, remedy: &str, report: &mut Report) -> Option<Box<str>> {
+fn claim(node: &YamlNode<'_>, name: &str, remedy: &str, report: &mut Report) -> Option<Box<str>> {
     let text = report.text(node, name, remedy)?;
     if text.is_empty() {
         report.error(node.at, format!("{name} is an empty text"), remedy);
@@ -129,7 +129,7 @@ fn claim(node: &Node<'_>, name: &str, remedy: &str, report: &mut Report) -> Opti
     Some(text.into())
 }
 
-fn leeway(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
+fn leeway(node: &YamlNode<'_>, report: &mut Report) -> Option<Duration> {
     let leeway = report.duration(node, "leeway")?;
     if leeway > LONGEST_LEEWAY {
         let remedy = "use at most 1h: every token stays valid this much longer";
@@ -139,7 +139,7 @@ fn leeway(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
     Some(leeway)
 }
 
-fn invalid(node: &Node<'_>, report: &mut Report) -> Option<OnInvalid> {
+fn invalid(node: &YamlNode<'_>, report: &mut Report) -> Option<OnInvalid> {
     match report.text(node, "`invalid`", INVALID_REMEDY)? {
         "by_ip" => Some(OnInvalid::ByIp),
         "unauthorized" => Some(OnInvalid::Unauthorized),

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 use tollgate_core::Excerpt;
 
-use super::super::fields::{Fields, Mapping, listed};
+use super::super::fields::{Mapping, MappingFields, listed};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 use tollgate_identity::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
 
 /// The largest file of a key: a PEM of 16384 bits has less than 4 KiB.
@@ -75,14 +75,14 @@ type KeyId<'n> = (&'n str, Position);
 
 /// Reads a key, if it has no errors, and its id in any case.
 pub(super) fn read<'n>(
-    node: &'n Node<'_>,
+    node: &'n YamlNode<'_>,
     report: &mut Report,
 ) -> Option<(Option<KeySource>, Option<KeyId<'n>>)> {
-    if let Some((_, value)) = Fields::of(node).find(|(name, _)| *name == "secret") {
+    if let Some((_, value)) = MappingFields::of(node).find(|(name, _)| *name == "secret") {
         report.error(value.at, "a secret does not belong in this file", SECRET_REMEDY);
         return None;
     }
-    let fields = Fields::read(node, &KEY, report)?;
+    let fields = MappingFields::read(node, &KEY, report)?;
     let remedy = format!("use {}", listed(&ALGORITHMS.map(|(name, _)| name)));
     let algorithm = fields.require("algorithm", &remedy, report);
     let algorithm = algorithm.and_then(|node| read_algorithm(node, &remedy, report));
@@ -98,7 +98,7 @@ pub(super) fn read<'n>(
     Some((key(), id.flatten()))
 }
 
-fn read_algorithm(node: &Node<'_>, remedy: &str, report: &mut Report) -> Option<JwtAlgorithm> {
+fn read_algorithm(node: &YamlNode<'_>, remedy: &str, report: &mut Report) -> Option<JwtAlgorithm> {
     let text = report.text(node, "`algorithm`", remedy)?;
     if let Some((_, algorithm)) = ALGORITHMS.iter().find(|(name, _)| *name == text) {
         return Some(*algorithm);
@@ -120,7 +120,7 @@ fn read_algorithm(node: &Node<'_>, remedy: &str, report: &mut Report) -> Option<
     None
 }
 
-fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<KeyId<'n>> {
+fn read_id<'n>(node: &'n YamlNode<'_>, report: &mut Report) -> Option<KeyId<'n>> {
     let remedy = "use what tokens have as `kid`, 1 to 256 characters";
     let text = report.text(node, "`id`", remedy)?;
     if text.is_empty() || text.chars().nth(MAX_ID_CHARS).is_some() {
@@ -132,10 +132,10 @@ fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<KeyId<'n>> {
 
 /// Returns the one field that gives the key.
 fn material<'n, 't>(
-    fields: &Fields<'n, 't>,
+    fields: &MappingFields<'n, 't>,
     algorithm: Option<JwtAlgorithm>,
     report: &mut Report,
-) -> Option<(&'static str, &'n Node<'t>)> {
+) -> Option<(&'static str, &'n YamlNode<'t>)> {
     let given = |field: &'static str| fields.get(field).map(|node| (field, node));
     let mut all = MATERIALS.into_iter().filter_map(given);
     let Some((field, node)) = all.next() else {
@@ -170,7 +170,7 @@ fn material<'n, 't>(
     }
 }
 
-fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<KeyOrigin> {
+fn origin(field: &'static str, node: &YamlNode<'_>, report: &mut Report) -> Option<KeyOrigin> {
     let remedy = if is_secret(field) { SECRET_REMEDY } else { PUBLIC_REMEDY };
     let text = report.text(node, &format!("`{field}`"), remedy)?;
     match field {

@@ -6,7 +6,7 @@ use crate::decode::networks;
 use crate::networks::MAPPED_BITS;
 use crate::position::Position;
 use crate::problem::Report;
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 use tollgate_identity::config::mostly_covered;
 
 /// The most networks: all are compared for every request.
@@ -14,7 +14,7 @@ const MAX_NETS: usize = 4_096;
 
 const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
+pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     let items = report.list(node, "`trusted_proxies`", REMEDY)?;
     if items.is_empty() {
         let remedy = "list the proxies' networks, or remove it to trust no proxy";
@@ -22,7 +22,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
         return None;
     }
     if items.len() > MAX_NETS {
-        let message = format!("{} nets, above the most of {MAX_NETS}", items.len());
+        let message = format!("{} nets, above the maximum of {MAX_NETS}", items.len());
         report.error(node.at, message, "use larger nets for them");
         return None;
     }

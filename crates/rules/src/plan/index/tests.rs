@@ -13,8 +13,8 @@ use tollgate_limiter::Limiter;
 
 use crate::attributes::TrustLevel;
 use crate::config::{
-    Choice, Condition, Config, Costs, KeyPart, LimitConfig, Replaces, Requirement, RuleConfig,
-    Spend,
+    Condition, Config, Costs, KeyPart, LimitChoice, LimitConfig, Replacement, Requirement,
+    RuleConfig, Spend,
 };
 use crate::networks::{NetworkMap, NetworkSet, Networks};
 use crate::pattern::Pattern;
@@ -56,8 +56,8 @@ fn applies(rule: &RuleConfig, request: &ModelRequest) -> bool {
 fn left<'r>(applying: &[(usize, &'r RuleConfig)]) -> Vec<(usize, &'r RuleConfig)> {
     let replaces = |rule: &RuleConfig, other: &RuleConfig| {
         let is_named = match &rule.replaces {
-            Replaces::Named(names) => names.contains(&other.name),
-            Replaces::All => other.replaces != Replaces::All,
+            Replacement::Named(names) => names.contains(&other.name),
+            Replacement::All => other.replaces != Replacement::All,
         };
         is_named && (other.is_shadow || !rule.is_shadow)
     };
@@ -133,15 +133,15 @@ prop_compose! {
             domain: domain.into(),
             when: when.map(|(name, wanted)| Condition { attribute: name.into(), wanted }).collect(),
             key: key.into_iter().map(part).collect(),
-            limit: Choice { tiers: None, default: Spend::Limit(0) },
+            limit: LimitChoice { tiers: None, default: Spend::Limit(0) },
             cost: Costs { routes: Vec::new(), default: Cost::ONE },
             is_shadow,
             on_store_failure: None,
             deadline: None,
             overrides: Vec::new(),
             replaces: match replaces_all {
-                true => Replaces::All,
-                false => Replaces::Named(
+                true => Replacement::All,
+                false => Replacement::Named(
                     replaces.into_iter().flatten().map(|at| at.to_string().into()).collect(),
                 ),
             },

@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::keepalive::Keepalive;
 use super::resets::ResetAllowance;
 use super::socket::{Socket, SocketGate};
-use crate::budget::{Exhausted, MemoryCharge};
+use crate::budget::{BudgetExhausted, MemoryCharge};
 use crate::grpc::answer::{AnswerBytes, CallEnd, send};
 use crate::grpc::calls::{Calls, RunningCall};
-use crate::listener::{ConnectionSlot, Reason};
+use crate::listener::{CloseReason, ConnectionSlot};
 
 /// The most reads of a connection before other tasks run. Each read may bring hundreds of calls.
 const READS_A_POLL: usize = 2;
@@ -66,7 +66,7 @@ enum TurnResult {
     /// The connection has ended.
     Over,
     /// The server has to close the connection.
-    Close(Reason),
+    Close(CloseReason),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     /// Writes what it can, reads once if the gate allows it, and polls every call that can make progress.
     fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
         if self.slot.account.is_closed() {
-            return TurnResult::Close(Reason::Memory);
+            return TurnResult::Close(CloseReason::Memory);
         }
         if self.accept(context).is_ready() {
             return TurnResult::Over;
@@ -143,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             self.unsent.clear();
         }
         if self.charge_open_block().is_err() {
-            return TurnResult::Close(Reason::Memory);
+            return TurnResult::Close(CloseReason::Memory);
         }
         let mut is_busy = self.gate.is_worth_another_read() || !self.arrived.is_empty();
         let is_charged = self.charge_streams().is_ok();
@@ -159,7 +159,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             self.end(end);
         }
         match (self.resets.is_spent(), is_busy) {
-            (true, _) => TurnResult::Close(Reason::Resets),
+            (true, _) => TurnResult::Close(CloseReason::Resets),
             (false, true) => TurnResult::Busy,
             (false, false) => TurnResult::Idle,
         }
@@ -201,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     }
 
     /// Charges the memory of h2 for streams, if there are more than ever before.
-    fn charge_streams(&mut self) -> Result<(), Exhausted> {
+    fn charge_streams(&mut self) -> Result<(), BudgetExhausted> {
         // OK because a connection has a few thousand streams at most.
         let bytes = (self.running.len() + self.arrived.len()) * STREAM_BYTES;
         match bytes.saturating_sub(self.streams.bytes()) {
@@ -210,7 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    fn charge_open_block(&mut self) -> Result<(), Exhausted> {
+    fn charge_open_block(&mut self) -> Result<(), BudgetExhausted> {
         match (self.gate.is_block_open(), self.block.bytes()) {
             (true, 0) => self.block.grow(OPEN_BLOCK_BYTES),
             (false, 1..) => {
@@ -237,7 +237,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     }
 
     /// Closes the connection because of something that its client did. The client gets a GOAWAY if it reads.
-    fn close(&mut self, reason: Reason, context: &mut Context<'_>) {
+    fn close(&mut self, reason: CloseReason, context: &mut Context<'_>) {
         self.slot.count_closed(reason);
         self.http2.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
         if let Poll::Ready(Err(error)) = self.http2.poll_closed(context) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::frames::FrameScan;
 use crate::lifecycle;
-use crate::listener::{ConnectionSlot, Reason};
+use crate::listener::{CloseReason, ConnectionSlot};
 
 /// The length of the preface that every connection of HTTP/2 begins with.
 const PREFACE_BYTES: usize = 24;
@@ -25,7 +25,7 @@ pub(super) struct Socket<S> {
     scan: FrameScan,
     gate: Arc<SocketGate>,
     slot: Arc<ConnectionSlot>,
-    _open: lifecycle::Connected,
+    _open: lifecycle::ConnectionGuard,
 }
 
 /// The rest of a preface that has not arrived yet.
@@ -121,7 +121,7 @@ impl<S> Socket<S> {
     pub(super) fn new(
         stream: S,
         slot: Arc<ConnectionSlot>,
-        open: lifecycle::Connected,
+        open: lifecycle::ConnectionGuard,
         first_byte: Duration,
     ) -> Socket<S> {
         let deadline = Box::pin(tokio::time::sleep(first_byte));
@@ -162,7 +162,7 @@ impl<S> Socket<S> {
         cx: &mut Context<'_>,
     ) -> io::Result<()> {
         if is_pending && preface.deadline.as_mut().poll(cx).is_ready() {
-            self.slot.count_closed(Reason::FirstByte);
+            self.slot.count_closed(CloseReason::FirstByte);
             return Err(ErrorKind::TimedOut.into());
         }
         self.preface = preface.after(read_bytes);

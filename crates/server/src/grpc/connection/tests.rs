@@ -24,7 +24,7 @@ async fn connected() -> (DuplexStream, watch::Sender<Phase>, JoinHandle<()>) {
     let (mut client, server) = duplex(64 << 10);
     let minute = Duration::from_secs(60);
     let bounds = Bounds { max_connections: 1, first_byte: minute, request: minute, idle: minute };
-    let slot = Arc::new(Room::new(bounds, connections).enter().await);
+    let slot = Arc::new(ConnectionTable::new(bounds, connections).enter().await);
     let socket = Socket::new(server, Arc::clone(&slot), lifecycle.connected(), minute);
     let kept = tokio::spawn(keep(http2(), socket, slot, calls, lifecycle));
     client.write_all(PREFACE).await.unwrap();

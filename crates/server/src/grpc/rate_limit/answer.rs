@@ -3,7 +3,7 @@
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tollgate::Error;
-use tollgate::http::{HeaderFamilies, Outcome, Reason, Refusal};
+use tollgate::http::{HeaderFamilies, Outcome, Refusal, RefusalReason};
 use tollgate::rules::Ruling;
 
 use super::metadata;
@@ -31,12 +31,12 @@ pub(super) fn write_ruling(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize
         answer.message(2, |status| status::write(status, own));
     }
     let mut headers = HeaderMap::new();
-    FAMILIES.tell(&outcome, NO_TIME_US, &mut headers);
+    FAMILIES.add_headers(&outcome, NO_TIME_US, &mut headers);
     if outcome.is_allowed() {
         write_headers(&mut answer, &headers);
     } else {
         headers.insert(CONTENT_TYPE, PROBLEM);
-        let reason = Reason::Quota(outcome);
+        let reason = RefusalReason::Quota(outcome);
         if outcome.is_blocked() {
             // The protocol has one code for all refusals. By this header, and by the reason in the metadata, Envoy's
             // configuration can distinguish blocked requests from others.
@@ -60,13 +60,13 @@ pub(super) fn write_undecided(to: &mut Vec<u8>, error: &Error, descriptors: usiz
         answer.message(2, |status| status.number(1, OVER_LIMIT));
     }
     // Envoy answers every refusal with the status of a spent quota, so the problem has it too.
-    let reason = Reason::Undecided(error);
+    let reason = RefusalReason::Undecided(error);
     let word = reason.word();
     let refusal = Refusal::new(reason).with_status(StatusCode::TOO_MANY_REQUESTS);
     let mut headers = HeaderMap::new();
     headers.insert(REASON, HeaderValue::from_static(word));
     headers.insert(CONTENT_TYPE, PROBLEM);
-    FAMILIES.tell_refusal(&refusal, NO_TIME_US, &mut headers);
+    FAMILIES.add_refusal_headers(&refusal, NO_TIME_US, &mut headers);
     write_headers(&mut answer, &headers);
     answer.bytes(5, refusal.problem());
     answer.message(6, |metadata| metadata::write_reason(metadata, word));

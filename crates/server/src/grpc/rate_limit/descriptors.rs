@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use tollgate::http::NOWHERE;
+use tollgate::http::UNKNOWN_ADDRESS;
 use tollgate::rules::{Attributes, Descriptor, Snapshot};
 use tollgate_core::MAX_UNITS;
 
@@ -82,7 +82,7 @@ fn decode_descriptor<'a>(
     let decoded = match cost {
         DescriptorCost::Rules => Descriptor::new(attributes),
         DescriptorCost::Units(units) => Descriptor::new(attributes).cost(units),
-        DescriptorCost::Peek => Descriptor::new(attributes).look(),
+        DescriptorCost::Peek => Descriptor::new(attributes).peek(),
     };
     match &descriptor.limit {
         Some(own) => Ok(decoded.limited_to(own.requests_per_unit.into(), per(own)?)),
@@ -128,11 +128,11 @@ fn attributes<'a>(entries: &'a [Entry], rules: &Snapshot<'_>) -> Result<Attribut
         }
         // A client with an identity and without an address gets the shared unknown address, so no rule is skipped.
         None if entries.iter().any(|entry| is_identity(&entry.key)) && !has_ip(entries) => {
-            request = request.with("ip", NOWHERE);
+            request = request.with("ip", UNKNOWN_ADDRESS);
         }
         None => {}
     }
-    if rules.asks_for(DESCRIPTOR_KEYS) {
+    if rules.uses_attribute(DESCRIPTOR_KEYS) {
         request = request.with(DESCRIPTOR_KEYS, keys(entries));
     }
     Ok(request)
@@ -172,7 +172,7 @@ fn with<'a>(
         (Trust::Known, "ip") => match value.parse() {
             Ok(ip) if before == 0 => request.with_address(rules.client_address(ip)),
             Ok(ip) => request.with(name, rules.client_address(ip).to_string()),
-            Err(_) => request.with(name, NOWHERE),
+            Err(_) => request.with(name, UNKNOWN_ADDRESS),
         },
         // Envoy's `:path` includes the query.
         (Trust::Known, "path") => {

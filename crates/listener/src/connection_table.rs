@@ -15,34 +15,34 @@ use super::bounds::Bounds;
 use super::connections::{Connections, Evict};
 use super::once_per_minute::OncePerMinute;
 use super::progress::{EvictionOrder, Rank};
-use super::reason::Reason;
+use super::reason::CloseReason;
 use super::watch::Watch;
 use crate::budget::MemoryAccount;
 
 /// How long the order of eviction stays valid, and how long to wait if no connection can be evicted.
 /// Computing it for 10,000 connections takes about a millisecond.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const ORDER_VALID_FOR: Duration = Duration::from_millis(20);
 
-/// New connections, which have had no answer yet, may displace idle ones up to this part of the room: an
-/// eighth. A crowd of silent clients then cannot drive out clients that have sent requests.
-const NEWCOMERS: usize = 8;
+/// New connections, which have had no answer yet, may displace idle ones only up to one in this many connections: an
+/// eighth. So many silent clients cannot displace the clients that have sent requests.
+const NEW_SHARE: usize = 8;
 
-/// The open connections of a port: at most a fixed number, the room of the port.
-pub struct Room {
+/// The open connections of a port, at most a fixed number.
+pub struct ConnectionTable {
     bounds: Bounds,
-    shared: Arc<RoomState>,
+    shared: Arc<TableState>,
     next_id: u64,
     full: OncePerMinute,
     failing: OncePerMinute,
     is_closing: bool,
 }
 
-struct RoomState {
-    seats: Mutex<OpenSlots>,
+struct TableState {
+    slots: Mutex<OpenSlots>,
     /// Notified whenever a connection has ended.
     left: Notify,
     counts: Arc<Connections>,
-    /// How many connections may be new, if idle ones are to be evicted for them.
+    /// The most connections that may be new while idle ones are evicted for them.
     max_new: usize,
 }
 
@@ -50,10 +50,10 @@ struct RoomState {
 struct OpenSlots {
     by_id: AHashMap<u64, OpenSlot>,
     /// The order of eviction when it was last computed.
-    spare: VecDeque<(EvictionOrder, u64)>,
+    eviction_queue: VecDeque<(EvictionOrder, u64)>,
     /// How many connections were new then, plus the number accepted since.
     new: usize,
-    looked: Option<Instant>,
+    ordered_at: Option<Instant>,
 }
 
 struct OpenSlot {
@@ -62,26 +62,26 @@ struct OpenSlot {
     task: Option<AbortHandle>,
 }
 
-/// A connection's slot in the room, which is freed when this is dropped.
+/// A connection's slot in the table, which is freed when this is dropped.
 pub struct ConnectionSlot {
     pub(super) watch: Arc<Watch>,
     /// The memory that the connection holds.
     pub account: Arc<MemoryAccount>,
     id: u64,
-    shared: Arc<RoomState>,
+    shared: Arc<TableState>,
 }
 
-impl Room {
-    /// Creates an empty room for the connections of one port.
-    pub fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
+impl ConnectionTable {
+    /// Creates an empty table for the connections of one port.
+    pub fn new(bounds: Bounds, counts: Arc<Connections>) -> ConnectionTable {
         // OK because a u32 fits into usize wherever there are sockets.
-        let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
-        let shared = RoomState { seats: Mutex::default(), left: Notify::new(), counts, max_new };
+        let max_new = (bounds.max_connections as usize / NEW_SHARE).max(1);
+        let shared = TableState { slots: Mutex::default(), left: Notify::new(), counts, max_new };
         let shared = Arc::new(shared);
-        let room: Weak<RoomState> = Arc::downgrade(&shared);
-        shared.counts.set_room(room);
+        let table: Weak<TableState> = Arc::downgrade(&shared);
+        shared.counts.set_table(table);
         let (full, failing) = (OncePerMinute::default(), OncePerMinute::default());
-        Room { bounds, shared, next_id: 0, full, failing, is_closing: false }
+        ConnectionTable { bounds, shared, next_id: 0, full, failing, is_closing: false }
     }
 
     /// Returns whether to log that `accept` fails.
@@ -89,20 +89,20 @@ impl Room {
         self.failing.is_due(now)
     }
 
-    /// Evicts a connection of this port or the other one: if possible one that is stuck or silent.
+    /// Evicts a connection of this port or of the other port: if possible one that is stuck or silent.
     pub(super) fn evict_of_both_ports(&self, now: Instant) -> bool {
-        let rooms = self.shared.counts.rooms_of_both_ports();
-        rooms.iter().any(|room| room.evict_silent(now))
-            || rooms.iter().any(|room| room.evict_idle(now))
+        let tables = self.shared.counts.tables_of_both_ports();
+        tables.iter().any(|table| table.evict_silent(now))
+            || tables.iter().any(|table| table.evict_idle(now))
     }
 
-    /// Returns a slot for one more connection. If all are taken, another connection is evicted: one whose
-    /// client makes no progress with a request or an answer, else one that never sent anything, else one
-    /// between requests. If none can be evicted, it waits. The future may be dropped at any time.
+    /// Returns a slot for one more connection. If all slots are taken, a connection is evicted: if possible one whose client
+    /// makes no progress with a request or an answer, otherwise one whose client never sent anything, otherwise one between
+    /// requests. If no connection can be evicted, the future waits. It may be dropped at any time.
     pub async fn enter(&mut self) -> ConnectionSlot {
         loop {
-            if self.has_place() {
-                return self.take_place(Instant::now());
+            if self.has_free_slot() {
+                return self.take_slot(Instant::now());
             }
             if self.full.is_due(Instant::now()) {
                 let (cap, port) = (self.bounds.max_connections, self.shared.counts.port().name());
@@ -114,11 +114,11 @@ impl Room {
             }
             if self.shared.evict(Instant::now()) {
                 // The notification may be of a connection that ended earlier.
-                while !self.has_place() {
+                while !self.has_free_slot() {
                     self.shared.left.notified().await;
                 }
             } else {
-                let _ = timeout(LOOK_AGAIN, self.shared.left.notified()).await;
+                let _ = timeout(ORDER_VALID_FOR, self.shared.left.notified()).await;
             }
         }
     }
@@ -126,81 +126,84 @@ impl Room {
     /// Registers the task that serves the connection in that slot, so that it can be aborted.
     pub(super) fn attach(&self, id: u64, task: AbortHandle) {
         // If the slot is gone already, there is nothing to abort.
-        if let Some(seat) = self.shared.seats.lock().by_id.get_mut(&id) {
-            seat.task = Some(task);
+        if let Some(slot) = self.shared.slots.lock().by_id.get_mut(&id) {
+            slot.task = Some(task);
         }
     }
 
     /// Makes all connections, present and future, end after their present request.
-    pub(super) fn last_call(&mut self) {
+    pub(super) fn announce_close(&mut self) {
         self.is_closing = true;
-        for seat in self.shared.seats.lock().by_id.values() {
-            seat.watch.last_call();
+        for slot in self.shared.slots.lock().by_id.values() {
+            slot.watch.announce_close();
         }
     }
 
     /// Waits until all connections have ended: silent ones soon, the others after their answer.
     pub(super) async fn close(mut self) {
-        self.last_call();
-        while !self.shared.seats.lock().by_id.is_empty() {
+        self.announce_close();
+        while !self.shared.slots.lock().by_id.is_empty() {
             self.shared.left.notified().await;
         }
     }
 
-    fn has_place(&self) -> bool {
+    fn has_free_slot(&self) -> bool {
         // OK because a u32 fits into usize wherever there are sockets.
-        self.shared.seats.lock().by_id.len() < self.bounds.max_connections as usize
+        self.shared.slots.lock().by_id.len() < self.bounds.max_connections as usize
     }
 
-    fn take_place(&mut self, now: Instant) -> ConnectionSlot {
+    fn take_slot(&mut self, now: Instant) -> ConnectionSlot {
         let id = self.next_id;
         // OK because a server does not accept 2^64 connections.
         self.next_id += 1;
         let watch = Arc::new(Watch::new(self.bounds, now));
         if self.is_closing {
-            watch.last_call();
+            watch.announce_close();
         }
-        let mut seats = self.shared.seats.lock();
-        seats.by_id.insert(id, OpenSlot { watch: Arc::clone(&watch), task: None });
+        let mut slots = self.shared.slots.lock();
+        slots.by_id.insert(id, OpenSlot { watch: Arc::clone(&watch), task: None });
         // OK because there are never 2^64 connections.
-        seats.new += 1;
-        drop(seats);
+        slots.new += 1;
+        drop(slots);
         self.shared.counts.count_opened();
         let account = Arc::new(self.shared.counts.account());
         ConnectionSlot { watch, account, id, shared: Arc::clone(&self.shared) }
     }
 }
 
-impl RoomState {
+impl TableState {
     /// Evicts the first connection in the order of eviction, if there is one. The order is computed from all
-    /// connections once in [`LOOK_AGAIN`], not for each eviction.
+    /// connections once in [`ORDER_VALID_FOR`], not for each eviction.
     fn evict(&self, now: Instant) -> bool {
         self.evict_up_to(Rank::Idle, self.max_new, now)
     }
 
-    /// Returns how many connections may be new, if the port cannot have more connections than now.
+    /// Returns how many connections may be new, if the port cannot have more connections than it has now.
     fn max_new_of_open(&self) -> usize {
-        (self.seats.lock().by_id.len() / NEWCOMERS).max(1)
+        (self.slots.lock().by_id.len() / NEW_SHARE).max(1)
     }
 
     /// Evicts a connection of this rank or an earlier one.
     fn evict_up_to(&self, most: Rank, max_new: usize, now: Instant) -> bool {
-        let mut seats = self.seats.lock();
-        if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
-            seats.refresh(now);
+        let mut slots = self.slots.lock();
+        if slots
+            .ordered_at
+            .is_none_or(|ordered_at| now.duration_since(ordered_at) >= ORDER_VALID_FOR)
+        {
+            slots.refresh(now);
         }
-        let OpenSlots { by_id, spare, new, .. } = &mut *seats;
-        while let Some((seen, id)) = spare.pop_front() {
+        let OpenSlots { by_id, eviction_queue, new, .. } = &mut *slots;
+        while let Some((seen, id)) = eviction_queue.pop_front() {
             if seen.rank > most || (seen.rank == Rank::Idle && *new >= max_new) {
-                spare.push_front((seen, id));
+                eviction_queue.push_front((seen, id));
                 return false;
             }
-            let Some(seat) = by_id.get_mut(&id) else { continue };
-            if seat.watch.with(|progress| progress.end_if(seen, now)) {
-                self.counts.count_closed(Reason::Evicted);
-                match seat.task.take() {
+            let Some(slot) = by_id.get_mut(&id) else { continue };
+            if slot.watch.with(|progress| progress.end_if(seen, now)) {
+                self.counts.count_closed(CloseReason::Evicted);
+                match slot.task.take() {
                     Some(task) => task.abort(),
-                    None => seat.watch.wake(),
+                    None => slot.watch.wake(),
                 }
                 return true;
             }
@@ -209,7 +212,7 @@ impl RoomState {
     }
 }
 
-impl Evict for RoomState {
+impl Evict for TableState {
     fn evict_silent(&self, now: Instant) -> bool {
         self.evict_up_to(Rank::Silent, self.max_new_of_open(), now)
     }
@@ -221,18 +224,18 @@ impl Evict for RoomState {
 
 impl OpenSlots {
     fn refresh(&mut self, now: Instant) {
-        let OpenSlots { by_id, spare, new, looked } = self;
-        *looked = Some(now);
+        let OpenSlots { by_id, eviction_queue, new, ordered_at } = self;
+        *ordered_at = Some(now);
         *new = 0;
-        spare.clear();
-        for (&id, seat) in by_id.iter() {
+        eviction_queue.clear();
+        for (&id, slot) in by_id.iter() {
             let (seen, is_new) =
-                seat.watch.with(|progress| (progress.eviction_order(now), progress.is_new()));
-            // OK because there are at most as many as connections.
+                slot.watch.with(|progress| (progress.eviction_order(now), progress.is_new()));
+            // OK because there are no more new connections than connections.
             *new += usize::from(is_new);
-            spare.extend(seen.map(|seen| (seen, id)));
+            eviction_queue.extend(seen.map(|seen| (seen, id)));
         }
-        spare.make_contiguous().sort_unstable();
+        eviction_queue.make_contiguous().sort_unstable();
     }
 }
 
@@ -247,7 +250,7 @@ impl ConnectionSlot {
         self.watch.with(|progress| progress.multiplexes(Instant::now()));
     }
 
-    /// Whether the connection must end, because another needs its room; if not, the task is woken when it
+    /// Whether the connection must end, because another connection needs its slot. If it need not, the task is woken when it
     /// must.
     pub fn is_over(&self, context: &Context<'_>) -> bool {
         // First, because eviction wakes the task afterwards.
@@ -260,17 +263,17 @@ impl ConnectionSlot {
     }
 
     /// Counts the connection as closed by the server.
-    pub fn count_closed(&self, reason: Reason) {
+    pub fn count_closed(&self, reason: CloseReason) {
         self.shared.counts.count_closed(reason);
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut seats = self.shared.seats.lock();
-        let _seat = seats.by_id.remove(&self.id);
-        // Unlocked before the seat's content is dropped, which may drop a task.
-        drop(seats);
+        let mut slots = self.shared.slots.lock();
+        let _seat = slots.by_id.remove(&self.id);
+        // Unlocked before the slot is dropped, because that may drop a task.
+        drop(slots);
         self.shared.counts.count_gone();
         self.shared.left.notify_one();
     }
@@ -282,22 +285,22 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
 
-    fn room(max_connections: u32) -> Room {
+    fn table(max_connections: u32) -> ConnectionTable {
         let minute = Duration::from_secs(60);
         let bounds = Bounds { max_connections, first_byte: minute, request: minute, idle: minute };
         let budget = Budget::new(1 << 20);
-        Room::new(bounds, Arc::new(Connections::new(Port::Http, budget)))
+        ConnectionTable::new(bounds, Arc::new(Connections::new(Port::Http, budget)))
     }
 
-    fn evicted(room: &Room) -> u64 {
-        let mut closed = room.shared.counts.closed();
-        closed.find(|(reason, _)| *reason == Reason::Evicted).unwrap().1
+    fn evicted(table: &ConnectionTable) -> u64 {
+        let mut closed = table.shared.counts.closed();
+        closed.find(|(reason, _)| *reason == CloseReason::Evicted).unwrap().1
     }
 
     /// Opens `count` connections, a millisecond apart.
-    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<ConnectionSlot> {
+    fn enter(table: &mut ConnectionTable, start: Instant, count: u64) -> Vec<ConnectionSlot> {
         let at = |ms| start + Duration::from_millis(ms);
-        (0..count).map(|ms| room.take_place(at(ms))).collect()
+        (0..count).map(|ms| table.take_slot(at(ms))).collect()
     }
 
     fn answered(place: &ConnectionSlot, now: Instant) {
@@ -317,34 +320,34 @@ mod tests {
 
     #[tokio::test]
     async fn dropped_slot_is_freed() {
-        let mut room = room(2);
-        let places = [room.enter().await, room.enter().await];
-        assert!(!room.has_place());
+        let mut table = table(2);
+        let places = [table.enter().await, table.enter().await];
+        assert!(!table.has_free_slot());
         drop(places);
-        assert!(room.has_place());
-        assert!(room.shared.seats.lock().by_id.is_empty());
-        assert!(!room.shared.evict(Instant::now()));
+        assert!(table.has_free_slot());
+        assert!(table.shared.slots.lock().by_id.is_empty());
+        assert!(!table.shared.evict(Instant::now()));
     }
 
     #[test]
     fn connection_is_not_evicted_when_silent_only_for_a_moment() {
-        let mut room = room(1);
+        let mut table = table(1);
         let start = Instant::now();
-        let _place = room.take_place(start);
+        let _place = table.take_slot(start);
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(!room.shared.evict(at(99)));
-        assert!(room.shared.evict(at(99) + LOOK_AGAIN));
-        assert_eq!(evicted(&room), 1);
+        assert!(!table.shared.evict(at(99)));
+        assert!(table.shared.evict(at(99) + ORDER_VALID_FOR));
+        assert_eq!(evicted(&table), 1);
         // It is ending already, and not evicted a second time.
-        assert!(!room.shared.evict(at(200)));
-        assert_eq!(evicted(&room), 1);
+        assert!(!table.shared.evict(at(200)));
+        assert_eq!(evicted(&table), 1);
     }
 
     #[test]
     fn eviction_takes_stuck_then_silent_then_idle_and_the_oldest_first() {
-        let mut room = room(6);
+        let mut table = table(6);
         let start = Instant::now();
-        let places = enter(&mut room, start, 6);
+        let places = enter(&mut table, start, 6);
         let [idle, later_idle, silent, later_silent, stuck, later_stuck] = &places[..] else {
             panic!("six")
         };
@@ -357,57 +360,57 @@ mod tests {
             (1_000..).step_by(5).zip([stuck, later_stuck, silent, later_silent, idle, later_idle])
         {
             assert!(!is_over(next));
-            assert!(room.shared.evict(at(ms)));
+            assert!(table.shared.evict(at(ms)));
             assert!(is_over(next), "at {ms} ms");
         }
-        assert!(!room.shared.evict(at(2_000)));
-        assert_eq!(evicted(&room), 6);
+        assert!(!table.shared.evict(at(2_000)));
+        assert_eq!(evicted(&table), 6);
     }
 
     #[test]
     fn eviction_skips_a_connection_that_progressed_meanwhile() {
-        let mut room = room(2);
+        let mut table = table(2);
         let start = Instant::now();
-        let places = enter(&mut room, start, 2);
+        let places = enter(&mut table, start, 2);
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(room.shared.evict(at(200)));
+        assert!(table.shared.evict(at(200)));
         assert!(is_over(&places[0]));
         places[1].watch.with(|progress| progress.received(at(201)));
-        assert!(!room.shared.evict(at(202)));
+        assert!(!table.shared.evict(at(202)));
         assert!(!is_over(&places[1]));
     }
 
     #[test]
     fn new_connections_displace_at_most_an_eighth_of_idle_ones() {
-        let mut room = room(16);
+        let mut table = table(16);
         let start = Instant::now();
-        let kept = enter(&mut room, start, 16);
+        let kept = enter(&mut table, start, 16);
         for place in &kept {
             answered(place, start);
         }
         let at = |ms| start + Duration::from_millis(ms);
         let mut came = Vec::new();
         for _ in 0..2 {
-            assert!(room.shared.evict(at(1_000)));
-            came.push(room.take_place(at(1_000)));
+            assert!(table.shared.evict(at(1_000)));
+            came.push(table.take_slot(at(1_000)));
         }
-        assert!(!room.shared.evict(at(1_001)));
+        assert!(!table.shared.evict(at(1_001)));
         // One connection is answered, and no longer new: that counts when the order is next computed.
         answered(&came[0], at(1_002));
-        assert!(!room.shared.evict(at(1_003)));
-        assert!(room.shared.evict(at(1_000) + LOOK_AGAIN));
+        assert!(!table.shared.evict(at(1_003)));
+        assert!(table.shared.evict(at(1_000) + ORDER_VALID_FOR));
         assert_eq!(kept.iter().filter(|place| is_over(place)).count(), 3);
         // The other has been silent long enough to be evicted before connections that have sent requests.
-        assert!(room.shared.evict(at(1_200)));
+        assert!(table.shared.evict(at(1_200)));
         assert!(is_over(&came[1]));
     }
 
     #[test]
     fn later_connection_also_learns_of_the_last_call() {
-        let mut room = room(2);
-        let before = room.take_place(Instant::now());
-        room.last_call();
-        let after = room.take_place(Instant::now());
-        assert!(before.watch.hears_last_call() && after.watch.hears_last_call());
+        let mut table = table(2);
+        let before = table.take_slot(Instant::now());
+        table.announce_close();
+        let after = table.take_slot(Instant::now());
+        assert!(before.watch.learn_of_close() && after.watch.learn_of_close());
     }
 }
