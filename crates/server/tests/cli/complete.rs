@@ -78,7 +78,12 @@ fn every_command_has_a_page_that_groff_sets_without_a_warning() {
     assert!(set(&page).contains("[command]") && set(&page).contains("COMMANDS tollgate-serve(1)"));
     let (_, page, _) = run(&["man", "serve"]);
     let text = set(&page);
-    for part in ["CONNECTIONS", "TOLLGATE_DRAIN_DELAY", "How long the server goes on", "SIGHUP"] {
+    for part in [
+        "CONNECTIONS",
+        "TOLLGATE_DRAIN_DELAY",
+        "How long the server still accepts requests",
+        "SIGHUP",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
