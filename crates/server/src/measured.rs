@@ -3,14 +3,14 @@
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
-use crate::logs::Log;
+use crate::logs::ServerLog;
 use crate::serve;
 
 /// Serves as `tollgate serve` does with these flags, on the current runtime and without a log.
 pub async fn serve(flags: &[&str]) -> anyhow::Result<()> {
     let arguments = ["tollgate", "serve"].iter().chain(flags);
     match Cli::try_parse_from(arguments)?.command {
-        Some(Command::Serve(args)) => serve::serve(&args, &Log::silent()?, None).await,
+        Some(Command::Serve(args)) => serve::serve(&args, &ServerLog::silent()?, None).await,
         command => anyhow::bail!("not a command that serves: {command:?}"),
     }
 }

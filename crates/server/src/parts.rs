@@ -11,7 +11,7 @@ use crate::held::HeldRequests;
 use crate::http::{ApiParts, PageBudget};
 use crate::lifecycle::Lifecycle;
 use crate::listener::Connections;
-use crate::logs::Log;
+use crate::logs::ServerLog;
 use crate::metrics::{Metrics, MetricsPage, Sources};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
@@ -34,7 +34,7 @@ pub(crate) struct ConfiguredParts {
     /// `None` if the playground is switched off.
     pub(crate) playground: Option<Playground>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) log: Log,
+    pub(crate) log: ServerLog,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
     pub(crate) is_ready_without_store: bool,
@@ -147,7 +147,7 @@ pub(crate) mod tests {
             operators: OperatorAccess::default(),
             playground: None,
             lifecycle,
-            log: Log::silent().unwrap(),
+            log: ServerLog::silent().unwrap(),
             traces: None,
             is_ready_without_store: false,
             max_connections: 0,

@@ -20,7 +20,7 @@ use crate::endpoint::RequestEndpoint;
 use crate::http::{self, Api};
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
-use crate::logs::{Log, RefusalLog, Start};
+use crate::logs::{RefusalLog, ServerLog, StartReport};
 use crate::operators::OperatorAccess;
 use crate::parts::{ConfiguredParts, ServerParts};
 use crate::receipt::Receipts;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 pub(crate) async fn serve(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     traces: Option<Traces>,
 ) -> anyhow::Result<()> {
     let signals = Signals::new().context("signals cannot be listened for")?;
@@ -126,7 +126,7 @@ fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>)
 /// The rules on their store, and all that the flags determine; and what follows the file, for as long as it is kept.
 fn foundation(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
 ) -> anyhow::Result<(ConfiguredParts, Option<FileFollower>)> {
@@ -230,13 +230,13 @@ fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
 /// Where it listens, with which store and rules.
 fn announce(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     rules: &RuleSet,
     http: &TcpListener,
     grpc: &TcpListener,
 ) -> anyhow::Result<()> {
     let http = http.local_addr()?;
-    log.announce(&Start {
+    log.announce(&StartReport {
         http,
         grpc: grpc.local_addr()?,
         store: store(args, rules.limiter()),

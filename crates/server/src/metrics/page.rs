@@ -14,7 +14,7 @@ use crate::budget::{Budget, Exhausted};
 use crate::held::HeldRequests;
 use crate::lifecycle::Phase;
 use crate::listener::Connections;
-use crate::logs::Log;
+use crate::logs::ServerLog;
 use crate::operators::OperatorAccess;
 use crate::readiness::Readiness;
 use crate::ruleset::{Loads, RuleSet};
@@ -33,7 +33,7 @@ pub(crate) struct Sources {
     pub(crate) connections: [Arc<Connections>; 2],
     /// The most connections that each port may have.
     pub(crate) max_connections: u32,
-    pub(crate) log: Log,
+    pub(crate) log: ServerLog,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
 }
@@ -266,7 +266,7 @@ fn operators(text: &mut Text, operators: &OperatorAccess) {
 }
 
 /// What should have been told elsewhere.
-fn lost(text: &mut Text, log: &Log, traces: Option<&Traces>) {
+fn lost(text: &mut Text, log: &ServerLog, traces: Option<&Traces>) {
     let help = "Log lines that were not written: standard error is read too slowly, or writing to it fails.";
     text.single("tollgate_log_lines_lost_total", Kind::Counter, help, log.lost());
     let help = "Spans that the collector did not take, or that found no room to wait for it.";

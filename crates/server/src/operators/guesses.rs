@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Decision, Limit, Limiter, Scope};
 
-use crate::logs::Sparingly;
+use crate::logs::LogThrottle;
 
 /// The wrong tokens that are compared for one address: 20 at once, then one every 5 s.
 const PER_ADDRESS: &str = "token-bucket capacity=20 refill=1/5s";
@@ -26,7 +26,7 @@ pub(super) struct Guesses {
     allowances: Option<Scope>,
     wrong: AtomicU64,
     not_compared: AtomicU64,
-    reports: Sparingly,
+    reports: LogThrottle,
 }
 
 /// The result of an attempt to show the operator token.
@@ -49,7 +49,7 @@ impl Default for Guesses {
             allowances: limit.and_then(|limit| limiter.scope("operator-tokens", limit).ok()),
             wrong: AtomicU64::new(0),
             not_compared: AtomicU64::new(0),
-            reports: Sparingly::every(REPORT_INTERVAL),
+            reports: LogThrottle::every(REPORT_INTERVAL),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Guesses {
     /// Logs attempts that were not logged yet, if the last line is old enough. Called once a second, so that the end
     /// of a series is logged, too.
     pub(super) fn report_rest(&self, now: Instant) {
-        if let Some(attempts) = self.reports.rest(now) {
+        if let Some(attempts) = self.reports.take_rest(now) {
             tracing::warn!(attempts, "{WRONG_TOKENS}");
         }
     }
@@ -102,7 +102,7 @@ impl Guesses {
     }
 
     fn report(&self, address: &str) {
-        if let Some(before) = self.reports.again(Instant::now()) {
+        if let Some(before) = self.reports.admit(Instant::now()) {
             let attempts = before.saturating_add(1);
             tracing::warn!(attempts, address, "{WRONG_TOKENS}");
         }

@@ -253,7 +253,7 @@ fn the_first_lines_name_the_store_and_the_rules() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
     assert!(log.contains("\nstore: memory, at most 2 MiB\n"), "{log}");
-    assert!(log.contains("\n3 rules, 6 limits: of the example; give your own with --config\n"));
+    assert!(log.contains("\n3 rules, 6 limits: from the example; use --config for your own\n"));
     assert!(!log.contains("reached from elsewhere"), "{log}");
 }
 

@@ -46,7 +46,7 @@ fn a_server_says_where_it_listens_in_three_lines() {
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0].starts_with("tollgate ") && lines[0].contains(": http://127.0.0.1:"));
     assert_eq!(lines[1], "store: memory, at most 64 MiB");
-    assert_eq!(lines[2], "3 rules, 6 limits: of the example; give your own with --config");
+    assert_eq!(lines[2], "3 rules, 6 limits: from the example; use --config for your own");
     assert!(lines[3].contains("INFO") && lines[3].contains("told to stop"), "{log}");
     assert!(lines[4].contains("INFO") && lines[4].contains("closing"), "{log}");
     assert!(lines[5].contains("stopped: everything in flight was answered"), "{log}");
@@ -252,7 +252,7 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
                 Some(1)
             }
             Some(left_out) => {
-                let text = "more requests failed since, not logged one by one";
+                let text = "more requests failed since the last line";
                 assert_eq!(object["message"], format!("{left_out} {text}"));
                 Some(left_out)
             }
