@@ -190,7 +190,7 @@ impl Pipeline {
         answers: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let traces = self.recorder.traces.as_ref().filter(|_| self.store.is_remote());
-        traces::store(traces, answers).await
+        traces::in_store_span(traces, answers).await
     }
 }
 
@@ -200,7 +200,7 @@ impl DecisionRecorder {
         limit.tally.count(decision);
         self.refused.count(limit.scope.name(), key, decision);
         if self.traces.is_some() {
-            traces::decided(limit.scope.name(), decision);
+            traces::record_decision(limit.scope.name(), decision);
         }
     }
 
@@ -211,7 +211,7 @@ impl DecisionRecorder {
         let ruling = ruled?;
         self.refused.count_of(&ruling);
         if self.traces.is_some() {
-            traces::ruled(&ruling);
+            traces::record_ruling(&ruling);
         }
         Ok(ruling)
     }
