@@ -80,7 +80,7 @@ pub(crate) async fn serve(
     // The first requests find a connection.
     if store.kind().is_remote() && store.is_answering().await {
         // If this fails, it is asked again.
-        let _ = receipts.learn().await;
+        let _ = receipts.refresh_lifetime().await;
     }
     let http = bind(args.listen, "--listen")?;
     let grpc = bind(args.grpc_listen, "--grpc-listen")?;
