@@ -5,7 +5,7 @@
 //!   - `http`, `grpc`: the front ends, which decode requests and encode answers; `observe`: what is counted of a request
 //!   - `pipeline`: decides every request, and accounts for it
 //!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: what they may take in memory
-//!   - `metrics`, `refused`, `traces`, `receipt`: where decisions are accounted for; `held`: requests that wait
+//!   - `metrics`, `refusals`, `traces`, `receipt`: where decisions are accounted for; `held`: requests that wait
 //!   - `ruleset`: the rules that decide; `store`: what they decide on; `readiness`: whether to send requests here
 //!   - `logs`, `watch`: what operators read; `operators`: who they are; `secret`: what is not shown
 //!   - `endpoint`: what a request asks for, in words of ours; `stop`: from being told to stop to the end
@@ -48,7 +48,7 @@ mod parts;
 mod pipeline;
 mod readiness;
 mod receipt;
-mod refused;
+mod refusals;
 mod replay;
 mod ruleset;
 mod secret;

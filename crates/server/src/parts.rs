@@ -18,7 +18,7 @@ use crate::operators::OperatorAccess;
 use crate::pipeline::{DecisionRecorder, Pipeline};
 use crate::readiness::Readiness;
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreMonitor;
 use crate::traces::Traces;
@@ -29,7 +29,7 @@ pub(crate) struct ConfiguredParts {
     pub(crate) rules: RuleSet,
     pub(crate) store: StoreMonitor,
     pub(crate) receipts: Receipts,
-    pub(crate) refused: Refused,
+    pub(crate) refused: Refusals,
     pub(crate) operators: OperatorAccess,
     /// `None` if the playground is switched off.
     pub(crate) playground: Option<Playground>,
@@ -143,7 +143,7 @@ pub(crate) mod tests {
             rules: RuleSet::of_text(Rules::new(limiter, &config).unwrap(), rules),
             store: StoreMonitor::new(limiter, 0).unwrap(),
             receipts: Receipts::default(),
-            refused: Refused::default(),
+            refused: Refusals::default(),
             operators: OperatorAccess::default(),
             playground: None,
             lifecycle,

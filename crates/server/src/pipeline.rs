@@ -25,7 +25,7 @@ pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, 
 
 use crate::metrics::Metrics;
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::{NamedLimit, RuleSet};
 use crate::store::StoreKind;
 use crate::traces::{self, Traces};
@@ -44,7 +44,7 @@ pub(crate) struct Pipeline {
 #[derive(Debug)]
 pub(crate) struct DecisionRecorder {
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) refused: Arc<Refused>,
+    pub(crate) refused: Arc<Refusals>,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
 }
@@ -209,7 +209,7 @@ impl DecisionRecorder {
         let ruled = (&mut pending.answer).await;
         self.metrics.store_answered(pending.sent_at);
         let ruling = ruled?;
-        self.refused.count_of(&ruling);
+        self.refused.count_ruling(&ruling);
         if self.traces.is_some() {
             traces::record_ruling(&ruling);
         }

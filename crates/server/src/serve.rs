@@ -24,7 +24,7 @@ use crate::logs::{RefusalLog, ServerLog, StartReport};
 use crate::operators::OperatorAccess;
 use crate::parts::{ConfiguredParts, ServerParts};
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::stop::{Drain, Signals};
 use crate::store::{StoreKind, StoreMonitor};
@@ -164,7 +164,7 @@ fn foundation(
         rules,
         store,
         receipts,
-        refused: Refused::logging(args.log_refusals.map(RefusalLog::every)),
+        refused: Refusals::logging(args.log_refusals.map(RefusalLog::every)),
         operators: OperatorAccess::new(args.operator_token.clone()),
         playground,
         lifecycle,

@@ -13,7 +13,7 @@ use self::store::{Look, News, StoreWatch};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreMonitor;
 use ceiling::CeilingWatch;
@@ -27,7 +27,7 @@ pub(crate) struct Watched {
     pub(crate) store: Arc<StoreMonitor>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) operators: Arc<OperatorAccess>,
-    pub(crate) refused: Arc<Refused>,
+    pub(crate) refused: Arc<Refusals>,
 }
 
 impl Watched {
