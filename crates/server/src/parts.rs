@@ -22,7 +22,7 @@ use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreMonitor;
 use crate::traces::Traces;
-use crate::watch::Watched;
+use crate::watch::ServerWatch;
 
 /// The parts that the server's configuration determines.
 pub(crate) struct ConfiguredParts {
@@ -46,7 +46,7 @@ pub(crate) struct ConfiguredParts {
 pub(crate) struct ServerParts {
     pub(crate) api: ApiParts,
     pub(crate) grpc: GrpcParts,
-    pub(crate) watched: Watched,
+    pub(crate) watch: ServerWatch,
     pub(crate) http_connections: Arc<Connections>,
 }
 
@@ -90,12 +90,12 @@ impl ServerParts {
             traces,
         });
         ServerParts {
-            watched: Watched {
+            watch: ServerWatch {
                 rules: Arc::clone(&rules),
                 store,
                 observer: Arc::clone(&observer),
                 operators: Arc::clone(&operators),
-                refused: Arc::clone(&refused),
+                refusals: Arc::clone(&refused),
             },
             grpc: GrpcParts {
                 envoy: RateLimitService {

@@ -18,7 +18,7 @@ use crate::logs::ServerLog;
 use crate::operators::OperatorAccess;
 use crate::readiness::Readiness;
 use crate::ruleset::{Loads, RuleSet};
-use crate::store::{ByKind, StoreMonitor};
+use crate::store::{FailuresByKind, StoreMonitor};
 use crate::traces::Traces;
 
 /// The parts of the server that the page tells of.
@@ -164,7 +164,7 @@ fn keys(text: &mut Text, store: &StoreMonitor) {
     text.single("tollgate_waiting", Kind::Gauge, help, limiter.waiting());
 }
 
-fn store(text: &mut Text, health: &Health, failed: &ByKind) {
+fn store(text: &mut Text, health: &Health, failed: &FailuresByKind) {
     let help = "Requests that the store failed to decide, whatever became of them.";
     text.metric("tollgate_store_errors_total", Kind::Counter, help);
     for (kind, count) in failed {
@@ -192,7 +192,7 @@ fn store(text: &mut Text, health: &Health, failed: &ByKind) {
 
 fn rules(text: &mut Text, rules: &RuleSet, started: SystemTime) {
     // First, for the same reason: it is told of a reload when that is done.
-    let Loads { taken, refused, since } = rules.loads();
+    let Loads { accepted, refused, since } = rules.loads();
     let help = "1 for the first rules, one more whenever they are replaced.";
     text.single("tollgate_rules_generation", Kind::Gauge, help, rules.rules().generation());
     let help =
@@ -205,7 +205,7 @@ fn rules(text: &mut Text, rules: &RuleSet, started: SystemTime) {
     text.single("tollgate_rules_problem", Kind::Gauge, help, u8::from(has_problem));
     let help = "How often the rules were read again, and taken over (ok) or refused (failed).";
     text.metric("tollgate_rules_reloads_total", Kind::Counter, help);
-    text.sample(&[("result", "ok")], taken);
+    text.sample(&[("result", "ok")], accepted);
     text.sample(&[("result", "failed")], refused);
     let help = "Since when the rules decide, in seconds since 1970.";
     let name = "tollgate_rules_loaded_timestamp_seconds";
