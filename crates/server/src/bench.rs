@@ -1,4 +1,4 @@
-//! A server for benchmarks to measure; not part of the API.
+//! Runs a server in the process of a benchmark; not part of the API.
 
 use clap::Parser;
 
@@ -6,11 +6,11 @@ use crate::cli::{Cli, Command};
 use crate::logs::ServerLog;
 use crate::serve;
 
-/// Serves as `tollgate serve` does with these flags, on the current runtime and without a log.
+/// Does what `tollgate serve` does with these flags, on the current runtime and without a log.
 pub async fn serve(flags: &[&str]) -> anyhow::Result<()> {
     let arguments = ["tollgate", "serve"].iter().chain(flags);
     match Cli::try_parse_from(arguments)?.command {
         Some(Command::Serve(args)) => serve::serve(&args, &ServerLog::silent()?, None).await,
-        command => anyhow::bail!("not a command that serves: {command:?}"),
+        command => anyhow::bail!("expected the command `serve`, got {command:?}"),
     }
 }
