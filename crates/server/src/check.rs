@@ -1,8 +1,8 @@
-//! `tollgate check`: asks a server.
+//! `tollgate check`: sends one check or peek to a server, and prints the decision.
 //!
-//! - `words`: what it decided, for people
+//! - `display`: a decision as a line of text
 
-mod words;
+mod display;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::{print, print_error};
 
 const TIMEOUT: ResponseTimeout = ResponseTimeout {
     total: Duration::from_secs(10),
-    remedy: "the request may be charged or not; see how the server does",
+    remedy: "the request may or may not have been charged; look at the server's log",
 };
 
-/// What the server decided; of its answer, what people are told.
+/// A decision of the server: the fields of its JSON that are printed as text.
 #[derive(Debug, Deserialize)]
-struct Decision {
+struct ServerDecision {
     allowed: bool,
     limit: u64,
     remaining: u64,
@@ -40,7 +40,7 @@ struct Decision {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PeekAnswer {
-    Limit(Decision),
+    Limit(ServerDecision),
     Rule { limits: Vec<UnderLimit> },
 }
 
@@ -49,11 +49,11 @@ enum PeekAnswer {
 struct UnderLimit {
     limit_name: String,
     /// `None` for `allow` and `block`.
-    decision: Option<Decision>,
+    decision: Option<ServerDecision>,
 }
 
 impl PeekAnswer {
-    /// Whether the request is allowed, whichever of the limits it spends.
+    /// Returns whether every limit that the request may spend allows it.
     fn is_allowed(&self) -> bool {
         match self {
             PeekAnswer::Limit(decision) => decision.allowed,
@@ -71,15 +71,15 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));
     }
-    let answered: PeekAnswer =
+    let decisions: PeekAnswer =
         serde_json::from_str(&answer.body).map_err(|_| server.not_tollgate(answer.status))?;
     match args.format {
-        Format::Human if args.peek => print(&format!("would be {answered}\n"))?,
-        Format::Human => print(&format!("{answered}\n"))?,
-        // In JSON a line ends between values alone.
+        Format::Human if args.peek => print(&format!("would be {decisions}\n"))?,
+        Format::Human => print(&format!("{decisions}\n"))?,
+        // OK because a JSON string cannot contain a raw line end: all of them are between values.
         Format::Json => print(&format!("{}\n", answer.body.trim().replace(['\n', '\r'], " ")))?,
     }
-    Ok(if answered.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if decisions.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerResponse> {
@@ -90,10 +90,10 @@ fn check(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerRespon
 
 fn peek(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerResponse> {
     for part in [&args.limit, &args.key] {
-        // They would be taken for steps up the path, encoded or not.
+        // HTTP clients and servers resolve both as steps in the path, even percent-encoded.
         anyhow::ensure!(
             part != "." && part != "..",
-            "`{part}` cannot be looked at: no URL can name it; check it without --peek"
+            "`{part}` cannot be part of a URL, so --peek cannot look at it; check it without --peek"
         );
     }
     let (limit, key) = (segment(&args.limit), segment(&args.key));
@@ -108,8 +108,9 @@ fn peek(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerRespons
 }
 
 fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
-    let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", token.as_bytes()].concat())
-        .context("--operator-token: a header cannot carry it; use letters, digits and dashes")?;
+    let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", token.as_bytes()].concat()).context(
+        "--operator-token: not allowed in an HTTP header; use letters, digits and dashes",
+    )?;
     bearer.set_sensitive(true);
     Ok(bearer)
 }
@@ -120,8 +121,8 @@ fn refused(server: &ServerClient, args: &CheckArgs, answer: &ServerResponse) -> 
         matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     match args.peek && is_for_operators {
         true => anyhow::anyhow!(
-            "{error:#}\n  to look is for operators: give their token in TOLLGATE_OPERATOR_TOKEN, \
-             or ask a server that has none from its own machine"
+            "{error:#}\n  --peek is for operators: give their token in TOLLGATE_OPERATOR_TOKEN, \
+             or run it on the machine of a server that has no token"
         ),
         false => error,
     }

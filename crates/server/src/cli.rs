@@ -16,7 +16,7 @@ use tollgate_core::Limit;
 
 pub(crate) use check::{CheckArgs, HealthyArgs};
 pub(crate) use complete::{CompletionsArgs, ManArgs};
-pub(crate) use import::{ImportArgs, Origin};
+pub(crate) use import::{ImportArgs, ImportFormat};
 pub(crate) use serve::{LogFormat, ServeArgs};
 
 /// Exact rate limiting with five algorithms
@@ -27,14 +27,15 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// What `tollgate` itself takes, without a command.
+/// The flags of `tollgate` itself, without a command.
 const OWN_FLAGS: [&str; 4] = ["-h", "--help", "-V", "--version"];
 
-/// What is not given up for an empty variable: a server would be less safe than its operator believes.
+/// The flags for which an empty variable is an error. If it counted as unset, a server would be less safe than its
+/// operator believes.
 const NEVER_EMPTY: [&str; 3] = ["operator_token", "receipt_secret", "store"];
 
 impl Cli {
-    /// From the command line and the environment. What is wrong with them ends the process.
+    /// Reads the command line and the environment. A mistake in them is printed, and ends the process.
     pub(crate) fn read() -> Cli {
         let arguments = with_command(std::env::args_os());
         let mut command = Cli::command().mut_subcommands(|it| it.mut_args(without_empty_variable));
@@ -43,9 +44,10 @@ impl Cli {
     }
 }
 
-/// Without a command, it is `serve`: `tollgate --config limits.yaml` is `tollgate serve --config limits.yaml`.
+/// Adds the command `serve` if no command is given: `tollgate --config limits.yaml` is `tollgate serve --config
+/// limits.yaml`.
 fn with_command(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    // A system may start a process without even its name.
+    // The list may be empty: a process can be started without any argument, not even its name.
     let name = arguments.next().unwrap_or_else(|| "tollgate".into());
     let mut rest = arguments.peekable();
     let is_flag = |first: &OsString| {
@@ -55,7 +57,7 @@ fn with_command(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> 
     [name].into_iter().chain(serve).chain(rest).collect()
 }
 
-/// An empty variable is one that is not set, as in `TOLLGATE_CONFIG=${CONFIG:-}`.
+/// Ignores a flag's variable if it is empty, as in `TOLLGATE_CONFIG=${CONFIG:-}`, except for [`NEVER_EMPTY`].
 fn without_empty_variable(arg: Arg) -> Arg {
     let is_empty = |variable: &OsStr| std::env::var_os(variable).is_some_and(|it| it.is_empty());
     let is_unset = arg.get_env().is_some_and(is_empty);
@@ -67,7 +69,7 @@ fn without_empty_variable(arg: Arg) -> Arg {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Decide requests, over HTTP and gRPC; what `tollgate` alone does
+    /// Run the server, which decides requests over HTTP and gRPC (the default command)
     #[command(after_help = serve::SERVE_EXAMPLE)]
     Serve(Box<ServeArgs>),
 
@@ -75,11 +77,11 @@ pub(crate) enum Command {
     #[command(after_help = check::CHECK_EXAMPLE)]
     Check(CheckArgs),
 
-    /// Put a trace through a limit, and print the decision on each request
+    /// Decide each request of a trace under one limit, and print the decisions
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(ReplayArgs),
 
-    /// Say everything that is wrong with files of limits and rules
+    /// Check files of limits and rules, and print every problem
     #[command(after_help = VALIDATE_EXAMPLE)]
     Validate(ValidateArgs),
 
@@ -87,7 +89,7 @@ pub(crate) enum Command {
     #[command(after_help = EXPLAIN_EXAMPLE)]
     Explain(ExplainArgs),
 
-    /// Turn the configuration of another rate limiter into limits and rules
+    /// Convert the configuration of another rate limiter into limits and rules
     #[command(after_help = import::IMPORT_EXAMPLE)]
     Import(ImportArgs),
 
@@ -95,11 +97,11 @@ pub(crate) enum Command {
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
 
-    /// Say whether a server answers, for container engines
+    /// Say whether a server answers, for the health checks of container engines
     #[command(after_help = check::HEALTHY_EXAMPLE)]
     Healthy(HealthyArgs),
 
-    /// Print a shell's completions of this command
+    /// Print the completions of this command for a shell
     #[command(after_help = complete::COMPLETIONS_EXAMPLE)]
     Completions(CompletionsArgs),
 
@@ -110,18 +112,18 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// The limit: an algorithm with its numbers, such as "sliding-window-log limit=5 window=15m"
+    /// The limit: an algorithm with its parameters, such as "sliding-window-log limit=5 window=15m"
     #[arg(long, env = "TOLLGATE_LIMIT", value_parser = |text: &str| text.parse::<Limit>())]
     pub(crate) limit: Limit,
 
-    // A URL may carry a password: it is not shown by --help, nor echoed in an error.
-    /// Where the state lives: `memory`, or the URL of a Redis or Valkey
+    // A URL may have a password in it: --help and errors do not print it.
+    /// Where the state is kept: `memory`, or the URL of a Redis or Valkey
     ///
-    /// redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
-    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c, and rediss
-    /// instead of redis for TLS. The decisions are the same. Every run has keys of its own
-    /// there, `tollgate:replay:<random>:…`, which expire by themselves, an hour after their quota
-    /// is whole again. Give a password in the environment, where other users do not see it.
+    /// A URL is redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
+    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c; write rediss instead of redis for
+    /// TLS. The decisions are the same on every store. On Redis, each run has keys of its own,
+    /// `tollgate:replay:<random>:…`, which expire an hour after their quota is full again. Give a password in the
+    /// environment: other users of the machine can read flags.
     #[arg(
         long,
         env = "TOLLGATE_STORE",
@@ -133,17 +135,18 @@ pub(crate) struct ReplayArgs {
 
     /// The trace, as CSV with the header `at_us,key,cost`; `-` is standard input
     ///
-    /// Times are microseconds since the Unix epoch, and may go back. The cost may be left out.
+    /// Times are microseconds since the Unix epoch, and may go back. The column `cost` may be left out; each request
+    /// then costs 1.
     pub(crate) trace: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// How the problems are printed
+    /// The output format
     #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
 
-    /// A domain that each file must have rules for; may be given several times
+    /// A domain for which each file must have rules; may be given several times
     #[arg(
         long = "require-domain",
         env = "TOLLGATE_REQUIRE_DOMAIN",
@@ -158,30 +161,30 @@ pub(crate) struct ValidateArgs {
 
     /// The files, as YAML or JSON; `-` is standard input
     ///
-    /// A file of API keys that one of them names is read too. The tests that a file carries are run.
+    /// A file of API keys that one of the files names is read too. Tests in the files are run.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The domain whose rules are asked; may be left out if there is but one
+    /// The domain whose rules are explained; may be left out if the file has only one domain
     #[arg(long, env = "TOLLGATE_DOMAIN")]
     pub(crate) domain: Option<String>,
 
-    /// Something that is known of the request, such as method=POST; as often as there are some
+    /// A known attribute of the request, such as method=POST; may be given several times
     #[arg(long = "attribute", env = "TOLLGATE_ATTRIBUTE", value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
-    /// Something that the client says of the request, such as header.user-agent=curl
+    /// An unverified attribute, sent by the client, such as header.user-agent=curl; may be given several times
     #[arg(long = "said", env = "TOLLGATE_SAID", value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) said: Vec<(String, String)>,
 
-    /// Who the client says it is, with nobody to vouch for it, such as api_key=k_123
+    /// An unverified identity, claimed by the client, such as api_key=k_123; may be given several times
     #[arg(long = "claim", env = "TOLLGATE_CLAIM", value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) claims: Vec<(String, String)>,
 
-    /// How the rules are printed
+    /// The output format
     #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
 
@@ -191,13 +194,13 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Format {
-    /// To be read
+    /// Text for people
     Human,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
-/// Unlike a variable that is not set, one that is empty is no word for memory: each server would count for itself.
+/// Parses `--store`. An empty value is an error: if it meant `memory`, each server would count for itself.
 fn store(text: &str) -> Result<String, &'static str> {
     let store = Some(text.to_owned()).filter(|store| !store.is_empty());
     store.ok_or("empty; unset it, or use memory or a URL")
@@ -212,20 +215,21 @@ fn attribute(text: &str) -> Result<(String, String), String> {
 
 const EXAMPLE: &str = r#"Example:    tollgate &
             tollgate check free user:42
-Variables:  every flag has one, such as TOLLGATE_STORE for --store"#;
+Variables:  each flag can be set by a variable, such as TOLLGATE_STORE for --store"#;
 
 const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucket capacity=10 refill=1/s" trace.csv
-Output:     one JSON object a request, in order; a summary on standard error
-Exit code:  0 every request was decided, 2 the limit, the trace or the store is at fault"#;
+Output:     one JSON object for each request, in order; a summary on standard error
+Exit code:  0 every request was decided; 2 the limit or the trace is not valid, or the store failed"#;
 
 const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate --strict limits.yaml
-Output:     what each valid file has; problems on standard error, as JSON on standard output
-Exit code:  0 every file is valid; 1 one is not, or has warnings with --strict; 2 a bad flag"#;
+Output:     the number of limits and rules of each valid file; problems on standard error;
+            with --format json, the problems on standard output
+Exit code:  0 every file is valid; 1 a file is not, or --strict and it has warnings; 2 a bad flag"#;
 
 const EXPLAIN_EXAMPLE: &str = r#"Example:    tollgate explain limits.yaml --domain api --attribute method=POST \
                 --attribute path=/login --attribute ip=203.0.113.9
 Output:     each rule of the domain with its key, limit, cost and bound, or why it does not apply
-Exit code:  0 explained, 1 the file is not valid, 2 a bad flag, or a domain without rules"#;
+Exit code:  0 explained; 1 the file is not valid; 2 a bad flag, or a domain without rules"#;
 
 const SCHEMA_EXAMPLE: &str = r#"Example:    tollgate schema > tollgate.schema.json
             and in limits.yaml:  # yaml-language-server: $schema=tollgate.schema.json"#;

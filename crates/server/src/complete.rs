@@ -1,4 +1,4 @@
-//! `tollgate completions`, `tollgate man`: for shells, and for the manual.
+//! `tollgate completions` and `tollgate man`: print shell completions and the manual.
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
@@ -15,7 +15,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
-    // `help` has no page: it is what --help prints.
+    // The command `help` gets no page: it prints the same as --help.
     let tollgate = Cli::command().disable_help_subcommand(true);
     let mut tollgate =
         tollgate.subcommand_help_heading("COMMANDS").subcommand_value_name("command");
@@ -30,10 +30,10 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
     print(&String::from_utf8(page(command)?)?)
 }
 
-/// The page of a command, whose last section is what its help ends with, line by line.
+/// Returns the manual page of a command. Its last section is the end of the command's help: example, output, exit code.
 fn page(command: &Command) -> std::io::Result<Vec<u8>> {
     let source = concat!("tollgate ", env!("CARGO_PKG_VERSION"));
-    // The manual has what the short help leaves out.
+    // The manual also has the flags that the short help leaves out.
     let command = command.clone().mut_args(|arg| arg.hide_short_help(false));
     let man = Man::new(command.clone()).source(source).manual("Tollgate");
     let mut page = Vec::new();

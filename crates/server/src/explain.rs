@@ -1,4 +1,4 @@
-//! `tollgate explain`: which rules of a file apply to a request, which do not, and why.
+//! `tollgate explain`: says which rules of a file apply to a request, which do not, and why.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     if !config.warnings().is_empty() {
         print_error(&config.warnings().to_string());
     }
-    // Nothing is charged: a small limiter will do.
+    // OK because explaining charges nothing: the limiter keeps no key.
     let limiter = Limiter::builder().max_bytes(0).build();
     let rules = Rules::new(&limiter, &config).context("the rules")?;
     let domain = domain(args.domain.as_deref(), &rules, &args.file)?;
@@ -43,36 +43,36 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     }
     let explanations = rules.explain(&domain, &request);
     match args.format {
-        Format::Human => print(&for_people(&domain, &explanations))?,
+        Format::Human => print(&report(&domain, &explanations))?,
         Format::Json => {
-            let lines: Vec<Line<'_>> = explanations.iter().map(Line::of).collect();
-            print(&(serde_json::to_string_pretty(&lines)? + "\n"))?;
+            let rules: Vec<_> = explanations.iter().map(ExplainedRule::of).collect();
+            print(&(serde_json::to_string_pretty(&rules)? + "\n"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The domain that is asked for, or the only one there is.
-fn domain(asked: Option<&str>, rules: &Rules, file: &Path) -> anyhow::Result<String> {
+/// Returns the domain to explain: the one that `--domain` names, or the file's only domain.
+fn domain(chosen: Option<&str>, rules: &Rules, file: &Path) -> anyhow::Result<String> {
     let domains = rules.domains();
     let file = file.display();
-    match (asked, &domains[..]) {
+    match (chosen, &domains[..]) {
         (_, []) => bail!("{file} has no rules; add some under `rules`"),
-        (Some(asked), domains) if domains.iter().any(|own| own == asked) => Ok(asked.to_owned()),
-        (Some(asked), domains) => {
-            bail!("{file} has no rules of a domain `{asked}`; use one of {}", domains.join(", "))
+        (Some(chosen), domains) if domains.iter().any(|own| own == chosen) => Ok(chosen.to_owned()),
+        (Some(chosen), domains) => {
+            bail!("{file} has no rules of a domain `{chosen}`; use one of {}", domains.join(", "))
         }
         (None, [only]) => Ok(only.clone()),
         (None, domains) => {
-            bail!("{file} has several domains; say which with --domain: {}", domains.join(", "))
+            bail!("{file} has several domains; choose one with --domain: {}", domains.join(", "))
         }
     }
 }
 
-fn for_people(domain: &str, explanations: &[Explanation]) -> String {
+fn report(domain: &str, explanations: &[Explanation]) -> String {
     let mut text = String::new();
     for explanation in explanations {
-        // Writing to a text cannot fail.
+        // OK because writing to a `String` does not fail, here and below.
         let _ = describe(&mut text, explanation);
     }
     let applied = explanations.iter().filter(|it| it.outcome.is_ok()).count();
@@ -81,7 +81,8 @@ fn for_people(domain: &str, explanations: &[Explanation]) -> String {
         !it.is_shadow && spends == Ok(&RuleAction::Blocked)
     };
     if let Some(refuser) = explanations.iter().find(refuses) {
-        let _ = writeln!(text, "refused by {}, whatever the others say", refuser.rule.name());
+        let _ =
+            writeln!(text, "refused by {}, whatever the other rules decide", refuser.rule.name());
     }
     let _ = match applied {
         0 => writeln!(text, "no rule of `{domain}` applies: the request is allowed"),
@@ -96,7 +97,7 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
         Ok(applied) => applied,
         Err(why) => return writeln!(text, "{name}: does not apply: {why}"),
     };
-    let shadow = if explanation.is_shadow { " (shadow: refuses nothing)" } else { "" };
+    let shadow = if explanation.is_shadow { " (shadow rule: refuses nothing)" } else { "" };
     writeln!(text, "{name}: applies{shadow}")?;
     for found in &applied.networks {
         writeln!(text, "  when      `{}` is in {found}", found.attribute)?;
@@ -119,12 +120,12 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
 
 fn shown_key(key: &str) -> String {
     match key {
-        "" => "one for all requests".to_owned(),
+        "" => "the same for all requests".to_owned(),
         key => key.escape_debug().to_string(),
     }
 }
 
-/// At most 120 in any 1m: capacity + floor(rate * (t - 1)).
+/// Describes a limit's bound: `at most 120 in any 1m: capacity + floor(rate * (t - 1))`.
 fn bound(limit: &Limit) -> String {
     let bound = limit.bound();
     let interval = duration_text(bound.interval_us);
@@ -144,13 +145,13 @@ fn policy(on_failure: Option<OnFailure>) -> String {
         Some(OnFailure::Open) => "open".to_owned(),
         Some(OnFailure::Closed) => "closed".to_owned(),
         Some(OnFailure::Local { processes }) => format!("local, a share of {processes}"),
-        _ => "as the server says".to_owned(),
+        _ => "the server's default".to_owned(),
     }
 }
 
-/// A rule as it is printed.
+/// A rule's explanation, as printed with `--format json`.
 #[derive(Serialize)]
-struct Line<'e> {
+struct ExplainedRule<'e> {
     rule: &'e str,
     domain: &'e str,
     applies: bool,
@@ -160,7 +161,7 @@ struct Line<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'e str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    networks: Vec<Network<'e>>,
+    networks: Vec<ExplainedNetwork<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spends: Option<Spending<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,48 +174,54 @@ struct Line<'e> {
     deadline_us: Option<u128>,
 }
 
-/// A network that an address of the request is in.
+/// A network of a rule that has an address of the request in it.
 #[derive(Serialize)]
-struct Network<'e> {
+struct ExplainedNetwork<'e> {
     attribute: &'e str,
     network: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
     set: Option<&'e str>,
 }
 
-impl<'e> Network<'e> {
-    fn of(found: &'e MatchedNetwork) -> Network<'e> {
+impl<'e> ExplainedNetwork<'e> {
+    fn of(found: &'e MatchedNetwork) -> ExplainedNetwork<'e> {
         let MatchedNetwork { attribute, network, set, .. } = found;
-        Network { attribute, network, set: set.as_deref() }
+        ExplainedNetwork { attribute, network, set: set.as_deref() }
     }
 }
 
+/// The limit that a rule spends for the request, or `allow` or `block`.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Spending<'e> {
-    Limit { name: &'e str, limit: String, bound: Bound },
+    Limit { name: &'e str, limit: String, bound: ExplainedBound },
     Allow,
     Block,
 }
 
+/// The most units that a limit admits in its own interval, with the formula for any interval.
 #[derive(Serialize)]
-struct Bound {
+struct ExplainedBound {
     interval_us: u64,
     max: u64,
     formula: &'static str,
 }
 
-impl<'e> Line<'e> {
-    fn of(explanation: &'e Explanation) -> Line<'e> {
+impl<'e> ExplainedRule<'e> {
+    fn of(explanation: &'e Explanation) -> ExplainedRule<'e> {
         let applied = explanation.outcome.as_ref().ok();
-        Line {
+        ExplainedRule {
             rule: explanation.rule.name(),
             domain: explanation.rule.domain(),
             applies: applied.is_some(),
             shadow: explanation.is_shadow,
             why_not: explanation.outcome.as_ref().err().map(ToString::to_string),
             key: applied.map(|applied| &*applied.key),
-            networks: applied.iter().flat_map(|it| &it.networks).map(Network::of).collect(),
+            networks: applied
+                .iter()
+                .flat_map(|it| &it.networks)
+                .map(ExplainedNetwork::of)
+                .collect(),
             spends: applied.and_then(|applied| Spending::of(&applied.spends)),
             because: applied.map(|applied| applied.because.to_string()),
             cost: applied.map(|applied| applied.cost),
@@ -232,8 +239,12 @@ impl<'e> Spending<'e> {
     fn of(spends: &'e RuleAction) -> Option<Spending<'e>> {
         match spends {
             RuleAction::Limit { name, limit } => {
-                let tollgate_core::Bound { interval_us, max_units, formula } = limit.bound();
-                let bound = Bound { interval_us, max: max_units, formula };
+                let bound = limit.bound();
+                let bound = ExplainedBound {
+                    interval_us: bound.interval_us,
+                    max: bound.max_units,
+                    formula: bound.formula,
+                };
                 Some(Spending::Limit { name, limit: limit.to_string(), bound })
             }
             RuleAction::Nothing => Some(Spending::Allow),

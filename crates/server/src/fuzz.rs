@@ -1,28 +1,28 @@
-//! What fuzzers try; no part of the API.
+//! Entry points for fuzzers; not part of the API.
 
 use crate::http::{ApiProblem, decode_batch, decode_check};
 
-/// Reads the body of a check; if it is wrong, what its client is told.
+/// Reads the body of a check. The error is the problem document that the client would get.
 pub fn check(body: &[u8]) -> Result<(), String> {
-    decode_check(body).map(drop).map_err(told)
+    decode_check(body).map(drop).map_err(problem_document)
 }
 
-/// Reads the body of a batch, and each of its checks.
+/// Reads the body of a batch and each of its checks. The errors are the problem documents that the client would get.
 pub fn batch(body: &[u8]) -> Result<Vec<Result<(), String>>, String> {
-    let each = decode_batch(body).map_err(told)?;
-    Ok(each.map(|asked| asked.map(drop).map_err(told)).collect())
+    let each = decode_batch(body).map_err(problem_document)?;
+    Ok(each.map(|check| check.map(drop).map_err(problem_document)).collect())
 }
 
-/// Reads a message of Envoy's; if it is wrong, what Envoy is told.
+/// Reads a message of Envoy. The error is the message that Envoy would get.
 pub fn rate_limit(message: &[u8]) -> Result<(), String> {
     crate::grpc::fuzz(message)
 }
 
-/// Reads whatever is sent as a receipt, or could be signed as one.
+/// Reads the input as the text of a receipt, and as the content of a signed receipt.
 pub fn receipt(input: &[u8]) {
     crate::receipt::fuzz(input);
 }
 
-fn told(problem: ApiProblem) -> String {
+fn problem_document(problem: ApiProblem) -> String {
     serde_json::to_string(&problem).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `tollgate healthy`: whether a server answers.
+//! `tollgate healthy`: says whether a server answers.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::cli::HealthyArgs;
 use crate::client::{ResponseTimeout, ServerClient};
 use crate::print_error;
 
-/// Less than the image's HEALTHCHECK allows, so that it is said why.
+/// Less than the 5 s that the image's HEALTHCHECK allows, so that the reason is printed before the engine gives up.
 const TIMEOUT: ResponseTimeout = ResponseTimeout {
     total: Duration::from_secs(4),
-    remedy: "see how the server does, or restart it",
+    remedy: "look at the server's log, or restart it",
 };
 
-/// 1 is what a container engine takes for unhealthy, whatever the reason; 2 it keeps for itself.
+/// Requests `/healthz`. Every failure exits with 1, which container engines take for unhealthy; they reserve 2.
 pub(crate) fn run(args: &HealthyArgs) -> ExitCode {
     match answers(&args.server.url) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `tollgate import`: limits and rules from the configuration of others.
+//! `tollgate import`: converts the configuration of another rate limiter into limits and rules.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,30 +9,31 @@ use anyhow::Context;
 use tollgate::rules::Problems;
 use tollgate_importer::{ImportResult, ImportSource, import};
 
-use crate::cli::{ImportArgs, Origin};
+use crate::cli::{ImportArgs, ImportFormat};
 use crate::{print, print_error};
 
 const STDIN: &str = "standard input";
 
-/// What holds for every rule, wherever it comes from.
-const DIFFERS: &str = "note: a request that one descriptor refuses is charged to none of them; \
+/// A difference that every imported rule has, printed after each import.
+const DIFFERENCE_OF_EVERY_RULE: &str = "note: a request that one descriptor refuses is charged to none of them; \
                        envoyproxy/ratelimit charges the others";
 
-/// What YAML can write once for several places, and rules cannot. An alias has its anchor in the same file.
-const REUSED: [&str; 2] = ["anchors are not supported", "merge keys are not supported"];
+/// The problems of files that reuse YAML nodes, which rules files cannot do. An alias is not listed, because
+/// its anchor is in the same file.
+const YAML_REUSE: [&str; 2] = ["anchors are not supported", "merge keys are not supported"];
 
-const WRITES_OUT: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in Go) writes out what \
-                          anchors, aliases and merge keys stand for";
+const YAML_REUSE_REMEDY: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in Go) replaces anchors, aliases \
+                                 and merge keys with their values";
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
-    let Origin::EnvoyRatelimit = args.from;
+    let ImportFormat::EnvoyRatelimit = args.from;
     let sources: Vec<ImportSource> = args.files.iter().map(|path| source(path)).collect();
     let ImportResult { yaml, problems } = import(&sources);
     for problems in problems.iter().filter(|problems| !problems.is_empty()) {
         print_error(&problems.to_string());
     }
-    if problems.iter().flat_map(Problems::errors).any(|it| REUSED.contains(&it.message())) {
-        print_error(WRITES_OUT);
+    if problems.iter().flat_map(Problems::errors).any(|it| YAML_REUSE.contains(&it.message())) {
+        print_error(YAML_REUSE_REMEDY);
     }
     let has_warnings = problems.iter().any(|problems| problems.warnings().next().is_some());
     let Some(yaml) = yaml.filter(|_| !(args.strict && has_warnings)) else {
@@ -43,13 +44,13 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         Some(path) => {
             let written = if args.force { fs::write(path, yaml) } else { create(path, &yaml) };
             let remedy = || match path.exists() && !args.force {
-                true => format!("{}: --force writes over it", path.display()),
+                true => format!("{}: --force overwrites it", path.display()),
                 false => path.display().to_string(),
             };
             written.with_context(remedy)?;
         }
     }
-    print_error(DIFFERS);
+    print_error(DIFFERENCE_OF_EVERY_RULE);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +66,7 @@ fn source(path: &Path) -> ImportSource {
     }
 }
 
-/// Unlike a look whether it is there first, this cannot write over a file that somebody else makes now.
+/// Writes a new file. Fails if the file exists, even if another process creates it at the same moment.
 fn create(path: &Path, text: &str) -> io::Result<()> {
     File::create_new(path)?.write_all(text.as_bytes())
 }

@@ -1,28 +1,30 @@
 //! The `tollgate` command and its server.
 //!
 //! - `cli`: the flags and their help
-//! - `serve`: runs a server until it is told to stop; `parts`: puts it together
-//!   - `http`, `grpc`: the front ends, which decode requests and encode answers; `observe`: what is counted of a request
-//!   - `pipeline`: decides every request, and accounts for it
-//!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: what they may take in memory
-//!   - `metrics`, `refused`, `traces`, `receipt`: where decisions are accounted for; `held`: requests that wait
-//!   - `ruleset`: the rules that decide; `store`: what they decide on; `readiness`: whether to send requests here
-//!   - `logs`, `watch`: what operators read; `operators`: who they are; `secret`: what is not shown
-//!   - `endpoint`: what a request asks for, in words of ours; `stop`: from being told to stop to the end
+//! - `serve`: runs a server until a signal stops it; `parts`: creates the server's parts; `stop`: the shutdown
+//!   - `http`, `grpc`: the front ends, which decode requests and encode answers
+//!   - `pipeline`: decides every request, counts the decision and makes the receipt
+//!   - `observe`: counts, traces and logs each request; `endpoint`: the name of a request's endpoint
+//!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: the memory they may take
+//!   - `metrics`, `refusals`, `traces`, `receipt`: record decisions; `held`: requests that wait for a shaping limit
+//!   - `ruleset`: the rules in force; `store`: whether the store answers; `readiness`: whether to send requests here
+//!   - `logs`: the log; `watch`: logs changes of state; `operators`: the operator token; `secret`: texts never printed
 //!
-//! They depend in one direction: `serve` and `parts`, then the front ends, `pipeline`, what it accounts to, and at last
-//! `ruleset` and `store`.
+//! They depend in one direction: `serve` and `parts` use the front ends, the front ends use `pipeline`, `pipeline` uses
+//! the modules that record decisions, and all of them use `ruleset` and `store`.
 //!
-//! - `check`, `healthy`: send one request to a running server; `client`: the HTTP client for that
+//! - `check`, `healthy`: send one request to a server from the command line, through `client`
 //! - `replay`: decides the requests of a trace at the trace's own times
-//! - `explain`: which rules apply to a request, and why
-//! - `validate`: what is wrong with files of limits and rules
-//! - `import`: limits and rules from the configuration of others
-//! - `complete`: what shells complete, and the manual
+//! - `explain`: says which rules apply to a request, and why
+//! - `validate`: reports problems in files of limits and rules
+//! - `import`: converts the configuration of other rate limiters
+//! - `complete`: prints shell completions and the manual
 //!
-//! Connections are accepted and bounded by `tollgate_listener`, the playground decides in `tollgate_playground`, and
-//! `tollgate_importer` reads the configuration of others: they know nothing of this crate.
+//! Three crates below do not know this crate: `tollgate_listener` accepts and bounds connections, `tollgate_playground`
+//! decides for the playground, and `tollgate_importer` reads the configuration of other rate limiters.
 
+#[doc(hidden)]
+pub mod bench;
 mod body;
 mod budget;
 mod check;
@@ -39,8 +41,6 @@ mod held;
 mod http;
 mod import;
 mod logs;
-#[doc(hidden)]
-pub mod measured;
 mod metrics;
 mod observe;
 mod operators;
@@ -48,7 +48,7 @@ mod parts;
 mod pipeline;
 mod readiness;
 mod receipt;
-mod refused;
+mod refusals;
 mod replay;
 mod ruleset;
 mod secret;
@@ -68,10 +68,10 @@ use tollgate_listener::{self as listener, lifecycle};
 
 use cli::{Cli, Command};
 
-/// Could not do what was asked: a bad flag, a bad file. Denied requests are not failures.
+/// The exit code when a command cannot run, such as for a bad flag or a bad file. A denied request exits with 1.
 const FAILURE: u8 = 2;
 
-/// Does what the command line says; without a command, serves.
+/// Runs the command of the command line, by default `serve`.
 pub fn run() -> ExitCode {
     let outcome = match Cli::read().command {
         Some(Command::Serve(args)) => serve::run(&args).map(|()| ExitCode::SUCCESS),
@@ -92,7 +92,7 @@ pub fn run() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             match error.downcast_ref() {
-                // Each of them begins with `error:`.
+                // Each problem begins with `error:`.
                 Some(LoadError::Config(problems)) => print_error(&problems.to_string()),
                 _ => print_error(&format!("error: {error:#}")),
             }
@@ -101,7 +101,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output, unless whoever reads it has seen enough.
+/// Prints to standard output. A pipe that its reader has closed is not an error: the reader has seen enough.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -111,7 +111,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line to standard error. If that is closed or full, there is nobody to tell.
+/// Prints a line to standard error. A failed write is ignored: there is no other place to report it.
 fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

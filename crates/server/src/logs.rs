@@ -1,9 +1,9 @@
-//! The log: lines for people, or objects for machines, on standard error.
+//! The log: lines of text for people, or JSON objects for machines, on standard error.
 //!
-//! - `filter`: what is logged
-//! - `lines`: the way to standard error, which never holds a request up
-//! - `sparingly`: what happens often is said once a second
-//! - `requests`: a line for each request, if that is asked for
+//! - `filter`: `--log`, which says what is logged
+//! - `lines`: the queue in front of standard error, so that no request waits for the log
+//! - `throttle`: limits how often an event is logged
+//! - `requests`: a line for each request at the level `debug`, and lines about failed requests
 //! - `refusals`: a sample of the refused requests, with `--log-refusals`; `key`: the form in which keys are logged
 
 mod filter;
@@ -11,7 +11,7 @@ mod key;
 mod lines;
 mod refusals;
 mod requests;
-mod sparingly;
+mod throttle;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -27,91 +27,97 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::cli::LogFormat;
-use lines::{Form, Harmless, Lines};
+use lines::{EscapedValue, LineForm, Lines};
 
 pub(crate) use key::ShownKey;
 pub(crate) use refusals::RefusalLog;
 pub(crate) use requests::RequestLine;
-pub(crate) use sparingly::Sparingly;
+pub(crate) use throttle::LogThrottle;
 
-/// How long the end waits until what was logged is written.
+/// How long the process waits at its end until all lines are written.
 const MAX_FLUSH: Duration = Duration::from_secs(1);
 
 /// The log of this process. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Log {
+pub(crate) struct ServerLog {
     format: LogFormat,
     lines: Lines,
 }
 
-/// What a server says of itself when it starts.
+/// The addresses, store and rules that a server logs when it starts.
 #[derive(Debug)]
-pub(crate) struct Start {
+pub(crate) struct StartReport {
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
     /// Without user and password.
     pub(crate) store: String,
     pub(crate) rules: usize,
     pub(crate) limits: usize,
-    /// The file; `None` if the rules are the example's.
+    /// The rules file; `None` for the rules of the example.
     pub(crate) config: Option<String>,
 }
 
-/// Logs what happens from here on.
-pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<Log> {
+/// Starts the log of this process.
+pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<ServerLog> {
     let filter = filter::parse(filter)?;
     let form = form(format, || io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
     let lines = Lines::start(io::stderr(), form)
-        .map_err(|error| anyhow::anyhow!("no thread for the log: {error}"))?;
+        .map_err(|error| anyhow::anyhow!("cannot start a thread for the log: {error}"))?;
     tracing_subscriber::registry()
         .with(layer(&lines, form))
         .with(filter)
         .try_init()
-        .map_err(|error| anyhow::anyhow!("the log: {error}"))?;
-    Ok(Log { format, lines })
+        .map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))?;
+    Ok(ServerLog { format, lines })
 }
 
-impl Log {
-    /// A log that writes nothing.
-    pub(crate) fn silent() -> anyhow::Result<Log> {
-        Ok(Log { format: LogFormat::Text, lines: Lines::start(io::sink(), Form::Text)? })
+impl ServerLog {
+    /// Returns a log that writes nothing.
+    pub(crate) fn silent() -> anyhow::Result<ServerLog> {
+        Ok(ServerLog { format: LogFormat::Text, lines: Lines::start(io::sink(), LineForm::Text)? })
     }
 }
 
-/// Colours are for terminals, unless `NO_COLOR` has something in it (no-color.org).
-fn form(format: LogFormat, is_terminal: impl FnOnce() -> bool, no_color: Option<OsString>) -> Form {
+/// Returns the form of the lines. Only terminals get colours, and none if `NO_COLOR` is set and not empty
+/// (no-color.org).
+fn form(
+    format: LogFormat,
+    is_terminal: impl FnOnce() -> bool,
+    no_color: Option<OsString>,
+) -> LineForm {
     match format {
-        LogFormat::Json => Form::Json,
-        LogFormat::Text if no_color.is_some_and(|value| !value.is_empty()) => Form::Text,
-        LogFormat::Text if is_terminal() => Form::Colours,
-        LogFormat::Text => Form::Text,
+        LogFormat::Json => LineForm::Json,
+        LogFormat::Text if no_color.is_some_and(|value| !value.is_empty()) => LineForm::Text,
+        LogFormat::Text if is_terminal() => LineForm::Colours,
+        LogFormat::Text => LineForm::Text,
     }
 }
 
-fn layer(lines: &Lines, form: Form) -> Box<dyn Layer<Registry> + Send + Sync> {
+fn layer(lines: &Lines, form: LineForm) -> Box<dyn Layer<Registry> + Send + Sync> {
     // `Lines` counts the lines that cannot be written; the layer has no other place to report that.
     let layer = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
     match form {
-        Form::Json => layer.json().flatten_event(true).boxed(),
-        Form::Text | Form::Colours => {
-            let layer = layer.with_ansi(form == Form::Colours);
+        LineForm::Json => layer.json().flatten_event(true).boxed(),
+        LineForm::Text | LineForm::Colours => {
+            let layer = layer.with_ansi(form == LineForm::Colours);
             layer.fmt_fields(debug_fn(write_field).delimited(" ")).boxed()
         }
     }
 }
 
-/// The formatter's own leaves ESC in a value that shows itself by `%` as it is.
+/// Writes a field with its control characters escaped. The formatter of the crate does not escape ESC in a value that
+/// is logged with `%`.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> std::fmt::Result {
     match field.name() {
-        "message" => write!(writer, "{}", Harmless(value)),
-        name => write!(writer, "{name}={}", Harmless(value)),
+        "message" => write!(writer, "{}", EscapedValue(value)),
+        name => write!(writer, "{name}={}", EscapedValue(value)),
     }
 }
 
-impl Log {
-    /// Where it listens, with which store and rules: three lines for people, or one event.
-    pub(crate) fn announce(&self, start: &Start) {
-        let Start { http, grpc, store, rules, limits, config } = start;
+impl ServerLog {
+    /// Logs the start of the server: three lines of text, or one JSON event.
+    pub(crate) fn announce(&self, start: &StartReport) {
+        let StartReport { http, grpc, store, rules, limits, config } = start;
         let version = env!("CARGO_PKG_VERSION");
         if self.format == LogFormat::Json {
             let http = format!("http://{http}");
@@ -121,16 +127,16 @@ impl Log {
         }
         self.lines.push(&format!("tollgate {version}: http://{http}, gRPC {grpc}\n"));
         self.lines.push(&format!("store: {store}\n"));
-        let from = config.as_deref().unwrap_or("of the example; give your own with --config");
+        let from = config.as_deref().unwrap_or("from the example; use --config for your own");
         self.lines.push(&format!("{rules} rules, {limits} limits: {from}\n"));
     }
 
-    /// Returns how many lines were lost: the queue was full, or they could not be written.
+    /// Returns the number of lines that were lost, because the queue was full or the write failed.
     pub(crate) fn lost(&self) -> u64 {
         self.lines.lost()
     }
 
-    /// Waits until everything is written, or for a second: whoever reads it may not.
+    /// Waits until all lines are written, at most one second: the reader of standard error may have stopped reading.
     pub(crate) fn flush(&self) {
         self.lines.flush(MAX_FLUSH);
     }
@@ -143,10 +149,11 @@ mod tests {
 
     use super::*;
 
+    /// A writer that keeps what is written.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Written {
+    impl Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -156,9 +163,9 @@ mod tests {
         }
     }
 
-    /// What is written of an event whose every value is that text.
-    fn written(form: Form, text: &str) -> String {
-        let written = Written::default();
+    /// Logs an event with this text as each value, and returns what is written.
+    fn written(form: LineForm, text: &str) -> String {
+        let written = LogBuffer::default();
         let lines = Lines::start(written.clone(), form).unwrap();
         let subscriber = tracing_subscriber::registry().with(layer(&lines, form));
         tracing::subscriber::with_default(subscriber, || {
@@ -172,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_for_terminals_that_have_not_said_no() {
+    fn only_terminals_without_no_color_get_colours() {
         let table = [
-            (LogFormat::Text, true, None, Form::Colours),
-            (LogFormat::Text, true, Some(""), Form::Colours),
-            (LogFormat::Text, true, Some("1"), Form::Text),
-            (LogFormat::Text, false, None, Form::Text),
-            (LogFormat::Json, true, None, Form::Json),
+            (LogFormat::Text, true, None, LineForm::Colours),
+            (LogFormat::Text, true, Some(""), LineForm::Colours),
+            (LogFormat::Text, true, Some("1"), LineForm::Text),
+            (LogFormat::Text, false, None, LineForm::Text),
+            (LogFormat::Json, true, None, LineForm::Json),
         ];
         for (format, is_terminal, no_color, wanted) in table {
             assert_eq!(form(format, || is_terminal, no_color.map(OsString::from)), wanted);
@@ -186,21 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_and_no_value_moves_the_cursor() {
+    fn an_event_is_one_line_without_control_characters() {
         let hostile = "in\nforged\r\u{1b}[2J\u{9b}2J\u{7}\0";
         let is_control = |letter: char| letter.is_control();
-        let text = written(Form::Text, hostile);
+        let text = written(LineForm::Text, hostile);
         assert_eq!(text.matches(is_control).collect::<String>(), "\n", "{text}");
         assert!(text.ends_with('\n'));
-        let json = written(Form::Json, hostile);
+        let json = written(LineForm::Json, hostile);
         assert_eq!(json.matches(is_control).collect::<String>(), "\n", "{json}");
         let object: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&object["message"], &object["text"]), (&hostile.into(), &hostile.into()));
     }
 
     #[test]
-    fn with_colours_only_the_colours_are_escape_sequences() {
-        let text = written(Form::Colours, "in\nforged\r\u{1b}[2J\u{9b}2J");
+    fn the_only_escape_sequences_are_colours() {
+        let text = written(LineForm::Colours, "in\nforged\r\u{1b}[2J\u{9b}2J");
         assert!(text.contains("\u{1b}[32m") && !text.contains("\u{1b}[2J"), "{text:?}");
         let controls: String = text.matches(|letter: char| letter.is_control()).collect();
         assert_eq!(controls.replace('\u{1b}', ""), "\n", "{text:?}");

@@ -7,7 +7,7 @@ use hyper::{Request, StatusCode};
 use opentelemetry::ContextGuard;
 
 use crate::endpoint::RequestEndpoint;
-use crate::logs::{RequestLine, Sparingly};
+use crate::logs::{LogThrottle, RequestLine};
 use crate::metrics::Metrics;
 use crate::store::StoreKind;
 use crate::traces::{RequestSpan, Traces};
@@ -20,7 +20,7 @@ pub(crate) struct Observer {
     traces: Option<Traces>,
     store: StoreKind,
     /// Logs requests that were answered with a 5xx.
-    failures: Sparingly,
+    failures: LogThrottle,
 }
 
 /// A request that is not answered yet. If its client goes away, the observation is dropped and not counted.
@@ -36,7 +36,7 @@ pub(crate) struct Observation {
 
 impl Observer {
     pub(crate) fn new(metrics: Arc<Metrics>, traces: Option<Traces>, store: StoreKind) -> Observer {
-        Observer { metrics, traces, store, failures: Sparingly::default() }
+        Observer { metrics, traces, store, failures: LogThrottle::default() }
     }
 
     /// Begins to observe a request whose head has arrived.

@@ -1,6 +1,6 @@
-//! Who may read and reset keys: whoever has the operator token.
+//! The operator token, with which operators read and reset keys.
 //!
-//! - `guesses`: wrong tokens, slowed and logged
+//! - `guesses`: slows down, counts and logs wrong tokens
 
 mod guesses;
 
@@ -14,13 +14,13 @@ use crate::secret::Secret;
 /// The operator token, and the attempts to guess it.
 #[derive(Debug, Default)]
 pub(crate) struct OperatorAccess {
-    /// `None` if operators are on the server's own machine.
+    /// `None` if every request from the server's own machine is an operator's.
     token: Option<Secret>,
     guesses: Guesses,
 }
 
 impl OperatorAccess {
-    /// With a token; without one, operators are on the server's own machine.
+    /// Requires this token; without one, every request from the server's own machine is an operator's.
     pub(crate) fn new(token: Option<Secret>) -> OperatorAccess {
         OperatorAccess { token, guesses: Guesses::default() }
     }
@@ -29,11 +29,11 @@ impl OperatorAccess {
         self.token.is_some()
     }
 
-    /// Compares what a request shows with the token, if its address has not sent too many wrong ones; `None` if there
-    /// is no token.
-    pub(crate) fn attempt(&self, address: &str, shown: &[u8]) -> Option<Attempt> {
+    /// Compares the token of a request with the operator token, if its address has not sent too many wrong ones; `None`
+    /// if the server has no token.
+    pub(crate) fn attempt(&self, address: &str, sent: &[u8]) -> Option<Attempt> {
         let token = self.token.as_ref()?;
-        Some(self.guesses.attempt(address, || token.is(shown)))
+        Some(self.guesses.attempt(address, || token.is(sent)))
     }
 
     /// Returns how many wrong tokens were compared since the start.

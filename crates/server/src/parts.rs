@@ -11,30 +11,30 @@ use crate::held::HeldRequests;
 use crate::http::{ApiParts, PageBudget};
 use crate::lifecycle::Lifecycle;
 use crate::listener::Connections;
-use crate::logs::Log;
+use crate::logs::ServerLog;
 use crate::metrics::{Metrics, MetricsPage, Sources};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
 use crate::pipeline::{DecisionRecorder, Pipeline};
 use crate::readiness::Readiness;
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreMonitor;
 use crate::traces::Traces;
-use crate::watch::Watched;
+use crate::watch::ServerWatch;
 
 /// The parts that the server's configuration determines.
 pub(crate) struct ConfiguredParts {
     pub(crate) rules: RuleSet,
     pub(crate) store: StoreMonitor,
     pub(crate) receipts: Receipts,
-    pub(crate) refused: Refused,
+    pub(crate) refused: Refusals,
     pub(crate) operators: OperatorAccess,
     /// `None` if the playground is switched off.
     pub(crate) playground: Option<Playground>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) log: Log,
+    pub(crate) log: ServerLog,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
     pub(crate) is_ready_without_store: bool,
@@ -46,7 +46,7 @@ pub(crate) struct ConfiguredParts {
 pub(crate) struct ServerParts {
     pub(crate) api: ApiParts,
     pub(crate) grpc: GrpcParts,
-    pub(crate) watched: Watched,
+    pub(crate) watch: ServerWatch,
     pub(crate) http_connections: Arc<Connections>,
 }
 
@@ -90,12 +90,12 @@ impl ServerParts {
             traces,
         });
         ServerParts {
-            watched: Watched {
+            watch: ServerWatch {
                 rules: Arc::clone(&rules),
                 store,
                 observer: Arc::clone(&observer),
                 operators: Arc::clone(&operators),
-                refused: Arc::clone(&refused),
+                refusals: Arc::clone(&refused),
             },
             grpc: GrpcParts {
                 envoy: RateLimitService {
@@ -143,11 +143,11 @@ pub(crate) mod tests {
             rules: RuleSet::of_text(Rules::new(limiter, &config).unwrap(), rules),
             store: StoreMonitor::new(limiter, 0).unwrap(),
             receipts: Receipts::default(),
-            refused: Refused::default(),
+            refused: Refusals::default(),
             operators: OperatorAccess::default(),
             playground: None,
             lifecycle,
-            log: Log::silent().unwrap(),
+            log: ServerLog::silent().unwrap(),
             traces: None,
             is_ready_without_store: false,
             max_connections: 0,

@@ -25,7 +25,7 @@ pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, 
 
 use crate::metrics::Metrics;
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::{NamedLimit, RuleSet};
 use crate::store::StoreKind;
 use crate::traces::{self, Traces};
@@ -44,7 +44,7 @@ pub(crate) struct Pipeline {
 #[derive(Debug)]
 pub(crate) struct DecisionRecorder {
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) refused: Arc<Refused>,
+    pub(crate) refused: Arc<Refusals>,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
 }
@@ -190,7 +190,7 @@ impl Pipeline {
         answers: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let traces = self.recorder.traces.as_ref().filter(|_| self.store.is_remote());
-        traces::store(traces, answers).await
+        traces::in_store_span(traces, answers).await
     }
 }
 
@@ -200,7 +200,7 @@ impl DecisionRecorder {
         limit.tally.count(decision);
         self.refused.count(limit.scope.name(), key, decision);
         if self.traces.is_some() {
-            traces::decided(limit.scope.name(), decision);
+            traces::record_decision(limit.scope.name(), decision);
         }
     }
 
@@ -209,9 +209,9 @@ impl DecisionRecorder {
         let ruled = (&mut pending.answer).await;
         self.metrics.store_answered(pending.sent_at);
         let ruling = ruled?;
-        self.refused.count_of(&ruling);
+        self.refused.count_ruling(&ruling);
         if self.traces.is_some() {
-            traces::ruled(&ruling);
+            traces::record_ruling(&ruling);
         }
         Ok(ruling)
     }

@@ -1,11 +1,11 @@
-//! Whether requests should be sent to this server.
+//! Readiness: whether requests should be sent to this server.
 
 use std::sync::Arc;
 
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::store::StoreMonitor;
 
-/// Whether requests should be sent to this server: its store answers, and it was not told to stop.
+/// Whether requests should be sent to this server: its store answers, and no signal has stopped it.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     lifecycle: Lifecycle,
@@ -23,10 +23,10 @@ impl Readiness {
         Readiness { lifecycle, store, is_ready_without_store }
     }
 
-    /// Returns whether requests should be sent here, as far as is known: the store is not asked.
+    /// Returns whether requests should be sent here, by the last answer of the store. Sends nothing to the store.
     pub(crate) fn is_ready(&self) -> bool {
-        let is_decided = self.store.was_answering() || self.is_ready_without_store;
-        self.lifecycle.phase() == Phase::Serving && is_decided
+        let can_decide = self.store.was_answering() || self.is_ready_without_store;
+        self.lifecycle.phase() == Phase::Serving && can_decide
     }
 
     pub(crate) fn lifecycle(&self) -> &Lifecycle {

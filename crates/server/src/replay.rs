@@ -1,4 +1,6 @@
 //! `tollgate replay`: decides the requests of a trace at the trace's own times.
+//!
+//! - `trace`: reads the trace; `redis`: decides on Redis; `progress`: the progress bar
 
 mod progress;
 mod redis;
@@ -14,23 +16,23 @@ use tollgate::{Limit, Limiter, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
 use crate::cli::ReplayArgs;
-use progress::Progress;
-use redis::Redis;
-use trace::{Ahead, Request, Trace};
+use progress::ReplayProgress;
+use redis::ReplayRedis;
+use trace::{ReadAhead, Trace, TraceEntry};
 
 const INPUT_BUFFER_BYTES: usize = 256 * 1024;
 
-/// Output waits in memory until it is this large, or until more input has to be read.
+/// The output is written when the buffer has this size, or when the next input has to be waited for.
 const OUTPUT_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The most requests that share round trips to a server.
+/// The most requests that are sent to a Redis server together.
 const MAX_AHEAD: usize = 512;
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let (input, total_bytes) = open(&args.trace)?;
     let mut replay =
-        Replay::new(&args.store, args.limit).map_err(|error| failed(&args.store, &error))?;
-    let mut output = Output::new(Progress::new(total_bytes));
+        Replay::new(&args.store, args.limit).map_err(|error| store_error(&args.store, &error))?;
+    let mut output = Output::new(ReplayProgress::new(total_bytes));
     let outcome = replay.decide_all(input, &mut output);
     output.progress.finish();
     match outcome {
@@ -38,13 +40,13 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             eprintln!("{}", replay.summary(output.progress.elapsed()));
             Ok(())
         }
-        // Whoever reads the decisions has seen enough.
+        // The reader has closed the pipe: it has seen enough.
         Err(ReplayError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(ReplayError::Output(error)) => Err(error).context("standard output"),
         Err(ReplayError::Store(error)) => {
             bail!(
                 "{}\n  requests decided before it: {}",
-                failed(&args.store, &error),
+                store_error(&args.store, &error),
                 replay.requests()
             )
         }
@@ -62,7 +64,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The trace, and its length if it has one.
+/// Opens the trace. Returns its length in bytes too, if it is known.
 fn open(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
     if is_stdin(path) {
         return Ok((Box::new(io::stdin().lock()), None));
@@ -74,15 +76,15 @@ fn open(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
     if metadata.is_dir() {
         bail!("{}: is a directory; name a CSV file, or - for standard input", path.display());
     }
-    // A pipe's length is 0: not known.
+    // The metadata of a pipe say 0 bytes, although its length is not known.
     Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
-/// What went wrong with the store, and what to do.
-fn failed(store: &str, error: &tollgate::Error) -> anyhow::Error {
+/// Describes a failure of the store, with a remedy.
+fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
     use tollgate::Error::{Setting, Store};
     let remedy = match error {
-        // It says what to do.
+        // `problem` has its own remedy.
         Setting { problem, .. } => return anyhow!("--store: {problem}"),
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
             let scheme = store.split(':').next().unwrap_or_default();
@@ -96,7 +98,7 @@ fn failed(store: &str, error: &tollgate::Error) -> anyhow::Error {
         }
         Store(StoreError::Refused { .. }) => {
             "see that user and password are right, that the user may run scripts, and that the \
-             server takes writes"
+             server accepts writes"
         }
         _ => return anyhow!("--store: {error}"),
     };
@@ -117,21 +119,21 @@ enum ReplayError {
     Store(#[from] tollgate::Error),
 }
 
-/// The one limit on a store, and a count of what was decided.
+/// A replay: its limit on a store, and the number of decisions so far.
 struct Replay {
-    store: Store,
-    tally: Tally,
+    store: ReplayStore,
+    tally: ReplayTally,
 }
 
-/// Where the state lives.
-enum Store {
+/// The store of a replay, with its one limit.
+enum ReplayStore {
     Memory { limiter: Limiter, scope: Scope },
-    Redis(Redis),
+    Redis(ReplayRedis),
 }
 
-/// How many requests were decided, and how.
+/// The numbers of allowed and denied requests.
 #[derive(Default)]
-struct Tally {
+struct ReplayTally {
     allowed: u64,
     denied: u64,
 }
@@ -142,21 +144,21 @@ impl Replay {
             "memory" => {
                 let limiter = Limiter::builder().keep_every_key().build();
                 let scope = limiter.scope("replay", limit)?;
-                Store::Memory { limiter, scope }
+                ReplayStore::Memory { limiter, scope }
             }
-            url => Store::Redis(Redis::open(url, limit)?),
+            url => ReplayStore::Redis(ReplayRedis::open(url, limit)?),
         };
-        Ok(Replay { store, tally: Tally::default() })
+        Ok(Replay { store, tally: ReplayTally::default() })
     }
 
     fn decide_all(&mut self, input: impl Read, output: &mut Output) -> Result<(), ReplayError> {
         let mut trace = Trace::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, input));
         let Replay { store, tally } = self;
         let decided = match store {
-            Store::Memory { scope, .. } => decide_each(scope, tally, &mut trace, output),
-            Store::Redis(redis) => decide_ahead(redis, tally, &mut trace, output),
+            ReplayStore::Memory { scope, .. } => decide_each(scope, tally, &mut trace, output),
+            ReplayStore::Redis(redis) => decide_batches(redis, tally, &mut trace, output),
         };
-        // Also after a bad line: what was decided before it is printed.
+        // Also after a bad line, so that the decisions before it are printed.
         output.flush(trace.read_bytes())?;
         decided
     }
@@ -167,10 +169,12 @@ impl Replay {
 
     fn summary(&self, elapsed: std::time::Duration) -> String {
         let keys = match &self.store {
-            Store::Memory { limiter, .. } => format!(", keys charged: {}", limiter.usage().keys),
-            Store::Redis(_) => String::new(),
+            ReplayStore::Memory { limiter, .. } => {
+                format!(", keys charged: {}", limiter.usage().keys)
+            }
+            ReplayStore::Redis(_) => String::new(),
         };
-        let Tally { allowed, denied } = self.tally;
+        let ReplayTally { allowed, denied } = self.tally;
         let (requests, seconds) = (self.requests(), elapsed.as_secs_f64());
         format!(
             "requests: {requests}, allowed: {allowed}, denied: {denied}{keys}, in {seconds:.2} s"
@@ -178,16 +182,16 @@ impl Replay {
     }
 }
 
-impl Tally {
+impl ReplayTally {
     fn count(&mut self, decision: &LimitDecision) {
         if decision.is_allowed() { self.allowed += 1 } else { self.denied += 1 }
     }
 }
 
-/// Decides in memory, request by request.
+/// Decides in memory, one request after the other.
 fn decide_each<R: Read>(
     scope: &Scope,
-    tally: &mut Tally,
+    tally: &mut ReplayTally,
     trace: &mut Trace<BufReader<R>>,
     output: &mut Output,
 ) -> Result<(), ReplayError> {
@@ -199,23 +203,24 @@ fn decide_each<R: Read>(
         let check = scope.check(&*request.key).cost(request.cost.units()).at_us(request.at_us);
         let decision = *check.now()?.decided();
         tally.count(&decision);
-        output.line(&Line::new(&request, &decision))?;
+        output.line(&ReplayLine::new(&request, &decision))?;
     }
 }
 
-/// Decides on a server what is at hand, all of it in a few round trips.
-fn decide_ahead<R: Read>(
-    redis: &Redis,
-    tally: &mut Tally,
+/// Decides on a Redis server. The requests that can be read without waiting, up to [`MAX_AHEAD`], share a few round
+/// trips.
+fn decide_batches<R: Read>(
+    redis: &ReplayRedis,
+    tally: &mut ReplayTally,
     trace: &mut Trace<BufReader<R>>,
     output: &mut Output,
 ) -> Result<(), ReplayError> {
     loop {
-        let Ahead { requests, end } = trace.read_ahead(MAX_AHEAD);
+        let ReadAhead { requests, end } = trace.read_ahead(MAX_AHEAD);
         for (request, decision) in requests.iter().zip(redis.decide(&requests)?) {
             let decision = decision?;
             tally.count(&decision);
-            output.line(&Line::new(request, &decision))?;
+            output.line(&ReplayLine::new(request, &decision))?;
         }
         output.flush(trace.read_bytes())?;
         if let Some(end) = end {
@@ -224,9 +229,9 @@ fn decide_ahead<R: Read>(
     }
 }
 
-/// One decision as it is printed.
+/// A request and its decision, as printed.
 #[derive(Serialize)]
-struct Line<'r> {
+struct ReplayLine<'r> {
     at_us: u64,
     key: &'r str,
     cost: u64,
@@ -238,9 +243,9 @@ struct Line<'r> {
     delay_us: u64,
 }
 
-impl<'r> Line<'r> {
-    fn new(request: &'r Request<'_>, decision: &LimitDecision) -> Line<'r> {
-        Line {
+impl<'r> ReplayLine<'r> {
+    fn new(request: &'r TraceEntry<'_>, decision: &LimitDecision) -> ReplayLine<'r> {
+        ReplayLine {
             at_us: request.at_us,
             key: &request.key,
             cost: request.cost.units(),
@@ -254,20 +259,21 @@ impl<'r> Line<'r> {
     }
 }
 
-/// Decisions on their way to standard output.
+/// The buffer of decisions before standard output, and the progress bar, which must not mix with them on a terminal.
 struct Output {
     buffer: Vec<u8>,
-    progress: Progress,
+    progress: ReplayProgress,
 }
 
 impl Output {
-    fn new(progress: Progress) -> Output {
+    fn new(progress: ReplayProgress) -> Output {
         Output { buffer: Vec::with_capacity(OUTPUT_BUFFER_BYTES), progress }
     }
 
-    // Always: the loop over lines in memory is too fast for a call, and there are two callers.
+    // Always inlined: with two callers the compiler would not, and in memory the call costs a measurable part of a
+    // line.
     #[inline(always)]
-    fn line(&mut self, line: &Line<'_>) -> io::Result<()> {
+    fn line(&mut self, line: &ReplayLine<'_>) -> io::Result<()> {
         serde_json::to_writer(&mut self.buffer, line)?;
         self.buffer.push(b'\n');
         Ok(())

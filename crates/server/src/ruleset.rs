@@ -1,6 +1,6 @@
-//! The rules that decide, where they come from, and the limits that can be called by their names.
+//! The rules that the server decides by, their source, and the limits for checks by name.
 //!
-//! - `limits`: those limits, and what each decided
+//! - `limits`: the limits by their names, and the decisions of each
 
 mod limits;
 
@@ -14,17 +14,17 @@ use tollgate::rules::{Rules, RulesFile};
 pub(crate) use limits::NamedLimit;
 use limits::NamedLimits;
 
-/// The rules that decide.
+/// The rules that the server decides by.
 #[derive(Debug)]
 pub(crate) struct RuleSet {
     rules: Rules,
-    origin: Origin,
+    origin: RulesOrigin,
     limits: NamedLimits,
 }
 
-/// Where rules come from.
+/// The source of the rules.
 #[derive(Debug)]
-enum Origin {
+enum RulesOrigin {
     File(RulesFile),
     /// A text that is part of the server, which is never reloaded.
     Text {
@@ -32,29 +32,29 @@ enum Origin {
     },
 }
 
-/// How the rules came to be as they are.
+/// How often the rules were loaded, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads {
-    /// How often a file was taken over since the start.
-    pub(crate) taken: u64,
-    /// How often a file was refused since the start.
+    /// The number of reloads since the start that replaced the rules.
+    pub(crate) accepted: u64,
+    /// The number of reloads since the start whose file was refused.
     pub(crate) refused: u64,
-    /// When the rules began to decide; `None` if that was when the server was started.
+    /// When the present rules were loaded; `None` if that was at the start of the server.
     pub(crate) since: Option<SystemTime>,
 }
 
-/// The number of decisions.
+/// Numbers of decisions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Decisions {
+pub(crate) struct DecisionCounts {
     pub(crate) all: u64,
-    /// The decisions among them that the store failed to make, whatever came of them.
+    /// The decisions that the store failed to make. The failure policy decided them, or they were errors.
     pub(crate) without_store: u64,
 }
 
-impl Decisions {
-    /// Returns the decisions that were made after `before`.
-    pub(crate) fn since(self, before: Decisions) -> Decisions {
-        Decisions {
+impl DecisionCounts {
+    /// Returns the number of decisions made after `before`.
+    pub(crate) fn since(self, before: DecisionCounts) -> DecisionCounts {
+        DecisionCounts {
             all: self.all.saturating_sub(before.all),
             without_store: self.without_store.saturating_sub(before.without_store),
         }
@@ -62,15 +62,15 @@ impl Decisions {
 }
 
 impl RuleSet {
-    /// The rules of a file, as it is now and will be.
+    /// Returns the rules of a file, which follow its reloads.
     pub(crate) fn of_file(file: RulesFile) -> RuleSet {
         let (rules, limits) = (file.rules().clone(), NamedLimits::default());
-        RuleSet { rules, origin: Origin::File(file), limits }
+        RuleSet { rules, origin: RulesOrigin::File(file), limits }
     }
 
-    /// Rules that were made from a text.
+    /// Returns rules that were parsed from a text of the server.
     pub(crate) fn of_text(rules: Rules, text: &str) -> RuleSet {
-        let origin = Origin::Text { hash: SipHasher13::new().hash(text.as_bytes()) };
+        let origin = RulesOrigin::Text { hash: SipHasher13::new().hash(text.as_bytes()) };
         RuleSet { rules, origin, limits: NamedLimits::default() }
     }
 
@@ -92,11 +92,11 @@ impl RuleSet {
         self.limits.all(&self.rules)
     }
 
-    /// Returns a hash of the rules that decide: 16 digits, the same on every server that has the same rules.
+    /// Returns a hash of the present rules: 16 hexadecimal digits, the same on every server with the same rules.
     pub(crate) fn hash(&self) -> String {
         let hash = match &self.origin {
-            Origin::File(file) => file.status().hash,
-            Origin::Text { hash } => *hash,
+            RulesOrigin::File(file) => file.status().hash,
+            RulesOrigin::Text { hash } => *hash,
         };
         format!("{hash:016x}")
     }
@@ -104,8 +104,8 @@ impl RuleSet {
     /// Returns why the rules file was refused, or which domains in use have no rules.
     pub(crate) fn problem(&self) -> Option<String> {
         match &self.origin {
-            Origin::File(file) => file.status().problem,
-            Origin::Text { .. } => {
+            RulesOrigin::File(file) => file.status().problem,
+            RulesOrigin::Text { .. } => {
                 let missing = self.rules.missing_domains();
                 (!missing.is_empty()).then(|| missing.to_string())
             }
@@ -114,22 +114,22 @@ impl RuleSet {
 
     pub(crate) fn loads(&self) -> Loads {
         match &self.origin {
-            Origin::File(file) => {
+            RulesOrigin::File(file) => {
                 let status = file.status();
                 let since = Some(status.since);
-                Loads { taken: status.reloads, refused: status.failures, since }
+                Loads { accepted: status.reloads, refused: status.failures, since }
             }
-            Origin::Text { .. } => Loads { taken: 0, refused: 0, since: None },
+            RulesOrigin::Text { .. } => Loads { accepted: 0, refused: 0, since: None },
         }
     }
 
-    /// Returns what the rules and limits of the file decided so far. Rules and limits that are gone do not count.
-    pub(crate) fn decisions(&self) -> Decisions {
+    /// Returns the number of decisions of the present rules and limits. Removed rules and limits do not count.
+    pub(crate) fn decisions(&self) -> DecisionCounts {
         let rules = self.rules.counts().into_iter().map(|(_, counts)| counts);
         let limits = self.limits().into_iter().map(|(_, limit)| limit.tally.counts());
-        rules.chain(limits).fold(Decisions::default(), |sum, counts| {
+        rules.chain(limits).fold(DecisionCounts::default(), |sum, counts| {
             let decided = counts.allowed + counts.denied + counts.shadow_denied;
-            Decisions {
+            DecisionCounts {
                 all: sum.all + decided + counts.failed,
                 without_store: sum.without_store + counts.degraded + counts.failed,
             }

@@ -1,4 +1,4 @@
-//! A text that is neither shown nor logged.
+//! A text that is never printed or logged.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,14 +9,14 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use subtle::ConstantTimeEq;
 
-/// A text that is neither shown nor logged.
+/// A text of at least 16 bytes that is never printed or logged.
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// Whether that is it. How long it takes says nothing but how long the two are.
-    pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        self.0.as_bytes().ct_eq(shown).into()
+    /// Returns whether `candidate` equals the secret. The time that this takes depends only on the two lengths.
+    pub(crate) fn is(&self, candidate: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(candidate).into()
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -29,9 +29,10 @@ impl FromStr for Secret {
 
     fn from_str(text: &str) -> Result<Secret, &'static str> {
         match text.len() {
-            0 => Err("empty; unset it, or use at least 16 letters"),
+            0 => Err("empty; unset it, or use at least 16 characters"),
             1..16 => Err(
-                "too easily guessed; use at least 16 letters, such as of `openssl rand -hex 32`",
+                "too easily guessed; use at least 16 characters, for example the output of `openssl rand \
+                 -hex 32`",
             ),
             _ => Ok(Secret(text.to_owned())),
         }
@@ -46,7 +47,7 @@ impl ValueParserFactory for Secret {
     }
 }
 
-/// Does not repeat in an error what it was given, as clap's own parsers do.
+/// Parses a secret. Unlike clap's own parsers, it does not repeat the value in an error.
 #[derive(Clone)]
 pub(crate) struct SecretParser;
 

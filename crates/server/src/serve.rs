@@ -1,4 +1,4 @@
-//! `tollgate serve`: puts a server together and runs it until it is told to stop.
+//! `tollgate serve`: creates a server from the flags, and runs it until a signal stops it.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -20,38 +20,38 @@ use crate::endpoint::RequestEndpoint;
 use crate::http::{self, Api};
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
-use crate::logs::{Log, RefusalLog, Start};
+use crate::logs::{RefusalLog, ServerLog, StartReport};
 use crate::operators::OperatorAccess;
 use crate::parts::{ConfiguredParts, ServerParts};
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::stop::{Drain, Signals};
 use crate::store::{StoreKind, StoreMonitor};
 use crate::traces::{self, Traces};
 use crate::{grpc, logs};
 
-/// Limits and rules to try the server with.
+/// The limits and rules of a server without `--config`.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
 
-/// How long the end waits for what does not end by itself.
+/// How long the process waits at its end for tasks that do not end by themselves.
 const MAX_END: Duration = Duration::from_secs(1);
 
-/// What was refunded is remembered in a fourth of what keys may take, beside that.
+/// The memory for refunded receipts is the memory for keys divided by this, and comes on top of it.
 const REFUNDS_SHARE: usize = 4;
 
-/// The most servers of a store that are named.
+/// The most servers of a store that the first log lines name.
 const MAX_NAMED: usize = 8;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let log = logs::start(&args.log, args.log_format)?;
     let traces = traces::start(args.otlp_endpoint.as_deref())?;
-    // With a thread for each core that the process may use.
+    // One thread for each core that the process may use.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.context("no threads to serve with; raise the limit of the system")?;
+    let runtime = runtime.context("cannot start threads; raise the system's limit of threads")?;
     let outcome = runtime.block_on(serve(args, &log, traces.clone()));
-    // What was cut is over then, with its span. The name of a store that is being looked up, or a file that is
-    // being read, is not waited for.
+    // Requests that were cut end here, with their spans. A blocking task, such as the look-up of a store's name or the
+    // read of a file, is not waited for.
     runtime.shutdown_timeout(MAX_END);
     if let Some(traces) = traces {
         traces.stop();
@@ -62,32 +62,32 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 pub(crate) async fn serve(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     traces: Option<Traces>,
 ) -> anyhow::Result<()> {
-    let signals = Signals::new().context("signals cannot be listened for")?;
+    let signals = Signals::new().context("cannot listen for signals")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (foundation, following) = foundation(args, log, lifecycle.clone(), traces)?;
+    let (foundation, file_follower) = foundation(args, log, lifecycle.clone(), traces)?;
     let bounds = Bounds {
         max_connections: foundation.max_connections,
         first_byte: args.first_byte_timeout,
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
-    let ServerParts { api, grpc: grpc_parts, watched, http_connections } =
+    let ServerParts { api, grpc: grpc_parts, watch, http_connections } =
         ServerParts::new(foundation);
-    let (store, receipts) = (Arc::clone(&watched.store), Arc::clone(&api.receipts));
-    // The first requests find a connection.
+    let (store, receipts) = (Arc::clone(&watch.store), Arc::clone(&api.receipts));
+    // Connects to the store before the first requests arrive.
     if store.kind().is_remote() && store.is_answering().await {
-        // If this fails, it is asked again.
-        let _ = receipts.learn().await;
+        // A failure is ignored: `follow` tries again.
+        let _ = receipts.refresh_lifetime().await;
     }
     let http = bind(args.listen, "--listen")?;
     let grpc = bind(args.grpc_listen, "--grpc-listen")?;
     announce(args, log, &api.rules, &http, &grpc)?;
     let (probed, phases) = (Arc::clone(&store), lifecycle.clone());
     tokio::spawn(async move { probed.watch(&phases).await });
-    tokio::spawn(watched.watch(lifecycle.clone()));
+    tokio::spawn(watch.run(lifecycle.clone()));
     tokio::spawn(async move { receipts.follow(|| store.was_answering()).await });
 
     let api = http::service(Api::new(api));
@@ -107,52 +107,54 @@ pub(crate) async fn serve(
         let _ = grpc.await;
     };
     let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
-    drain.when_told(signals, &phase, &lifecycle, finished).await;
-    // Nor is its thread, which may be reading the file: it ends with the process.
-    std::mem::forget(following);
+    drain.after_signal(signals, &phase, &lifecycle, finished).await;
+    // Not dropped: that would wait for its thread, which may be reading the file. The thread ends with the process.
+    std::mem::forget(file_follower);
     Ok(())
 }
 
-/// Adds to a request what its handler needs to know of the connection. Only answers of `/v1/authorize` are held back.
+/// Adds to a request the address of its client. Requests to `/v1/authorize` also get the means to hold back their
+/// answer.
 fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
-    let is_held_back = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
+    let may_be_held_back = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
     let extensions = request.extensions_mut();
     extensions.insert(Peer(connection.peer()));
-    if is_held_back {
+    if may_be_held_back {
         extensions.insert(connection.hold());
     }
 }
 
-/// The rules on their store, and all that the flags determine; and what follows the file, for as long as it is kept.
+/// Creates everything that the flags determine: the rules on their store, and the rest. Also returns the follower of
+/// the rules file, which follows the file until it is dropped.
 fn foundation(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
 ) -> anyhow::Result<(ConfiguredParts, Option<FileFollower>)> {
     let limiter = limiter(args)?;
-    // First: the rules may take all the limits there can be.
+    // Before the rules: they may use all limits that the limiter can have, and the probe needs one.
     let store = StoreMonitor::new(&limiter, args.max_memory)?;
     let receipts = match store.kind() {
         StoreKind::Memory => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
         StoreKind::Redis => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
     };
-    let (rules, following) = match &args.config {
+    let (rules, file_follower) = match &args.config {
         Some(path) => {
             let file = RulesFile::open(&limiter, path)?;
-            let following = file.follow().and_then(FileFollower::and_on_hangup);
-            let following = following.context("--config cannot be followed")?;
-            (RuleSet::of_file(file), Some(following))
+            let follower = file.follow().and_then(FileFollower::and_on_hangup);
+            let follower = follower.context("--config: cannot watch the file for changes")?;
+            (RuleSet::of_file(file), Some(follower))
         }
         None => {
             let config = Config::parse("the example", EXAMPLE)?;
-            reload_nothing().context("signals cannot be listened for")?;
+            ignore_hangups().context("cannot listen for signals")?;
             (RuleSet::of_text(Rules::new(&limiter, &config)?, EXAMPLE), None)
         }
     };
     for domain in &args.required_domains {
         if !rules.rules().require_domain(domain) {
-            return Err(without_rules(domain, &rules.rules().domains()));
+            return Err(no_rules_for_domain(domain, &rules.rules().domains()));
         }
     }
     let playground = match args.no_playground {
@@ -164,7 +166,7 @@ fn foundation(
         rules,
         store,
         receipts,
-        refused: Refused::logging(args.log_refusals.map(RefusalLog::every)),
+        refused: Refusals::logging(args.log_refusals.map(RefusalLog::every)),
         operators: OperatorAccess::new(args.operator_token.clone()),
         playground,
         lifecycle,
@@ -173,10 +175,11 @@ fn foundation(
         is_ready_without_store: args.ready_without_store,
         max_connections: max_connections(args),
     };
-    Ok((foundation, following))
+    Ok((foundation, file_follower))
 }
 
-/// Returns how many connections each port may have: fewer than wanted, with a warning, if files are too few.
+/// Returns how many connections each port may have. Warns and returns fewer than `--max-connections` if the process may
+/// not open enough files.
 fn max_connections(args: &ServeArgs) -> u32 {
     let wanted = args.max_connections;
     let Err(too_few) = listener::allow_open_files(wanted) else { return wanted };
@@ -186,21 +189,21 @@ fn max_connections(args: &ServeArgs) -> u32 {
     too_few.max_connections
 }
 
-/// Says that a required domain has no rules.
-pub(crate) fn without_rules(domain: &str, domains: &[String]) -> anyhow::Error {
+/// Returns the error that a required domain has no rules.
+fn no_rules_for_domain(domain: &str, domains: &[String]) -> anyhow::Error {
     let there = match domains {
-        [] => "there are no rules at all".to_owned(),
-        domains => format!("there are rules for {}", domains.join(", ")),
+        [] => "the file has no rules".to_owned(),
+        domains => format!("the file has rules for {}", domains.join(", ")),
     };
     anyhow!("--require-domain {domain}: no rules for this domain; {there}")
 }
 
-/// Without this, SIGHUP would end the process.
-fn reload_nothing() -> io::Result<()> {
+/// Logs a warning on SIGHUP, which would end the process otherwise.
+fn ignore_hangups() -> io::Result<()> {
     let mut hangups = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            tracing::warn!("SIGHUP: there is no file to reload; give one with --config");
+            tracing::warn!("SIGHUP: no rules file to reload; give one with --config");
         }
     });
     Ok(())
@@ -219,39 +222,43 @@ fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     listener::listen(address).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse => "stop what listens there, or choose another port",
-            ErrorKind::AddrNotAvailable => "choose one of this machine, or 0.0.0.0 for all",
-            ErrorKind::PermissionDenied => "choose a port from 1024 on",
+            ErrorKind::AddrNotAvailable => {
+                "choose an address of this machine, or 0.0.0.0 for all of them"
+            }
+            ErrorKind::PermissionDenied => "choose a port of 1024 or higher",
             _ => "choose another address",
         };
         anyhow!("{flag} {address}: cannot listen there: {error}; {remedy}")
     })
 }
 
-/// Where it listens, with which store and rules.
+/// Logs where the server listens, and its store and rules.
 fn announce(
     args: &ServeArgs,
-    log: &Log,
+    log: &ServerLog,
     rules: &RuleSet,
     http: &TcpListener,
     grpc: &TcpListener,
 ) -> anyhow::Result<()> {
     let http = http.local_addr()?;
-    log.announce(&Start {
+    log.announce(&StartReport {
         http,
         grpc: grpc.local_addr()?,
-        store: store(args, rules.limiter()),
+        store: describe_store(args, rules.limiter()),
         rules: rules.rules().counts().len(),
         limits: rules.limits().len(),
         config: args.config.as_ref().map(|path| path.display().to_string()),
     });
     if args.config.is_none() && !http.ip().is_loopback() {
-        tracing::warn!("{http} is reached from elsewhere with the example's rules; use --config");
+        tracing::warn!(
+            "other machines can reach {http}, which has the rules of the example; use --config for your own"
+        );
     }
     Ok(())
 }
 
-/// `memory, at most 64 MiB`, or `redis at 10.0.0.1:6379`: without user and password.
-fn store(args: &ServeArgs, limiter: &Limiter) -> String {
+/// Describes the store without user and password: `memory, at most 64 MiB`, or `redis at 10.0.0.1:6379`.
+fn describe_store(args: &ServeArgs, limiter: &Limiter) -> String {
     let Some(health) = limiter.health() else {
         let most = args.max_memory;
         return match most.is_multiple_of(1 << 20) {

@@ -1,4 +1,4 @@
-//! From being told to stop to the end.
+//! The shutdown of the server, from a signal to the end of the process.
 
 use std::future::Future;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::lifecycle::{Lifecycle, Phase};
 
-/// What tells the server to stop.
+/// The signals that stop the server.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
@@ -17,13 +17,13 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From here on they do not end the process by themselves.
+    /// Listens for the signals. From then on they do not end the process by themselves.
     pub(crate) fn new() -> io::Result<Signals> {
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
         Ok(Signals { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
     }
 
-    /// Waits for the next one; its name.
+    /// Waits for the next signal. Returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -32,25 +32,25 @@ impl Signals {
     }
 }
 
-/// How long the server takes to stop.
+/// The times of a shutdown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain {
-    /// It goes on for so long, unready, so that nobody sends it more.
+    /// How long the server still accepts requests, as not ready, so that load balancers move on.
     pub(crate) delay: Duration,
-    /// What is in flight may then take so long.
+    /// How long requests in flight may take after that.
     pub(crate) timeout: Duration,
 }
 
-/// Why it ends.
-enum End {
+/// The way in which a shutdown ended.
+enum ShutdownEnd {
     Finished,
     TimedOut,
-    ToldAgain(&'static str),
+    SecondSignal(&'static str),
 }
 
 impl Drain {
-    /// Waits until the server is told to stop, and stops it; at once, if it is told twice.
-    pub(crate) async fn when_told(
+    /// Waits for a signal, then stops the server. A second signal stops it at once.
+    pub(crate) async fn after_signal(
         self,
         mut signals: Signals,
         phase: &watch::Sender<Phase>,
@@ -60,27 +60,33 @@ impl Drain {
         let Drain { delay, timeout } = self;
         let signal = signals.next().await;
         phase.send_replace(Phase::Draining);
-        tracing::info!(signal, ?delay, "told to stop: not ready any more, but still answering");
+        tracing::info!(signal, ?delay, "stopping: not ready, but still accepting requests");
         let stop = async {
             tokio::time::sleep(delay).await;
-            // First: those that are idle may be gone at once.
+            // Counted before the phase changes: idle connections may close at once.
             let connections = lifecycle.connections();
             phase.send_replace(Phase::Closing);
-            tracing::info!(connections, ?timeout, "closing: finishes what is in flight");
+            tracing::info!(connections, ?timeout, "closing: finishing the requests in flight");
             match tokio::time::timeout(timeout, finished).await {
-                Ok(()) => End::Finished,
-                Err(_) => End::TimedOut,
+                Ok(()) => ShutdownEnd::Finished,
+                Err(_) => ShutdownEnd::TimedOut,
             }
         };
         let end = tokio::select! {
             end = stop => end,
-            signal = signals.next() => End::ToldAgain(signal),
+            signal = signals.next() => ShutdownEnd::SecondSignal(signal),
         };
         let cut = lifecycle.connections();
         match end {
-            End::Finished => tracing::info!("stopped: everything in flight was answered"),
-            End::TimedOut => tracing::warn!(cut, ?timeout, "stopped: some took too long"),
-            End::ToldAgain(signal) => tracing::warn!(cut, signal, "stopped at once: told twice"),
+            ShutdownEnd::Finished => {
+                tracing::info!("stopped: all requests in flight were answered")
+            }
+            ShutdownEnd::TimedOut => {
+                tracing::warn!(cut, ?timeout, "stopped: the drain timeout has passed");
+            }
+            ShutdownEnd::SecondSignal(signal) => {
+                tracing::warn!(cut, signal, "stopped at once: second signal");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The store of limits that the server decides on.
+//! The store that the server decides on.
 //!
-//! - `probe`: whether a store across the network answers
+//! - `probe`: finds out whether a store across the network answers
 
 mod probe;
 
@@ -8,13 +8,13 @@ use tokio::sync::watch;
 use tollgate::{Error, Health, Limiter};
 
 use crate::lifecycle::Lifecycle;
-pub(crate) use probe::ByKind;
+pub(crate) use probe::FailuresByKind;
 use probe::Probe;
 
-/// Where the state of keys is.
+/// The kind of store that keeps the states of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreKind {
-    /// In this process: a decision takes less than reading the clock.
+    /// In this process. A decision takes less time than reading the clock.
     Memory,
     /// On Redis servers, across the network.
     Redis,
@@ -26,7 +26,7 @@ impl StoreKind {
         if limiter.health().is_none() { StoreKind::Memory } else { StoreKind::Redis }
     }
 
-    /// The name in metrics, traces and answers: `memory` or `redis`.
+    /// Returns the name in metrics, traces and answers: `memory` or `redis`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             StoreKind::Memory => "memory",
@@ -40,7 +40,7 @@ impl StoreKind {
     }
 }
 
-/// The store, and whether it answers.
+/// The store, with a probe that finds out whether it answers.
 #[derive(Debug)]
 pub(crate) struct StoreMonitor {
     limiter: Limiter,
@@ -50,7 +50,7 @@ pub(crate) struct StoreMonitor {
 }
 
 impl StoreMonitor {
-    /// Watches the store of a limiter, whose keys in memory may take `max_key_bytes`.
+    /// Monitors the store of a limiter, whose keys may take `max_key_bytes` in this process.
     pub(crate) fn new(limiter: &Limiter, max_key_bytes: usize) -> Result<StoreMonitor, Error> {
         let probe = Probe::new(limiter)?;
         Ok(StoreMonitor { limiter: limiter.clone(), probe, max_key_bytes })
@@ -64,36 +64,36 @@ impl StoreMonitor {
         &self.limiter
     }
 
-    /// The most memory that keys in this process may take.
+    /// Returns the most memory that keys in this process may take, in bytes.
     pub(crate) fn max_key_bytes(&self) -> usize {
         self.max_key_bytes
     }
 
-    /// Asks the store whether it answers, unless that was done in the last 100 ms.
+    /// Returns whether the store answers. Probes it, unless the last probe was less than 100 ms ago.
     pub(crate) async fn is_answering(&self) -> bool {
         match &self.probe {
-            Some(probe) => probe.is_answered().await,
+            Some(probe) => probe.is_answering().await,
             None => true,
         }
     }
 
-    /// Returns whether the store answered when it was last asked.
+    /// Returns whether the store answered the last probe.
     pub(crate) fn was_answering(&self) -> bool {
-        self.probe.as_ref().is_none_or(Probe::was_answered)
+        self.probe.as_ref().is_none_or(Probe::was_answering)
     }
 
-    /// Returns a receiver of changes of that; `None` if the store is memory.
+    /// Returns a receiver of changes of [`was_answering`](Self::was_answering); `None` if the store is memory.
     pub(crate) fn follow(&self) -> Option<watch::Receiver<bool>> {
         self.probe.as_ref().map(Probe::follow)
     }
 
-    /// Returns how many requests the store failed to decide, by kind. Those of the probe do not count.
-    pub(crate) fn failed_by_kind(&self, health: &Health) -> ByKind {
+    /// Returns how many requests the store failed to decide, by kind of failure. Probes do not count.
+    pub(crate) fn failed_by_kind(&self, health: &Health) -> FailuresByKind {
         let probe = self.probe.as_ref();
-        probe.map_or_else(|| health.failed_by_kind.clone(), Probe::failed_of_others)
+        probe.map_or_else(|| health.failed_by_kind.clone(), Probe::failed_by_kind)
     }
 
-    /// Asks the store every second until the server is about to close.
+    /// Probes the store every second until the server closes.
     pub(crate) async fn watch(&self, lifecycle: &Lifecycle) {
         if let Some(probe) = &self.probe {
             probe.watch(lifecycle).await;

@@ -1,12 +1,12 @@
-//! Traces: a span for each request, sent by OTLP over HTTP, if anybody collects them.
+//! Traces: a span for each request, sent by OTLP over HTTP if a collector is configured.
 //!
-//! - `endpoint`: where they go
-//! - `request`: what the span of a request tells
-//! - `parent`: the caller's trace
-//! - `delivery`: sends them, and says when it cannot
+//! - `endpoint`: the URL of the collector
+//! - `request`: the span of a request
+//! - `parent`: reads the caller's trace
+//! - `delivery`: sends spans, counts lost ones and logs failures
 //!
-//! Spans wait in a queue of bounded size and are sent by a thread of the SDK's own: a request never waits
-//! for a collector, and what it cannot take is lost.
+//! Spans wait in a queue of bounded size, and a thread of the SDK sends them. A request never waits for the collector;
+//! spans that it is too slow for are lost.
 
 mod delivery;
 mod endpoint;
@@ -25,15 +25,15 @@ use opentelemetry_sdk::trace::{
     SdkTracerProvider,
 };
 
-use delivery::{Counted, Delivery};
-use endpoint::Endpoint;
+use delivery::{CountingProcessor, Delivery};
+use endpoint::OtlpEndpoint;
 
-pub(crate) use request::{RequestSpan, decided, ruled, store};
+pub(crate) use request::{RequestSpan, in_store_span, record_decision, record_ruling};
 
-/// How long the end waits for what is not sent yet.
+/// How long the process waits at its end until all spans are sent.
 const MAX_FLUSH: Duration = Duration::from_secs(3);
 
-/// Where spans go. Cheap to clone.
+/// Creates and sends spans. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -41,21 +41,21 @@ pub(crate) struct Traces {
     delivery: Delivery,
 }
 
-/// Spans go to `--otlp-endpoint`, or to where the environment says; `None` if neither says where.
+/// Starts traces to `--otlp-endpoint` or the endpoint of the environment; `None` if neither is set.
 ///
-/// Not inside a runtime: the client that sends them waits on one of its own.
+/// Must not be called inside a runtime: the client that sends spans blocks on a runtime of its own.
 pub(crate) fn start(flag: Option<&str>) -> anyhow::Result<Option<Traces>> {
     let Some(endpoint) = endpoint::find(flag, |name| std::env::var(name).ok())? else {
         return Ok(None);
     };
-    let Endpoint { url, shown } = endpoint;
+    let OtlpEndpoint { url, shown } = endpoint;
     let exporter = SpanExporter::builder().with_http().with_endpoint(url).build();
     let exporter =
-        exporter.context("traces cannot be sent; see the variables OTEL_EXPORTER_OTLP_*")?;
+        exporter.context("cannot send traces; check the variables OTEL_EXPORTER_OTLP_*")?;
     let delivery = Delivery::new(shown, max_waiting());
-    let batches = BatchSpanProcessor::builder(delivery.watched(exporter)).build();
+    let batches = BatchSpanProcessor::builder(delivery.monitored(exporter)).build();
     let provider = SdkTracerProvider::builder()
-        .with_span_processor(Counted::new(batches, delivery.clone()))
+        .with_span_processor(CountingProcessor::new(batches, delivery.clone()))
         .with_resource(resource())
         .build();
     let scope = InstrumentationScope::builder("tollgate").with_version(env!("CARGO_PKG_VERSION"));
@@ -63,27 +63,27 @@ pub(crate) fn start(flag: Option<&str>) -> anyhow::Result<Option<Traces>> {
     Ok(Some(Traces { provider, tracer, delivery }))
 }
 
-/// How many spans the queue holds, by the variable that says so.
+/// Returns the size of the queue of spans, from the SDK's variable.
 fn max_waiting() -> u64 {
     let set = std::env::var(OTEL_BSP_MAX_QUEUE_SIZE).ok().and_then(|size| size.parse().ok());
     set.unwrap_or(OTEL_BSP_MAX_QUEUE_SIZE_DEFAULT as u64)
 }
 
 impl Traces {
-    /// Spans that nobody will ever see: they were not taken, or found no room.
+    /// Returns the number of lost spans: the collector did not accept them, or the queue was full.
     pub(crate) fn lost(&self) -> u64 {
         self.delivery.lost()
     }
 
-    /// Sends what is left, for three seconds at most. Not inside a runtime.
+    /// Sends the remaining spans, for three seconds at most. Must not be called inside a runtime.
     pub(crate) fn stop(&self) {
-        // An error is that it took longer, or that it was not delivered: which is said.
+        // An error is ignored: `stopped` logs the spans that were not delivered in time.
         let _ = self.provider.shutdown_with_timeout(MAX_FLUSH);
         self.delivery.stopped();
     }
 }
 
-/// Who sends them: `OTEL_SERVICE_NAME`, and what `OTEL_RESOURCE_ATTRIBUTES` adds.
+/// Returns the resource of the spans: the name in `OTEL_SERVICE_NAME` or `tollgate`, and `OTEL_RESOURCE_ATTRIBUTES`.
 fn resource() -> Resource {
     let name = Resource::builder().build().get(&"service.name".into());
     let is_named = name.is_some_and(|name| !name.as_str().starts_with("unknown_service"));

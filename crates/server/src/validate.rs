@@ -1,4 +1,4 @@
-//! `tollgate validate`: what is wrong with files of limits and rules.
+//! `tollgate validate`: reports the problems of files of limits and rules.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,10 +17,10 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let read = |path: &PathBuf| read(path).and_then(|config| with_domains(path, config, args));
     let files: Vec<_> = args.files.iter().map(|path| (path, read(path))).collect();
     match args.format {
-        Format::Human => print_for_people(&files)?,
+        Format::Human => print_text(&files)?,
         Format::Json => print_json(&files)?,
     }
-    let passes = |outcome: &Outcome| match outcome {
+    let passes = |outcome: &ConfigResult| match outcome {
         Ok(config) => !args.strict || config.warnings().is_empty(),
         Err(_) => false,
     };
@@ -28,9 +28,9 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     Ok(if pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type Outcome = Result<Config, Problems>;
+type ConfigResult = Result<Config, Problems>;
 
-fn read(path: &Path) -> Outcome {
+fn read(path: &Path) -> ConfigResult {
     match is_stdin(path) {
         true => Config::read(STDIN, io::stdin().lock(), Path::new("")),
         false => load(path),
@@ -38,9 +38,9 @@ fn read(path: &Path) -> Outcome {
 }
 
 /// Refuses a configuration without rules for a required domain.
-fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> Outcome {
-    let there = config.domains();
-    let missing = args.required_domains.iter().filter(|name| !there.contains(&name.as_str()));
+fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> ConfigResult {
+    let domains = config.domains();
+    let missing = args.required_domains.iter().filter(|name| !domains.contains(&name.as_str()));
     let missing: Vec<_> = missing.collect();
     if missing.is_empty() {
         return Ok(config);
@@ -52,8 +52,8 @@ fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> Outcome {
     Err(problems)
 }
 
-/// What a file says, which may be the end of a pipe, as in `tollgate validate <(generate)`.
-pub(crate) fn load(path: &Path) -> Outcome {
+/// Reads a file. It may also be the end of a pipe, as in `tollgate validate <(generate)`.
+pub(crate) fn load(path: &Path) -> ConfigResult {
     let is_stream = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
     match is_stream.then(|| File::open(path)) {
         Some(Ok(input)) => {
@@ -73,14 +73,14 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
+fn print_text(files: &[(&PathBuf, ConfigResult)]) -> anyhow::Result<()> {
     for (path, outcome) in files {
         match outcome {
             Ok(config) => {
                 if !config.warnings().is_empty() {
                     print_error(&config.warnings().to_string());
                 }
-                print(&format!("{}: {}\n", name_of(path), contents(config)))?;
+                print(&format!("{}: {}\n", name_of(path), summary(config)))?;
             }
             Err(problems) => print_error(&problems.to_string()),
         }
@@ -88,25 +88,26 @@ fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `6 limits, 3 rules, 4 tests passed`.
-fn contents(config: &Config) -> String {
-    let (limits, rules) = (counted(config.limits(), "limit"), counted(config.rules(), "rule"));
+/// Summarizes a valid file: `6 limits, 3 rules, 4 tests passed`.
+fn summary(config: &Config) -> String {
+    let (limits, rules) =
+        (count_text(config.limits(), "limit"), count_text(config.rules(), "rule"));
     match config.tests() {
         0 => format!("{limits}, {rules}"),
-        tests => format!("{limits}, {rules}, {} passed", counted(tests, "test")),
+        tests => format!("{limits}, {rules}, {} passed", count_text(tests, "test")),
     }
 }
 
-fn counted(count: usize, noun: &str) -> String {
+fn count_text(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
     }
 }
 
-/// A problem as it is printed.
+/// A problem, as printed with `--format json`.
 #[derive(Serialize)]
-struct Line<'p> {
+struct PrintedProblem<'p> {
     file: &'p str,
     line: Option<u32>,
     column: Option<u32>,
@@ -115,9 +116,9 @@ struct Line<'p> {
     remedy: &'p str,
 }
 
-impl<'p> Line<'p> {
-    fn of(problem: &'p Problem) -> Line<'p> {
-        Line {
+impl<'p> PrintedProblem<'p> {
+    fn of(problem: &'p Problem) -> PrintedProblem<'p> {
+        PrintedProblem {
             file: problem.file(),
             line: problem.line(),
             column: problem.column(),
@@ -128,11 +129,11 @@ impl<'p> Line<'p> {
     }
 }
 
-fn print_json(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
+fn print_json(files: &[(&PathBuf, ConfigResult)]) -> anyhow::Result<()> {
     let problems = files.iter().flat_map(|(_, outcome)| match outcome {
         Ok(config) => config.warnings().iter(),
         Err(problems) => problems.iter(),
     });
-    let lines: Vec<Line<'_>> = problems.map(Line::of).collect();
-    print(&(serde_json::to_string_pretty(&lines)? + "\n"))
+    let problems: Vec<_> = problems.map(PrintedProblem::of).collect();
+    print(&(serde_json::to_string_pretty(&problems)? + "\n"))
 }

@@ -1,7 +1,7 @@
-//! Looks once a second at what has changed, for the log.
+//! Logs changes in the state of the server. Looks for them once a second.
 //!
-//! - `store`: when the store begins to fail, and when it answers again
-//! - `ceiling`: when keys no longer fit into memory, and when they fit again
+//! - `store`: the store begins to fail, or answers again
+//! - `ceiling`: keys no longer fit into memory, or fit again
 
 mod ceiling;
 mod store;
@@ -9,46 +9,47 @@ mod store;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::store::{Look, News, StoreWatch};
+use self::store::{StoreNews, StoreSample, StoreWatch};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreMonitor;
 use ceiling::CeilingWatch;
 
-const LOOK: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The parts of the server that are looked at.
+/// Watches the parts of the server, and logs changes.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct ServerWatch {
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) store: Arc<StoreMonitor>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) operators: Arc<OperatorAccess>,
-    pub(crate) refused: Arc<Refused>,
+    pub(crate) refusals: Arc<Refusals>,
 }
 
-impl Watched {
-    /// Logs what has changed, once a second, until the server is about to close.
-    pub(crate) async fn watch(self, lifecycle: Lifecycle) {
-        let Watched { rules, store, observer, operators, refused } = &self;
+impl ServerWatch {
+    /// Logs changes once a second, until the server closes.
+    pub(crate) async fn run(self, lifecycle: Lifecycle) {
+        let ServerWatch { rules, store, observer, operators, refusals } = &self;
         let mut store_watch = StoreWatch::default();
         let mut ceiling = CeilingWatch::default();
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = looks.tick() => {}
+                _ = ticks.tick() => {}
                 () = lifecycle.reached(Phase::Closing) => return,
             }
             if let Some(health) = store.limiter().health() {
-                store_watch.look(&Look::new(&health, store, rules)).iter().for_each(News::say);
+                let sample = StoreSample::new(&health, store, rules);
+                store_watch.look(&sample).iter().for_each(StoreNews::log);
             }
             observer.log_rest(Instant::now());
             operators.report_rest(Instant::now());
-            refused.log_rest(Instant::now());
+            refusals.log_rest(Instant::now());
             if let Some(news) = ceiling.look(store.limiter().ceiling_counts()) {
                 news.log(store.max_key_bytes());
             }

@@ -35,7 +35,7 @@ impl InProcessServer {
         let (listen, grpc_listen) = (http.to_string(), grpc.to_string());
         let serving = runtime.spawn(async move {
             let flags = ["--config", LIMITS, "--listen", &listen, "--grpc-listen", &grpc_listen];
-            tollgate_server::measured::serve(&flags).await
+            tollgate_server::bench::serve(&flags).await
         });
         runtime.block_on(async {
             while TcpStream::connect(http).await.is_err() {

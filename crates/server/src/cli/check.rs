@@ -8,7 +8,7 @@ use crate::secret::Secret;
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// What the request spends
+    /// The units that the request spends
     #[arg(
         long,
         env = "TOLLGATE_COST",
@@ -18,31 +18,32 @@ pub(crate) struct CheckArgs {
     )]
     pub(crate) cost: u64,
 
-    /// Looks, and charges nothing; for operators
+    /// Look at the key without charging it; for operators
     ///
-    /// Instead of a limit it takes a rule too, such as `api/per-client` with the key `ip=203.0.113.9`, and prints a line
-    /// for each limit that the rule may spend for the key. Then it exits with 0 only if all of them would allow it.
+    /// With --peek, LIMIT may also be a rule, such as `api/per-client` with the key `ip=203.0.113.9`. Then a line is
+    /// printed for each limit that the rule may spend for the key, and the exit code is 0 only if all of them would
+    /// allow the request.
     #[arg(long, env = "TOLLGATE_PEEK", value_parser = BoolishValueParser::new())]
     pub(crate) peek: bool,
 
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 
-    // A secret: it is not shown by --help.
+    // A secret: --help does not print it.
     /// The operators' token, to peek from another machine; give it in the environment
     ///
-    /// It is sent with --peek, and not otherwise.
+    /// It is sent only with --peek.
     #[arg(long, env = "TOLLGATE_OPERATOR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) operator_token: Option<Secret>,
 
-    /// How the decision is printed
+    /// The output format
     #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
 
-    /// The name of a limit that the server has
+    /// The name of a limit of the server
     pub(crate) limit: String,
 
-    /// Who is limited, such as `user:42`; after `--` if it begins with a dash
+    /// The key that is limited, such as `user:42`; put `--` before it if it begins with a dash
     pub(crate) key: String,
 }
 
@@ -54,8 +55,8 @@ pub(crate) struct HealthyArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    // A URL may carry a password, though this one may not: it is not shown by --help.
-    /// Where the server is
+    // --help does not print it: a URL with a password is refused, but it may be set by mistake.
+    /// The URL of the server
     #[arg(
         long = "server",
         env = "TOLLGATE_SERVER",
@@ -69,12 +70,12 @@ pub(crate) struct ServerArgs {
 fn cost(text: &str) -> Result<u64, &'static str> {
     match text.parse() {
         Ok(cost) if cost >= 1 => Ok(cost),
-        _ => Err("a request spends a whole number of units, at least 1"),
+        _ => Err("use a whole number of units, at least 1"),
     }
 }
 
 pub(super) const CHECK_EXAMPLE: &str = r#"Example:    tollgate check free user:42 --cost 5
-Output:     allowed: 54 of 60 left, whole again in 5.2 s; with --format json, the server's answer
+Output:     allowed: 54 of 60 left, full again in 5.2 s; with --format json, the server's answer
 Exit code:  0 allowed, 1 denied, 2 could not decide"#;
 
 pub(super) const HEALTHY_EXAMPLE: &str = r#"Example:    HEALTHCHECK CMD ["tollgate", "healthy"]

@@ -5,14 +5,14 @@ use clap_complete::Shell;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// The shell that will read the completions
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// The command whose page it is, such as `serve`; without one, the page of `tollgate` itself
+    /// The command to describe, such as `serve`; without it, `tollgate` itself
     pub(crate) command: Option<String>,
 }
 

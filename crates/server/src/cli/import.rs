@@ -7,35 +7,35 @@ use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Where the rules go, instead of standard output; a file that is there stays as it is
+    /// The file to write, instead of standard output; an existing file is not overwritten
     #[arg(long, env = "TOLLGATE_OUTPUT", value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Writes over a file that is there
+    /// Overwrite the output file if it exists
     #[arg(long, env = "TOLLGATE_FORCE", value_parser = BoolishValueParser::new())]
     pub(crate) force: bool,
 
-    /// What has no equivalent is an error: nothing is written then
+    /// Fail, and write nothing, if part of the configuration has no equivalent
     #[arg(long, env = "TOLLGATE_STRICT", value_parser = BoolishValueParser::new())]
     pub(crate) strict: bool,
 
-    /// What the files are written for
+    /// The rate limiter that the files configure
     #[arg(value_enum)]
-    pub(crate) from: Origin,
+    pub(crate) from: ImportFormat,
 
-    /// The files, all those of one server; `-` is standard input
+    /// All configuration files of one server; `-` is standard input
     #[arg(required = true, value_name = "CONFIG")]
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// What rules are made from.
+/// The format of configuration files that can be imported.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Origin {
-    /// The descriptors of envoyproxy/ratelimit
+pub(crate) enum ImportFormat {
+    /// envoyproxy/ratelimit, with its files of descriptors
     EnvoyRatelimit,
 }
 
 pub(super) const IMPORT_EXAMPLE: &str = r#"Example:    tollgate import envoy-ratelimit config/*.yaml > limits.yaml
-Output:     a file of limits and rules; what differs or has no equivalent on standard error
-Exit code:  0 imported, warnings or not; 1 a file is wrong, or has warnings and --strict is given;
-            2 a bad flag, or the output cannot be written"#;
+Output:     a file of limits and rules; on standard error, what differs or has no equivalent
+Exit code:  0 imported, perhaps with warnings; 1 a file is not valid, or --strict and it has
+            warnings; 2 a bad flag, or the output cannot be written"#;

@@ -9,37 +9,36 @@ use clap::{Args, ValueEnum};
 
 use crate::secret::Secret;
 
-// What most people need is in the short help; `hide_short_help` leaves the rest to --help.
+// `-h` lists the flags that most people need. `hide_short_help` marks a flag that only --help lists.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Limits and rules, as YAML or JSON; read again when it changes, and on SIGHUP
+    /// The file of limits and rules, as YAML or JSON; read again when it changes, and on SIGHUP
     ///
-    /// Without one the server has the limits and rules of an example, to try it out.
-    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = "What is limited")]
+    /// Without a file, the server uses the limits and rules of an example, so that you can try it.
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = "Limits and store")]
     pub(crate) config: Option<PathBuf>,
 
     /// A domain that must have rules; may be given several times
     ///
-    /// The server does not start without rules for it, and refuses to reload a file that has none. A domain that a
-    /// check has named is required from then on, unless the file lists it under `retired_domains`.
+    /// The server does not start without rules for the domain, and refuses to reload a file that has none. A domain
+    /// that a check has named is required from then on, unless the file lists it under `retired_domains`.
     #[arg(
         long = "require-domain",
         env = "TOLLGATE_REQUIRE_DOMAIN",
         hide_short_help = true,
         value_delimiter = ',',
         value_name = "DOMAIN",
-        help_heading = "What is limited"
+        help_heading = "Limits and store"
     )]
     pub(crate) required_domains: Vec<String>,
 
-    // A URL may carry a password: it is not shown by --help, nor echoed in an error.
-    /// Where the state lives: `memory`, or the URL of a Redis or Valkey
+    // A URL may have a password in it: --help and errors do not print it.
+    /// Where the state is kept: `memory`, or the URL of a Redis or Valkey
     ///
-    /// redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
-    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c, and rediss
-    /// instead of redis for TLS. Servers with the same store hold the same limits. In memory,
-    /// what was spent is forgotten when the server stops. Give a password in the environment, where other
-    /// users do not see it.
+    /// A URL is redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
+    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c; write rediss instead of redis for
+    /// TLS. Servers with the same store share their limits. The memory store forgets what was spent when the server
+    /// stops. Give a password in the environment: other users of the machine can read flags.
     #[arg(
         long,
         env = "TOLLGATE_STORE",
@@ -47,38 +46,38 @@ pub(crate) struct ServeArgs {
         hide_env_values = true,
         value_name = "STORE",
         value_parser = super::store,
-        help_heading = "What is limited"
+        help_heading = "Limits and store"
     )]
     pub(crate) store: String,
 
-    /// What every key on a Redis begins with
+    /// The prefix of every key on Redis
     #[arg(
         long,
         env = "TOLLGATE_STORE_PREFIX",
         hide_short_help = true,
         default_value = "tollgate:",
         value_name = "PREFIX",
-        help_heading = "What is limited"
+        help_heading = "Limits and store"
     )]
     pub(crate) store_prefix: String,
 
-    /// How long the store may take for a check, unless the configuration says otherwise
+    /// How long a check waits for the store, unless the configuration sets another deadline
     ///
-    /// Then the check comes to what `on_store_failure` says, and a store that is late again and again is left
-    /// alone for a moment.
+    /// After that, `on_store_failure` decides the check. A server of the store that misses the deadline again and again
+    /// gets no more requests for a moment: its circuit breaker opens.
     #[arg(
         long,
         env = "TOLLGATE_STORE_DEADLINE",
         default_value = "10ms",
         value_name = "TIME",
         value_parser = deadline,
-        help_heading = "What is limited"
+        help_heading = "Limits and store"
     )]
     pub(crate) store_deadline: Duration,
 
-    /// The most that keys may take in memory, such as 64MiB
+    /// The most memory that keys may take in this process, such as 64MiB
     ///
-    /// Beside that, a fourth as much remembers which receipts were given back.
+    /// With the memory store, a quarter of that comes on top, to remember which receipts were refunded.
     #[arg(
         long,
         env = "TOLLGATE_MAX_MEMORY",
@@ -86,11 +85,11 @@ pub(crate) struct ServeArgs {
         default_value = "64MiB",
         value_name = "BYTES",
         value_parser = bytes,
-        help_heading = "What is limited"
+        help_heading = "Limits and store"
     )]
     pub(crate) max_memory: usize,
 
-    /// Where the API listens; port 0 takes a free one
+    /// The address of the HTTP API; port 0 takes a free port
     #[arg(
         long,
         env = "TOLLGATE_LISTEN",
@@ -101,7 +100,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) listen: SocketAddr,
 
-    /// Where gRPC listens; port 0 takes a free one
+    /// The address of the gRPC services; port 0 takes a free port
     #[arg(
         long,
         env = "TOLLGATE_GRPC_LISTEN",
@@ -112,10 +111,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) grpc_listen: SocketAddr,
 
-    /// The most connections at a time, on each port; for further ones, others are closed
+    /// The most connections at a time, on each port; a further connection replaces an unused one
     ///
-    /// First those whose clients do not go on with a request or an answer, then those that never said anything,
-    /// then those between requests. If there are none of these, further ones wait.
+    /// To make room, the server closes first a connection whose client is stuck in the middle of a request or an
+    /// answer, then one that never sent anything, then one between requests. If every connection is in use, further
+    /// ones wait.
     #[arg(
         long,
         env = "TOLLGATE_MAX_CONNECTIONS",
@@ -127,7 +127,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) max_connections: u32,
 
-    /// How long a new connection may be silent
+    /// How long a new connection may take to send its first byte
     #[arg(
         long,
         env = "TOLLGATE_FIRST_BYTE_TIMEOUT",
@@ -151,9 +151,9 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) request_timeout: Duration,
 
-    /// How long a connection may be silent between requests, and a client take to read an answer
+    /// How long a connection may be idle between requests, and how long a client may take to read an answer
     ///
-    /// And a second more for every 16 KiB of the answer that it has read.
+    /// A client gets one more second for every 16 KiB of the answer that it has read.
     #[arg(
         long,
         env = "TOLLGATE_IDLE_TIMEOUT",
@@ -165,11 +165,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) idle_timeout: Duration,
 
-    // A secret: it is not shown by --help.
-    /// What operators show to read and reset keys: `Authorization: Bearer <token>`
+    // A secret: --help does not print it.
+    /// The token that operators send to read and reset keys: `Authorization: Bearer <token>`
     ///
-    /// Without one, whoever asks from this machine is an operator, and nobody else. Give it in the
-    /// environment, where other users do not see it.
+    /// Without a token, requests from this machine are an operator's, and no others. Give the token in the environment:
+    /// other users of the machine can read flags.
     #[arg(
         long,
         env = "TOLLGATE_OPERATOR_TOKEN",
@@ -179,11 +179,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) operator_token: Option<Secret>,
 
-    // A secret: it is not shown by --help.
-    /// What receipts are signed with: the same for all servers that share a store
+    // A secret: --help does not print it.
+    /// The secret that receipts are signed with; the same for all servers that share a store
     ///
-    /// Without one, a server takes back its own receipts, until it is restarted. So it does with limits in memory,
-    /// which end with it.
+    /// Without it, a server accepts only its own receipts, and only until it is restarted. With the memory store that
+    /// is always so, because the limits end with the process.
     #[arg(
         long,
         env = "TOLLGATE_RECEIPT_SECRET",
@@ -194,7 +194,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) receipt_secret: Option<Secret>,
 
-    /// Leaves out the algorithms to play with: the page at `/` shows operators how the server does, and nothing else
+    /// Turn off the playground: the page at `/` then shows operators the state of the server, and nothing else
     #[arg(
         long,
         env = "TOLLGATE_NO_PLAYGROUND",
@@ -204,11 +204,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) no_playground: bool,
 
-    /// Stays ready while the store does not answer
+    /// Stay ready while the store does not answer
     ///
-    /// For rules that let requests go then, or decide them here: they are better served than turned away.
-    /// Without it `/readyz` is 503 until the store, each server of it, answers again: so that requests go to
-    /// a server that reaches it, where there is one.
+    /// Useful if the rules allow requests while the store fails, or decide them in this process. Without this flag
+    /// `/readyz` answers 503 until every server of the store answers again, so that load balancers send requests to a
+    /// server that reaches the store, if there is one.
     #[arg(
         long,
         env = "TOLLGATE_READY_WITHOUT_STORE",
@@ -218,7 +218,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) ready_without_store: bool,
 
-    /// How long the server goes on after SIGTERM, unready, so that nobody sends it more
+    /// How long the server still accepts requests after SIGTERM, as not ready, so that load balancers move on
     #[arg(
         long,
         env = "TOLLGATE_DRAIN_DELAY",
@@ -230,7 +230,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) drain_delay: Duration,
 
-    /// How long requests that are in flight may then take
+    /// How long requests in flight may take after the drain delay
     #[arg(
         long,
         env = "TOLLGATE_DRAIN_TIMEOUT",
@@ -242,7 +242,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) drain_timeout: Duration,
 
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or parts such as `info,tollgate=debug`
+    /// The log level: `off`, `error`, `warn`, `info`, `debug` or `trace`, or parts such as `info,tollgate=debug`
     #[arg(
         long,
         env = "TOLLGATE_LOG",
@@ -253,11 +253,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) log: String,
 
-    /// Logs a sample of the refused requests, at most this many lines a second or a minute: 10/s
+    /// Log a sample of the refused requests, at most this many lines a second or a minute, such as 10/s
     ///
-    /// With the rule, the limit and the key: whose requests are refused, and why. Keys are escaped and cut after 128
-    /// characters, and only the first four characters of an API key are shown. Each line counts the refusals since the
-    /// last one. Without it refusals are not logged.
+    /// A line has the rule, the limit, the key, and the number of refusals since the last line. Keys are escaped and
+    /// cut after 128 characters, and only the first four characters of an API key are shown. Without this flag refusals
+    /// are not logged.
     #[arg(
         long,
         env = "TOLLGATE_LOG_REFUSALS",
@@ -268,7 +268,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) log_refusals: Option<Duration>,
 
-    /// How the log is written
+    /// The format of the log
     #[arg(
         long,
         env = "TOLLGATE_LOG_FORMAT",
@@ -280,7 +280,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) log_format: LogFormat,
 
-    /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318
+    /// The URL of the collector to which traces are sent by OTLP over HTTP, such as http://127.0.0.1:4318
     #[arg(
         long,
         env = "TOLLGATE_OTLP_ENDPOINT",
@@ -294,9 +294,9 @@ pub(crate) struct ServeArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// To be read
+    /// Text for people
     Text,
-    /// One object a line
+    /// One JSON object on each line
     Json,
 }
 
@@ -304,7 +304,7 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "write it as address and port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// `250ms`, `5s`, `1m`, `24h`; also `0s`.
+/// Parses a time: `250ms`, `5s`, `1m`, `24h`; also `0s`.
 fn time(text: &str) -> Result<Duration, String> {
     let problem = || "write it as a number and a unit, such as 250ms, 5s or 1m".to_owned();
     let at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(problem)?;
@@ -323,7 +323,7 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The time between two lines of a log that has at most `10/s`, or `6/m`.
+/// Parses the most lines a second or a minute, `10/s` or `6/m`, as the least time between two lines: 100 ms, or 10 s.
 fn pause(text: &str) -> Result<Duration, String> {
     let problem = || "write it as a number and /s or /m, such as 10/s; at most 1000/s".to_owned();
     let (number, unit) = text.split_once('/').ok_or_else(problem)?;
@@ -337,16 +337,16 @@ fn pause(text: &str) -> Result<Duration, String> {
     if pause < Duration::from_millis(1) { Err(problem()) } else { Ok(pause) }
 }
 
-/// What a store can be given.
+/// Parses a deadline, within the range that a store accepts.
 fn deadline(text: &str) -> Result<Duration, String> {
     let deadline = time(text)?;
     let fits = (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&deadline);
     fits.then_some(deadline).ok_or_else(|| "use 1ms to 1h".to_owned())
 }
 
-/// `1048576`, `64MiB`, `2GiB`.
+/// Parses a number of bytes: `1048576`, `64MiB`, `2GiB`.
 fn bytes(text: &str) -> Result<usize, String> {
-    let problem = || "write it as a number of bytes, or such as 64MiB or 2GiB".to_owned();
+    let problem = || "write it as a number of bytes, such as 1048576, 64MiB or 2GiB".to_owned();
     let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let number: usize = number.parse().map_err(|_| problem())?;
@@ -362,6 +362,6 @@ fn bytes(text: &str) -> Result<usize, String> {
 
 pub(super) const SERVE_EXAMPLE: &str = r#"Example:    tollgate serve --config limits.yaml --store redis://127.0.0.1:6379
 Try it:     tollgate check free user:42
-Signals:    SIGHUP reads the configuration again; SIGTERM finishes what is in flight, and stops;
-            a second one stops at once
-Exit code:  0 stopped when told to, 2 could not start"#;
+Signals:    SIGHUP reads the configuration again; SIGTERM finishes the requests in flight, then
+            stops; a second SIGTERM stops at once
+Exit code:  0 stopped by a signal; 2 could not start"#;

@@ -1,10 +1,10 @@
-//! What holds for every command and flag.
+//! Properties of every command and flag.
 
 use clap::{Arg, Command, CommandFactory};
 
 use super::{Cli, NEVER_EMPTY, OWN_FLAGS, with_command};
 
-/// Every flag of every command, but those that clap adds.
+/// Returns every flag of every command, without the flags that clap adds.
 fn flags() -> Vec<(String, Arg)> {
     let mut tollgate = Cli::command();
     tollgate.build();
@@ -19,24 +19,24 @@ fn flags() -> Vec<(String, Arg)> {
 }
 
 #[test]
-fn the_commands_are_sound() {
+fn commands_pass_the_checks_of_clap() {
     Cli::command().debug_assert();
 }
 
 #[test]
 fn every_flag_has_a_variable_of_its_name() {
-    // Several of them are given on the command line, one in the environment.
     let long_as = |long: &str| long.to_uppercase().replace('-', "_");
     for (command, flag) in flags() {
         let long = flag.get_long().unwrap();
-        let variable = flag.get_env().unwrap_or_else(|| panic!("{command} --{long} has none"));
+        let variable =
+            flag.get_env().unwrap_or_else(|| panic!("{command} --{long} has no variable"));
         assert_eq!(variable.to_str().unwrap(), format!("TOLLGATE_{}", long_as(long)), "{command}");
     }
 }
 
-/// A URL may carry a password.
+/// A URL may have a password in it.
 #[test]
-fn no_help_shows_what_a_secret_or_a_url_is_set_to() {
+fn help_hides_the_values_of_secrets_and_urls() {
     for (command, flag) in flags() {
         let long = flag.get_long().unwrap();
         let names = flag.get_value_names().unwrap_or_default();
@@ -49,7 +49,7 @@ fn no_help_shows_what_a_secret_or_a_url_is_set_to() {
 }
 
 #[test]
-fn every_command_and_flag_says_what_it_is_for_and_every_command_has_an_example() {
+fn every_command_and_flag_has_help_and_every_command_an_example() {
     for (command, flag) in flags() {
         assert!(flag.get_help().is_some(), "{command} --{}", flag.get_long().unwrap());
     }
@@ -60,11 +60,11 @@ fn every_command_and_flag_says_what_it_is_for_and_every_command_has_an_example()
         assert!(command.get_after_help().is_some(), "{}", command.get_name());
     }
     let names: Vec<_> = tollgate.get_subcommands().map(Command::get_name).collect();
-    assert_eq!(names[..2], ["serve", "check"], "what most people look for comes first");
+    assert_eq!(names[..2], ["serve", "check"], "the commands that most people need come first");
 }
 
 #[test]
-fn without_a_command_it_serves() {
+fn serve_is_the_default_command() {
     for (given, want) in [
         ("tollgate", "tollgate serve"),
         ("", "tollgate serve"),
@@ -85,7 +85,7 @@ fn without_a_command_it_serves() {
 }
 
 #[test]
-fn what_tollgate_itself_takes_is_known() {
+fn own_flags_are_the_flags_of_tollgate_itself() {
     let mut tollgate = Cli::command();
     tollgate.build();
     let flags = tollgate.get_arguments().flat_map(|arg| {
@@ -95,7 +95,7 @@ fn what_tollgate_itself_takes_is_known() {
 }
 
 #[test]
-fn what_is_never_empty_is_a_flag() {
+fn never_empty_names_flags() {
     let flags = flags();
     for id in NEVER_EMPTY {
         assert!(flags.iter().any(|(_, flag)| flag.get_id() == id), "{id}");

@@ -13,7 +13,7 @@ use crate::operators::OperatorAccess;
 use crate::pipeline::Pipeline;
 use crate::readiness::Readiness;
 use crate::receipt::Receipts;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 use crate::store::StoreKind;
 use tollgate_playground::Playground;
@@ -27,7 +27,7 @@ pub(crate) struct ApiParts {
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) receipts: Arc<Receipts>,
-    pub(crate) refused: Arc<Refused>,
+    pub(crate) refused: Arc<Refusals>,
     pub(crate) operators: Arc<OperatorAccess>,
     pub(crate) held: Arc<HeldRequests>,
     pub(crate) budget: Budget,
@@ -93,7 +93,7 @@ parts! {
     rules: Arc<RuleSet>;
     readiness: Arc<Readiness>;
     receipts: Arc<Receipts>;
-    refused: Arc<Refused>;
+    refused: Arc<Refusals>;
     operators: Arc<OperatorAccess>;
     budget: Budget;
     page_budget: PageBudget;

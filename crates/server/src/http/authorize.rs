@@ -29,7 +29,7 @@ use super::openapi::AuthorizeAnswers;
 use crate::held::{HeldRequest, HeldRequests, HoldPermit};
 use crate::lifecycle::Lifecycle;
 use crate::listener::ClientWatch;
-use crate::logs::Sparingly;
+use crate::logs::LogThrottle;
 use crate::metrics::Metrics;
 use crate::pipeline::{PendingRuling, Pipeline};
 
@@ -45,7 +45,7 @@ pub(super) struct Authorizer {
     held: Arc<HeldRequests>,
     lifecycle: Lifecycle,
     /// Logs calls of peers that are not trusted.
-    untrusted: Sparingly,
+    untrusted: LogThrottle,
 }
 
 impl Authorizer {
@@ -55,13 +55,13 @@ impl Authorizer {
         held: Arc<HeldRequests>,
         lifecycle: Lifecycle,
     ) -> Authorizer {
-        Authorizer { pipeline, metrics, held, lifecycle, untrusted: Sparingly::default() }
+        Authorizer { pipeline, metrics, held, lifecycle, untrusted: LogThrottle::default() }
     }
 
     /// Refuses the call of a peer that is not trusted. Counts the call, and logs at most one call a second.
     fn refuse(&self, peer: Option<IpAddr>) -> Response {
         self.metrics.count_untrusted_proxy();
-        if let (Some(left_out), Some(peer)) = (self.untrusted.again(Instant::now()), peer) {
+        if let (Some(left_out), Some(peer)) = (self.untrusted.admit(Instant::now()), peer) {
             tracing::warn!(
                 %peer,
                 left_out,

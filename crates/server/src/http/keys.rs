@@ -21,7 +21,7 @@ use super::openapi::{OperatorProblems, PathProblems, StoreProblems};
 use super::operator::Operator;
 use super::problem::message_excerpt;
 use crate::logs::ShownKey;
-use crate::refused::Refused;
+use crate::refusals::Refusals;
 use crate::ruleset::RuleSet;
 
 const NO_STATE: &str = "the rule spends no limit, so its keys have no state to reset";
@@ -119,7 +119,7 @@ pub(super) enum KeyAnswer {
 pub(super) async fn peek(
     _: Operator,
     State(rules): State<Arc<RuleSet>>,
-    State(refused): State<Arc<Refused>>,
+    State(refused): State<Arc<Refusals>>,
     path: Result<Path<(String, String)>, PathRejection>,
     query: Result<Query<KeyQuery>, QueryRejection>,
 ) -> Result<Json<KeyAnswer>, ApiProblem> {
@@ -175,7 +175,7 @@ pub(super) async fn reset(
 pub(super) async fn peek_empty(
     _: Operator,
     State(rules): State<Arc<RuleSet>>,
-    State(refused): State<Arc<Refused>>,
+    State(refused): State<Arc<Refusals>>,
     path: Result<Path<String>, PathRejection>,
     query: Result<Query<KeyQuery>, QueryRejection>,
 ) -> Result<Json<KeyAnswer>, ApiProblem> {
@@ -246,7 +246,7 @@ async fn reset_key(scope: &Scope, key: &str, operator: Operator) -> Result<Statu
 /// Peeks at a key under a limit, or under the limits of a rule.
 async fn peek_key(
     rules: &Rules,
-    refused: &Refused,
+    refused: &Refusals,
     name: &str,
     key: &str,
     query: Result<Query<KeyQuery>, QueryRejection>,
@@ -275,7 +275,7 @@ async fn peek_key(
 
 /// Peeks at a key under every limit that the rule may spend for it, or under the one that the query chooses.
 async fn peek_rule_key(
-    refused: &Refused,
+    refused: &Refusals,
     rule: &RuleInfo,
     key: &str,
     query: &KeyQuery,

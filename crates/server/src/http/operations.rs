@@ -18,7 +18,7 @@ use super::health::ReadinessJson;
 use super::openapi::{OperatorProblems, StoreProblems};
 use super::operator::Operator;
 use crate::readiness::Readiness;
-use crate::refused::{Count, Refused};
+use crate::refusals::{RefusalCount, Refusals};
 use crate::ruleset::RuleSet;
 
 /// The most refused keys in an answer.
@@ -122,7 +122,7 @@ pub(super) async fn operations(
     _: Operator,
     State(rules): State<Arc<RuleSet>>,
     State(readiness): State<Arc<Readiness>>,
-    State(most_refused): State<Arc<Refused>>,
+    State(most_refused): State<Arc<Refusals>>,
     State(PageBudget(budget)): State<PageBudget>,
 ) -> Result<Response, ApiProblem> {
     let health = rules.limiter().health();
@@ -187,7 +187,9 @@ fn decider(name: String, limits: Vec<SpendableLimitJson>, counts: Counts) -> Dec
 }
 
 /// Writes a refused key.
-fn refused_key(Count { by, limit, key, is_cut, times, excess, .. }: Count) -> RefusedKeyJson {
+fn refused_key(
+    RefusalCount { by, limit, key, is_cut, times, excess, .. }: RefusalCount,
+) -> RefusedKeyJson {
     let text = String::from_utf8_lossy(&key);
     let whole = !is_cut && matches!(text, Cow::Borrowed(_));
     let (by, limit_name, key) = (by.into(), limit.into(), text.into_owned());
@@ -202,7 +204,7 @@ mod tests {
     fn key_that_is_not_utf_8_is_shown_with_replacements() {
         let key = Box::new(*b"a\xff\n");
         let (by, limit) = ("api/each".into(), "free".into());
-        let count = Count { by, limit, key, is_cut: false, times: 3, excess: 1, hash: 0 };
+        let count = RefusalCount { by, limit, key, is_cut: false, times: 3, excess: 1, hash: 0 };
         let shown = refused_key(count);
         let want = "{\"by\":\"api/each\",\"limit_name\":\"free\",\"key\":\"a\u{fffd}\\n\",\"whole\":false,\"times\":3,\"excess\":1}";
         assert_eq!(serde_json::to_string(&shown).unwrap(), want);

@@ -12,7 +12,7 @@ use super::ApiProblem;
 use super::body::JsonBody;
 use super::check_body::is_object;
 use super::openapi::{BodyProblems, StoreProblems};
-use crate::receipt::{Receipts, Unrefunded};
+use crate::receipt::{Receipts, RefundError};
 use crate::ruleset::RuleSet;
 
 /// The longest body of a refund: a receipt has at most 4 KiB.
@@ -89,15 +89,15 @@ pub(super) async fn refund(
     }
 }
 
-impl From<Unrefunded> for ApiProblem {
-    fn from(why: Unrefunded) -> ApiProblem {
+impl From<RefundError> for ApiProblem {
+    fn from(why: RefundError) -> ApiProblem {
         let detail = why.to_string();
         let status = match why {
-            Unrefunded::NotOurs => StatusCode::BAD_REQUEST,
-            Unrefunded::NoLimit => StatusCode::NOT_FOUND,
-            Unrefunded::Before | Unrefunded::AnotherLife => StatusCode::CONFLICT,
-            Unrefunded::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
-            Unrefunded::Failed(error) | Unrefunded::Unsure(error) => {
+            RefundError::Invalid => StatusCode::BAD_REQUEST,
+            RefundError::NoLimit => StatusCode::NOT_FOUND,
+            RefundError::AlreadyRefunded | RefundError::OtherLifetime => StatusCode::CONFLICT,
+            RefundError::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+            RefundError::Failed(error) | RefundError::OutcomeUnknown(error) => {
                 return ApiProblem::from(error).with_detail(detail);
             }
         };

@@ -1,19 +1,20 @@
-//! What is logged.
+//! `--log`: which events are logged.
 
 use anyhow::{Context, bail};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// Everything of ours has targets that begin so.
+/// The targets of all crates of this project begin with this.
 const OURS: &str = "tollgate";
 
-/// The library's own lines about a failing store: this server's lines about it name each server.
+/// The target of the library's lines about a failing store. They are off, because this server logs its own, which name
+/// each server of the store.
 const LIBRARY_OUTAGES: &str = "tollgate::outage";
 
 /// Reads `--log`: a level, or parts such as `info,hyper=debug`.
 ///
-/// A level alone is for what this server says; other crates are then heard from `warn` on. `debug` is
-/// `tollgate=debug` and `warn` for the rest, `error` is `error` for all.
+/// A level alone is the level of this server's events; other crates log from `warn` on. `debug` means `tollgate=debug`
+/// and `warn` for other crates, `error` means `error` for all crates.
 pub(super) fn parse(text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::WARN);
     targets = targets.with_target(OURS, LevelFilter::INFO);
@@ -33,11 +34,11 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Targets> {
 
 fn level(text: &str) -> anyhow::Result<LevelFilter> {
     let is_word = text.chars().all(|letter| letter.is_ascii_alphabetic());
-    // A number is a level too, says the parser.
+    // The parser would accept numbers as levels, too.
     let level = Some(text).filter(|text| is_word && !text.is_empty()).map(str::parse);
     level.and_then(Result::ok).with_context(|| {
         format!(
-            "--log: `{}` is no level; use off, error, warn, info, debug or trace, or parts such as \
+            "--log: `{}` is not a level; use off, error, warn, info, debug or trace, or parts such as \
              info,tollgate=debug",
             text.escape_debug()
         )
@@ -48,7 +49,7 @@ fn name(text: &str) -> anyhow::Result<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || "_:-".contains(letter);
     if text.is_empty() || !text.chars().all(is_name) {
         bail!(
-            "--log: `{}` is no part of a program; use a name such as tollgate or hyper",
+            "--log: `{}` is not the name of a crate or module; use a name such as tollgate or hyper",
             text.escape_debug()
         );
     }
@@ -61,7 +62,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn a_level_is_for_what_this_server_says() {
+    fn a_level_alone_is_for_this_server() {
         let table = [
             //       ours             others
             ("", Level::INFO, Level::WARN),
@@ -86,21 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn outages_are_logged_by_the_server_alone_unless_the_library_is_named() {
+    fn outage_lines_of_the_library_are_off_unless_named() {
         let is_logged = |text| parse(text).unwrap().would_enable(LIBRARY_OUTAGES, &Level::WARN);
         assert!(!is_logged("") && !is_logged("trace") && !is_logged("tollgate=debug"));
         assert!(is_logged("tollgate::outage=info"));
     }
 
     #[test]
-    fn off_is_silence() {
+    fn off_disables_every_event() {
         let targets = parse("off").unwrap();
         assert!(!targets.would_enable("tollgate", &Level::ERROR));
         assert!(!targets.would_enable("hyper", &Level::ERROR));
     }
 
     #[test]
-    fn a_mistake_is_said_with_its_remedy() {
+    fn mistakes_are_reported_with_a_remedy() {
         for text in
             ["debgu", "5", "info,=debug", "tollgate=", "tollgate=loud", "a b=info", "[x]=info"]
         {

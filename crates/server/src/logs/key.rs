@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 /// The most characters of a key that are shown.
 const MAX_CHARS: usize = 128;
 
-/// How a part of a key begins that is an API key.
+/// The beginning of a part of a key that is an API key.
 const API_KEY: &str = "api_key=";
 
 /// The characters of an API key that are shown.
@@ -20,7 +20,7 @@ pub(crate) struct ShownKey<'k>(pub(crate) &'k [u8]);
 
 impl fmt::Display for ShownKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Enough bytes for what is shown: a key may have 1 MiB.
+        // Enough bytes for the characters shown. The rest is not decoded, because a key may have 1 MiB.
         let most = self.0.len().min(MAX_CHARS * 8);
         let text = String::from_utf8_lossy(&self.0[..most]);
         let shown = hide_api_keys(&text);
@@ -35,7 +35,7 @@ impl fmt::Display for ShownKey<'_> {
     }
 }
 
-/// The key with `…` in place of all but the first characters of each API key.
+/// Returns the key with `…` in place of all but the first characters of each API key.
 fn hide_api_keys(key: &str) -> String {
     let parts = key.split(',').map(|part| {
         let api_key = part.strip_prefix(API_KEY).unwrap_or_default();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_escaped_and_api_keys_shown_in_part() {
+    fn keys_are_escaped_and_api_keys_cut() {
         for (key, want) in [
             (&b"ip=203.0.113.9"[..], "ip=203.0.113.9"),
             (b"", ""),

@@ -1,5 +1,5 @@
-//! The way to standard error: a queue of bounded size, and a thread that writes it. Code that logs never
-//! waits. A line is lost when the queue is full or the write fails; lost lines are counted, and the count is
+//! Writes log lines to standard error: a queue of bounded size, and a thread that writes its lines. Code that logs
+//! never waits. A line is lost when the queue is full or the write fails; lost lines are counted, and the count is
 //! logged as soon as a write succeeds again.
 
 use std::borrow::Cow;
@@ -11,40 +11,40 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most that waits to be written.
+/// The most bytes in the queue.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// More than the line takes that reports lost lines.
+/// More than the length of the line that reports lost lines.
 const MAX_REPORT_BYTES: usize = 1024;
 
-/// The most that is written of one line.
+/// The longest part of a line that is written.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// What a line is.
+/// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum LineForm {
     Text,
     /// Text with the colours of a terminal.
     Colours,
     Json,
 }
 
-/// Lines on their way. Cheap to clone.
+/// The queue of lines for standard error. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
-    queue: Arc<Queue>,
-    form: Form,
+    queue: Arc<LineQueue>,
+    form: LineForm,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
-    /// There is something to be written, or everything is.
+struct LineQueue {
+    state: Mutex<LineQueueState>,
+    /// Notified when there are lines to write, and when all of them are written.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LineQueueState {
     waiting: Vec<u8>,
     /// Lines lost since the log last reported their number.
     unreported: u64,
@@ -54,9 +54,9 @@ struct State {
 }
 
 impl Lines {
-    /// With a thread that writes them, for as long as the process lives.
-    pub(super) fn start(to: impl Write + Send + 'static, form: Form) -> io::Result<Lines> {
-        let queue = Arc::<Queue>::default();
+    /// Starts a thread that writes lines to `to` until the process ends.
+    pub(super) fn start(to: impl Write + Send + 'static, form: LineForm) -> io::Result<Lines> {
+        let queue = Arc::<LineQueue>::default();
         let lines = Lines { queue: Arc::clone(&queue), form };
         std::thread::Builder::new()
             .name("tollgate-log".to_owned())
@@ -64,7 +64,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Takes a line, which ends with a newline, if there is room.
+    /// Queues a line, which ends with a newline. The line is lost if the queue is full.
     pub(super) fn push(&self, line: &str) {
         let line = clean(line, self.form);
         let mut state = self.queue.state.lock();
@@ -82,7 +82,7 @@ impl Lines {
         self.queue.state.lock().lost
     }
 
-    /// Waits until everything is written, but no longer than that.
+    /// Waits until all lines are written, at most for `max`.
     pub(super) fn flush(&self, max: Duration) {
         let until = Instant::now() + max;
         let mut state = self.queue.state.lock();
@@ -94,9 +94,9 @@ impl Lines {
     }
 }
 
-impl Queue {
-    /// Writes lines for as long as the process lives. A write that fails is not repeated: its lines are lost, and
-    /// the server keeps serving.
+impl LineQueue {
+    /// Writes lines until the process ends. A failed write is not repeated: its lines are lost, and the server keeps
+    /// serving.
     fn write(&self, mut to: impl Write) {
         let mut batch = Vec::new();
         let mut is_mid_line = false;
@@ -106,7 +106,7 @@ impl Queue {
             // The rest of a line that was written in part is lost; the next line does not continue it.
             let is_at_start = !is_mid_line || write_until_error(&mut to, b"\n") == 1;
             let written = if is_at_start { write_until_error(&mut to, &batch) } else { 0 };
-            // OK because no more is written than there is.
+            // OK because at most the whole batch is written.
             is_mid_line = batch[..written].last().map_or(!is_at_start, |byte| *byte != b'\n');
             let rest = &batch[written..];
             let lost = rest.iter().filter(|byte| **byte == b'\n').count();
@@ -144,7 +144,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl LineQueueState {
     fn lose(&mut self, lines: u64) {
         // OK because a process never logs 2^64 lines.
         self.lost += lines;
@@ -163,7 +163,7 @@ fn write_until_error(to: &mut impl Write, bytes: &[u8]) -> usize {
             Err(_) => break,
         }
     }
-    // Standard error has no buffer: what was written is out, whatever this returns.
+    // The result is ignored, because standard error has no buffer: written bytes have left the process.
     let _ = to.flush();
     written
 }
@@ -176,7 +176,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// An event is written at once.
+/// The formatter writes each event with one call.
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(&String::from_utf8_lossy(line));
@@ -188,50 +188,52 @@ impl Write for &Lines {
     }
 }
 
-/// One line of bounded length, in which nothing moves a terminal's cursor. The formatter leaves newlines
-/// in values as they are, and JSON may have the controls beyond ASCII.
-fn clean(line: &str, form: Form) -> Cow<'_, str> {
+/// Returns the line with bounded length and without control characters, which could move a terminal's cursor. The
+/// formatter does not escape newlines in values, and JSON may contain control characters beyond ASCII.
+fn clean(line: &str, form: LineForm) -> Cow<'_, str> {
     let body = line.strip_suffix('\n').unwrap_or(line);
     let is_too_long = body.len() > MAX_LINE_BYTES;
-    if is_too_long && form == Form::Json {
-        let (why, bytes) = ("a line is left out: it is too long", body.len());
+    if is_too_long && form == LineForm::Json {
+        let (why, bytes) = ("a log line was left out because it is too long", body.len());
         let object = format!("{{\"level\":\"WARN\",\"message\":\"{why}\",\"bytes\":{bytes}}}\n");
         return Cow::Owned(object);
     }
-    // Those of the formatter are colours; `Harmless` escapes those in values.
-    let is_harmless = |letter| !is_unsafe(letter) || (letter == '\x1b' && form == Form::Colours);
+    // An ESC is the formatter's colour: `EscapedValue` has escaped every ESC of a value.
+    let is_harmless =
+        |letter| !is_unsafe(letter) || (letter == '\x1b' && form == LineForm::Colours);
     if !is_too_long && body.chars().all(is_harmless) {
         return Cow::Borrowed(line);
     }
     let mut cleaned = String::with_capacity(body.len().min(MAX_LINE_BYTES) + 64);
     for letter in body.chars() {
-        if cleaned.len() >= MAX_LINE_BYTES && form != Form::Json {
+        if cleaned.len() >= MAX_LINE_BYTES && form != LineForm::Json {
             cleaned.push('…');
             break;
         }
         match form {
             _ if is_harmless(letter) => cleaned.push(letter),
-            // All of them have four digits, and are within a string.
-            Form::Json => cleaned.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            Form::Text | Form::Colours => cleaned.extend(letter.escape_default()),
+            // OK because every unsafe character is below U+10000, and JSON has them only in strings.
+            LineForm::Json => cleaned.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            LineForm::Text | LineForm::Colours => cleaned.extend(letter.escape_default()),
         }
     }
     cleaned.push('\n');
     Cow::Owned(cleaned)
 }
 
-/// A value as it shows itself, but for what is unsafe.
-pub(super) struct Harmless<'a>(pub(super) &'a dyn fmt::Debug);
+/// The debug form of a value, with unsafe characters escaped.
+pub(super) struct EscapedValue<'a>(pub(super) &'a dyn fmt::Debug);
 
-impl fmt::Display for Harmless<'_> {
+impl fmt::Display for EscapedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaping(f), "{:?}", self.0)
+        write!(EscapingWriter(f), "{:?}", self.0)
     }
 }
 
-struct Escaping<'a, 'f>(&'a mut fmt::Formatter<'f>);
+/// Escapes unsafe characters of what is written.
+struct EscapingWriter<'a, 'f>(&'a mut fmt::Formatter<'f>);
 
-impl fmt::Write for Escaping<'_, '_> {
+impl fmt::Write for EscapingWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars().try_for_each(|letter| {
             if is_unsafe(letter) {
@@ -243,7 +245,7 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// Controls, other ends of lines, and what turns the direction of writing.
+/// Returns whether a character is a control character, a line separator, or changes the direction of text.
 fn is_unsafe(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -255,38 +257,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_line_moves_the_cursor() {
+    fn control_characters_are_escaped() {
         let hostile = "a\nb\r\u{1b}[2J\u{7}\0\t\u{9b}\u{2028}\u{202e}é\n";
         let harmless = "a\\nb\\r\\u{1b}[2J\\u{7}\\u{0}\\t\\u{9b}\\u{2028}\\u{202e}é\n";
-        assert_eq!(clean(hostile, Form::Text), harmless);
-        // There the formatter writes ESC itself.
-        assert_eq!(clean(hostile, Form::Colours), harmless.replace("\\u{1b}", "\u{1b}"));
-        assert_eq!(clean("as it is\n", Form::Text), "as it is\n");
+        assert_eq!(clean(hostile, LineForm::Text), harmless);
+        // With colours, ESC is the formatter's own.
+        assert_eq!(clean(hostile, LineForm::Colours), harmless.replace("\\u{1b}", "\u{1b}"));
+        assert_eq!(clean("unchanged\n", LineForm::Text), "unchanged\n");
     }
 
     #[test]
-    fn a_line_is_of_bounded_length() {
+    fn long_lines_are_cut_or_left_out() {
         let long = format!("{}\n", "é".repeat(MAX_LINE_BYTES));
-        let cut = clean(&long, Form::Text);
+        let cut = clean(&long, LineForm::Text);
         assert!(cut.len() < MAX_LINE_BYTES + 8 && cut.ends_with("é…\n"));
-        let escaped = clean(&"\0".repeat(MAX_LINE_BYTES), Form::Text).into_owned();
+        let escaped = clean(&"\0".repeat(MAX_LINE_BYTES), LineForm::Text).into_owned();
         assert!(escaped.len() < MAX_LINE_BYTES + 16);
-        let object: serde_json::Value = serde_json::from_str(&clean(&long, Form::Json)).unwrap();
+        let object: serde_json::Value =
+            serde_json::from_str(&clean(&long, LineForm::Json)).unwrap();
         assert_eq!(object["bytes"], 2 * MAX_LINE_BYTES);
         let fits = format!("{}\n", "x".repeat(MAX_LINE_BYTES));
-        assert_eq!(clean(&fits, Form::Json), fits);
-        assert_eq!(clean(&fits, Form::Text), fits);
+        assert_eq!(clean(&fits, LineForm::Json), fits);
+        assert_eq!(clean(&fits, LineForm::Text), fits);
     }
 
-    /// Writes when it is let, and says what.
-    struct Gate {
-        let_through: Receiver<()>,
+    /// A writer whose writes wait until the test lets each of them through; it sends what it wrote.
+    struct GatedWriter {
+        permits: Receiver<()>,
         written: Sender<Vec<u8>>,
     }
 
-    impl Write for Gate {
+    impl Write for GatedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.let_through.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
+            self.permits.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
             self.written.send(bytes.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
             Ok(bytes.len())
         }
@@ -297,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_nobody_reads_holds_nobody_up_and_counts_what_is_left_out() {
-        let (gate, let_through) = channel();
+    fn an_unread_log_blocks_no_caller_and_counts_lost_lines() {
+        let (gate, permits) = channel();
         let (sender, written) = channel();
-        let lines = Lines::start(Gate { let_through, written: sender }, Form::Text).unwrap();
+        let lines = Lines::start(GatedWriter { permits, written: sender }, LineForm::Text).unwrap();
         let line = format!("{}\n", "x".repeat(1023));
         for _ in 0..3_000 {
             lines.push(&line);
@@ -323,8 +326,8 @@ mod tests {
 
     #[test]
     fn lines_of_failed_writes_are_counted_as_lost() {
-        struct Closed;
-        impl Write for Closed {
+        struct ClosedWriter;
+        impl Write for ClosedWriter {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -332,7 +335,7 @@ mod tests {
                 Ok(())
             }
         }
-        let lines = Lines::start(Closed, Form::Text).unwrap();
+        let lines = Lines::start(ClosedWriter, LineForm::Text).unwrap();
         for _ in 0..10 {
             lines.push("this line is lost\n");
             lines.flush(Duration::from_secs(60));
@@ -342,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_written_in_part_is_lost() {
-        /// Takes this number of bytes, then fails.
-        struct Filling(usize);
-        impl Write for Filling {
+    fn partly_written_lines_are_counted_as_lost() {
+        /// A writer that takes this number of bytes, then fails.
+        struct FullDisk(usize);
+        impl Write for FullDisk {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 let taken = bytes.len().min(self.0);
                 self.0 -= taken;
@@ -356,7 +359,7 @@ mod tests {
             }
         }
         for (room, want) in [(0, 3), (1, 3), (3, 3), (4, 2), (7, 2), (8, 1), (11, 1), (12, 0)] {
-            let lines = Lines::start(Filling(room), Form::Text).unwrap();
+            let lines = Lines::start(FullDisk(room), LineForm::Text).unwrap();
             for _ in 0..3 {
                 lines.push("abc\n");
             }
@@ -366,8 +369,8 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_reported_once_and_only_after_a_write_that_succeeded() {
-        let queue = Queue::default();
+    fn losses_are_reported_once_after_a_successful_write() {
+        let queue = LineQueue::default();
         assert_eq!(queue.settle(0, true), None);
         assert_eq!(queue.settle(3, false), None, "the report would be lost too");
         assert_eq!(queue.settle(1, false), None);

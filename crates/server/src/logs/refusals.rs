@@ -3,32 +3,32 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use super::{ShownKey, Sparingly};
+use super::{LogThrottle, ShownKey};
 
-/// Logs refusals, at most one in a time. The refusals between two lines are counted.
+/// Logs a sample of the refusals, and counts the refusals between two lines.
 #[derive(Debug)]
 pub(crate) struct RefusalLog {
-    sample: Sparingly,
+    throttle: LogThrottle,
 }
 
 impl RefusalLog {
-    /// Logs at most one refusal in `pause`.
+    /// Returns a log of at most one refusal per `pause`.
     pub(crate) fn every(pause: Duration) -> RefusalLog {
-        RefusalLog { sample: Sparingly::every(pause) }
+        RefusalLog { throttle: LogThrottle::every(pause) }
     }
 
-    /// Logs a refusal by a rule, or by a limit that was called by its name, unless the last line is too young.
+    /// Logs a refusal by a rule, or by a limit in a check by name, if the last line is old enough; otherwise counts it.
     pub(crate) fn refused(&self, by: &dyn Display, limit: &str, key: &[u8]) {
-        if let Some(left_out) = self.sample.again(Instant::now()) {
+        if let Some(left_out) = self.throttle.admit(Instant::now()) {
             let key = ShownKey(key).to_string();
             tracing::info!(%by, limit, key, left_out, "refused");
         }
     }
 
-    /// Logs how many refusals were left out since the last line, once refusals have stopped.
+    /// Logs how many refusals were left out since the last line, if any were and the last line is old enough.
     pub(crate) fn log_rest(&self, now: Instant) {
-        if let Some(left_out) = self.sample.rest(now) {
-            tracing::info!(left_out, "{left_out} more requests were refused since, not logged");
+        if let Some(left_out) = self.throttle.take_rest(now) {
+            tracing::info!(left_out, "{left_out} more requests were refused since the last line");
         }
     }
 }

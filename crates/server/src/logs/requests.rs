@@ -1,13 +1,13 @@
-//! Lines about requests. Nothing of what a client sent is in them.
+//! Lines about requests. They contain nothing that a client sent.
 
 use std::time::Instant;
 
 use hyper::{Request, StatusCode};
 
-use super::Sparingly;
+use super::LogThrottle;
 use crate::endpoint::{self, RequestEndpoint};
 
-/// What a line about a request needs, if there is to be one.
+/// The fields of a request's log line, kept until the request is answered.
 #[derive(Debug)]
 pub(crate) struct RequestLine {
     method: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct RequestLine {
 }
 
 impl RequestLine {
-    /// `None` unless the log has lines for requests.
+    /// Begins the line of a request; `None` if requests are not logged, because the level is above `debug`.
     pub(crate) fn begin<B>(request: &Request<B>) -> Option<RequestLine> {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return None;
@@ -26,6 +26,7 @@ impl RequestLine {
         Some(RequestLine { method, route, begun: Instant::now() })
     }
 
+    /// Logs the request with the status of its answer.
     pub(crate) fn answered(self, status: StatusCode) {
         let RequestLine { method, route, begun } = self;
         let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -33,12 +34,13 @@ impl RequestLine {
     }
 }
 
-impl Sparingly {
-    /// A request came to nothing because of this server or its store.
+impl LogThrottle {
+    /// Logs a request that failed because of this server or its store, if the last line is old enough; otherwise counts
+    /// it.
     pub(crate) fn failed(&self, endpoint: RequestEndpoint, status: StatusCode) {
-        let Some(left_out) = self.again(Instant::now()) else { return };
+        let Some(left_out) = self.admit(Instant::now()) else { return };
         if left_out > 0 {
-            say_left_out(left_out);
+            log_left_out(left_out);
         }
         let (endpoint, status) = (endpoint.route().unwrap_or("other"), status.as_u16());
         tracing::warn!(endpoint, status, "a request failed");
@@ -46,12 +48,12 @@ impl Sparingly {
 
     /// Logs how many failed requests were left out, if any were and the last line is old enough.
     pub(crate) fn log_failed_rest(&self, now: Instant) {
-        if let Some(left_out) = self.rest(now) {
-            say_left_out(left_out);
+        if let Some(left_out) = self.take_rest(now) {
+            log_left_out(left_out);
         }
     }
 }
 
-fn say_left_out(left_out: u64) {
-    tracing::warn!(left_out, "{left_out} more requests failed since, not logged one by one");
+fn log_left_out(left_out: u64) {
+    tracing::warn!(left_out, "{left_out} more requests failed since the last line");
 }

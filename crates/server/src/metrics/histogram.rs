@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bound of each bucket, in nanoseconds and as Prometheus writes it in seconds: from what a decision in
-/// memory takes to what nobody should wait for.
+/// The upper bound of each bucket, in nanoseconds and as Prometheus writes it in seconds. They range from the time of a
+/// decision in memory to 1 s, which is longer than any client should wait.
 const BOUNDS: [(u64, &str); 16] = [
     (10_000, "0.00001"),
     (25_000, "0.000025"),
@@ -24,7 +24,7 @@ const BOUNDS: [(u64, &str); 16] = [
     (1_000_000_000, "1"),
 ];
 
-/// How many durations were at most as long as each bound, and their sum.
+/// A histogram of durations, with their sum.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
     /// One bucket for each bound, and one for longer durations. Each duration is in one of them.
@@ -41,7 +41,8 @@ impl Histogram {
         self.sum_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 
-    /// Returns each bound with the number of durations up to it; the last bound is `+Inf`, and its number counts all.
+    /// Returns each bound with the number of durations up to it. The last bound is `+Inf`, whose number counts all
+    /// durations.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let bounds = BOUNDS.iter().map(|&(_, bound)| bound).chain(["+Inf"]);
         bounds.zip(&self.buckets).scan(0, |sum, (bound, bucket)| {
@@ -60,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_written_as_the_seconds_that_it_is() {
+    fn bounds_are_the_same_in_nanoseconds_and_in_seconds() {
         for (bound_ns, text) in BOUNDS {
             assert_eq!(Duration::from_nanos(bound_ns).as_secs_f64().to_string(), text);
         }
     }
 
     #[test]
-    fn a_duration_counts_for_every_bound_that_it_does_not_exceed() {
+    fn a_duration_counts_for_each_bound_that_it_does_not_exceed() {
         let histogram = Histogram::default();
         for took_ns in [0, 10_000, 10_001, 1_000_000_000, 1_000_000_001] {
             histogram.record(Duration::from_nanos(took_ns));

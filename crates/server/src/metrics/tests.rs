@@ -1,4 +1,4 @@
-//! What the page says of rules, limits and the store, without a socket.
+//! The metrics of rules, limits and the store, without a socket.
 
 use std::time::Duration;
 
@@ -36,16 +36,18 @@ fn page(parts: &ServerParts) -> Page {
     Page::parse(&parts.api.metrics_page.render())
 }
 
-/// Who was refused is refused for a while without asking the store, which is why it matters who.
+/// Sends checks of a client. After a refusal the deny cache refuses the same client without the store, so tests that
+/// need the store use another one.
 async fn check(parts: &ServerParts, who: &str, is: &str, times: usize) {
     let request = Attributes::new().with("who", who).with("is", is);
     for _ in 0..times {
-        // What comes of it, the page must tell.
+        // The result is on the page.
         let _ = parts.api.rules.rules().check("api", &request).await;
     }
 }
 
-/// Of a rule: allowed, denied, shadow denied by the store; the same without it; failed.
+/// Returns a rule's counts: allowed, denied and shadow denied by the store, the same three without the store, and
+/// failed.
 fn decided(page: &Page, rule: &str) -> [u64; 7] {
     let outcomes = ["allowed", "denied", "shadow_denied"];
     let by_store = outcomes.map(|outcome| (outcome, "false"));
@@ -60,9 +62,9 @@ fn decided(page: &Page, rule: &str) -> [u64; 7] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_decision_of_a_rule_is_in_one_outcome() {
+async fn each_decision_of_a_rule_is_counted_in_one_outcome() {
     let mut server = Launch::new(Flavour::Redis).start().unwrap();
-    // Long, so that on a busy machine nothing is decided too late.
+    // A long deadline, so that no check misses it on a busy machine.
     let builder = Redis::at(&server.url()).unwrap();
     let limiter = builder.deadline(Duration::from_secs(5)).build().unwrap();
     let parts = crate::parts::tests::on(&limiter, RULES);
@@ -87,12 +89,12 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
     let after = page(&parts);
     assert_eq!(decided(&after, "open"), [2, 3, 0, 7, 0, 0, 0]);
     assert_eq!(decided(&after, "closed"), [1, 0, 0, 0, 0, 0, 3]);
-    // Half of two.
+    // The share of this process: half of 2 units.
     assert_eq!(decided(&after, "local"), [2, 1, 0, 1, 3, 0, 0]);
     assert_eq!(decided(&after, "watching"), [2, 0, 1, 1, 0, 3, 0]);
     assert_eq!(decided(&after, "blocking"), [0, 5, 0, 0, 0, 0, 0]);
     assert_eq!(after.value("tollgate_store_errors_total", &[]), f64::from(failures));
-    // Who comes while it is left alone is told so.
+    // Once the breaker is open, requests fail at once.
     let kind = |kind: &str| after.value("tollgate_store_errors_total", &[("kind", kind)]);
     assert!(kind("unreachable") >= 1.0 && kind("breaker_open") >= 1.0, "{after:?}");
     let breaker = |state: &str| after.value("tollgate_store_breaker", &[("state", state)]);
@@ -102,7 +104,7 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_gone_is_not_told_of_any_more() {
+async fn a_removed_rule_is_not_on_the_page() {
     let parts = crate::parts::tests::in_memory(RULES);
     check(&parts, "b", "open", 3).await;
     assert_eq!(decided(&page(&parts), "open")[..2], [2, 1]);
@@ -110,7 +112,7 @@ async fn a_rule_that_is_gone_is_not_told_of_any_more() {
     let config = Config::parse("rules.yaml", fewer.join("\n")).unwrap();
     parts.api.rules.rules().replace(&config).unwrap();
     let page = page(&parts);
-    assert_eq!(decided(&page, "open")[..2], [2, 1], "the others go on");
+    assert_eq!(decided(&page, "open")[..2], [2, 1], "other rules keep their counts");
     assert!(
         !page.series().iter().any(|series| series.contains("\"rule\": \"closed\"")),
         "{page:?}"
@@ -119,7 +121,7 @@ async fn a_rule_that_is_gone_is_not_told_of_any_more() {
 }
 
 #[tokio::test]
-async fn names_with_quotes_and_backslashes_stay_apart() {
+async fn names_with_quotes_and_backslashes_stay_different() {
     let domains = ["a\"b", "a\\b", "a\\\\b", "a\\\"b", "a\\nb", "a{b},c=\"d"];
     let mut rules = String::from("limits: { two: fixed-window limit=2 window=1d }\nrules:\n");
     for domain in domains {
@@ -132,13 +134,13 @@ async fn names_with_quotes_and_backslashes_stay_apart() {
 }
 
 fn recorded(metrics: &Metrics) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     metrics.write_recorded(&mut text);
     text.into_string()
 }
 
 #[test]
-fn only_what_a_store_across_the_network_takes_is_timed() {
+fn only_calls_of_a_remote_store_are_timed() {
     let metrics = Metrics::new(StoreKind::Redis);
     metrics.store_answered(metrics.store_call());
     let page = Page::parse(&recorded(&metrics));
@@ -147,11 +149,11 @@ fn only_what_a_store_across_the_network_takes_is_timed() {
     let metrics = Metrics::new(StoreKind::Memory);
     assert_eq!(metrics.store_call(), None);
     metrics.store_answered(None);
-    assert!(!recorded(&metrics).contains("store_call"), "no time is taken in memory");
+    assert!(!recorded(&metrics).contains("store_call"), "calls of the memory store are not timed");
 }
 
 #[tokio::test]
-async fn a_time_is_in_the_bucket_of_its_bound() {
+async fn a_duration_is_in_the_bucket_of_its_bound() {
     let metrics = Metrics::new(StoreKind::Memory);
     let took = Duration::from_micros(100);
     metrics.request(RequestEndpoint::Check, StatusCode::OK, took);
@@ -171,12 +173,12 @@ async fn a_time_is_in_the_bucket_of_its_bound() {
 }
 
 #[tokio::test]
-async fn a_page_holds_what_it_takes_until_it_is_read_and_no_more_are_written_than_fit() {
+async fn a_page_takes_memory_of_its_budget_until_it_is_dropped() {
     let limits =
         (0..70).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
     let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
     let page = crate::parts::tests::in_memory(&limits).api.metrics_page;
-    // For one, which has about 50 KiB.
+    // Enough for one page of about 50 KiB.
     let budget = Budget::new(64 << 10);
     let first = page.body(&budget).await.unwrap().unwrap();
     assert!(page.body(&budget).await.unwrap().is_err());

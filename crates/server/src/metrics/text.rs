@@ -5,43 +5,44 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::histogram::Histogram;
 
-/// A page in the making.
+/// The text of a page while it is written.
 #[derive(Default)]
-pub(super) struct Text {
+pub(super) struct MetricsText {
     text: String,
-    /// The metric that samples are of.
+    /// The metric whose samples are written.
     name: &'static str,
 }
 
-/// What becomes of a number over time.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
-    /// It grows, until the server is started again.
+pub(super) enum MetricKind {
+    /// A number that only grows, until the server is started again.
     Counter,
+    /// A number that may grow and shrink.
     Gauge,
-    /// Counts of durations up to some bounds.
+    /// Numbers of durations up to each bound.
     Histogram,
 }
 
-impl Text {
-    /// Another metric: what it is called, and what it means in a line.
-    pub(super) fn metric(&mut self, name: &'static str, kind: Kind, help: &str) {
+impl MetricsText {
+    /// Begins a metric with its name, type and one line of help.
+    pub(super) fn metric(&mut self, name: &'static str, kind: MetricKind, help: &str) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         self.name = name;
-        // Writing to a text does not fail, here and below.
+        // OK because writing to a `String` does not fail, here and below.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// One number of it.
+    /// Writes one sample of the metric.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.series("", labels, None, value);
     }
 
-    /// All durations of it that have these labels.
+    /// Writes the histogram of the metric with these labels.
     pub(super) fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
         let mut count = 0;
         for (bound, up_to) in histogram.cumulative() {
@@ -73,11 +74,11 @@ impl Text {
         let _ = writeln!(self.text, " {value}");
     }
 
-    /// A metric of one number.
+    /// Writes a metric with a single sample and no labels.
     pub(super) fn single(
         &mut self,
         name: &'static str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
         value: impl Display,
     ) {
@@ -85,7 +86,7 @@ impl Text {
         self.sample(&[], value);
     }
 
-    /// Escapes every backslash, also before another one: otherwise the names of two domains could become one.
+    /// Writes a label's value, escaped. Every backslash is escaped, so that different names stay different.
     fn push_escaped(&mut self, value: &str) {
         for letter in value.chars() {
             match letter {
@@ -112,10 +113,10 @@ mod tests {
 
     #[test]
     fn label_values_are_escaped() {
-        let mut text = Text::default();
-        text.metric("a_total", Kind::Counter, "What it is.");
+        let mut text = MetricsText::default();
+        text.metric("a_total", MetricKind::Counter, "What it is.");
         text.sample(&[("one", "a\"b\\c\\\\d\ne"), ("two", "é{}=,")], 7);
-        text.single("b", Kind::Gauge, "Another.", 0.5);
+        text.single("b", MetricKind::Gauge, "Another.", 0.5);
         let want = "# HELP a_total What it is.\n# TYPE a_total counter\n\
             a_total{one=\"a\\\"b\\\\c\\\\\\\\d\\ne\",two=\"é{}=,\"} 7\n\
             # HELP b Another.\n# TYPE b gauge\nb 0.5\n";

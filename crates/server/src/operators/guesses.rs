@@ -1,22 +1,22 @@
 //! Wrong operator tokens: slowed for each address, counted, and logged at most once a minute.
 //!
-//! There is no limit for all addresses together: it would let anybody lock operators out everywhere. A token has at
-//! least 16 characters, so guessing from 20,000 addresses at 5 s a guess does not find it either.
+//! There is no limit for all addresses together: with one, any client could lock out all operators. A token has at
+//! least 16 characters, so it is not found even by guessing from 20,000 addresses, every 5 s from each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::{Decision, Limit, Limiter, Scope};
 
-use crate::logs::Sparingly;
+use crate::logs::LogThrottle;
 
 /// The wrong tokens that are compared for one address: 20 at once, then one every 5 s.
 const PER_ADDRESS: &str = "token-bucket capacity=20 refill=1/5s";
 
-/// Memory for about 20,000 addresses that sent a wrong token in the last 100 s; further ones share one allowance.
+/// Memory for about 20,000 addresses that sent a wrong token in the last 100 s. Further addresses share one allowance.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The log has at most one line about wrong tokens in this time.
+/// The least time between two log lines about wrong tokens.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts and slows wrong operator tokens.
@@ -26,7 +26,7 @@ pub(super) struct Guesses {
     allowances: Option<Scope>,
     wrong: AtomicU64,
     not_compared: AtomicU64,
-    reports: Sparingly,
+    reports: LogThrottle,
 }
 
 /// The result of an attempt to show the operator token.
@@ -49,13 +49,13 @@ impl Default for Guesses {
             allowances: limit.and_then(|limit| limiter.scope("operator-tokens", limit).ok()),
             wrong: AtomicU64::new(0),
             not_compared: AtomicU64::new(0),
-            reports: Sparingly::every(REPORT_INTERVAL),
+            reports: LogThrottle::every(REPORT_INTERVAL),
         }
     }
 }
 
 impl Guesses {
-    /// Compares a token, if its address has not sent too many wrong ones. Only a wrong token costs allowance.
+    /// Compares a token, if its address has not sent too many wrong ones. A right token costs no allowance.
     pub(super) fn attempt(&self, address: &str, is_right: impl FnOnce() -> bool) -> Attempt {
         // Charged before the comparison, so that concurrent guesses are not compared for one charge. The memory
         // store cannot fail.
@@ -67,7 +67,7 @@ impl Guesses {
             return Attempt::NotCompared { retry_after };
         }
         if is_right() {
-            self.give_back(address, charged);
+            self.refund(address, charged);
             return Attempt::Right;
         }
         self.wrong.fetch_add(1, Ordering::Relaxed);
@@ -85,15 +85,15 @@ impl Guesses {
         self.not_compared.load(Ordering::Relaxed)
     }
 
-    /// Logs attempts that were not logged yet, if the last line is old enough. Called once a second, so that the end
-    /// of a series is logged, too.
+    /// Logs attempts that are not logged yet, if the last line is old enough. Called once a second, so that the end of
+    /// a series is logged, too.
     pub(super) fn report_rest(&self, now: Instant) {
-        if let Some(attempts) = self.reports.rest(now) {
+        if let Some(attempts) = self.reports.take_rest(now) {
             tracing::warn!(attempts, "{WRONG_TOKENS}");
         }
     }
 
-    fn give_back(&self, address: &str, charged: Option<Decision>) {
+    fn refund(&self, address: &str, charged: Option<Decision>) {
         let receipt = charged.and_then(Decision::into_receipt);
         if let Some((allowances, receipt)) = self.allowances.as_ref().zip(receipt) {
             // The memory store cannot fail.
@@ -102,22 +102,22 @@ impl Guesses {
     }
 
     fn report(&self, address: &str) {
-        if let Some(before) = self.reports.again(Instant::now()) {
+        if let Some(before) = self.reports.admit(Instant::now()) {
             let attempts = before.saturating_add(1);
             tracing::warn!(attempts, address, "{WRONG_TOKENS}");
         }
     }
 }
 
-const WRONG_TOKENS: &str = "wrong operator tokens were sent; if it was not an operator's mistake, keep this address \
-                            from reaching the server";
+const WRONG_TOKENS: &str = "wrong operator tokens were sent; unless an operator made a mistake, block this address in \
+                            front of the server";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_guesses_is_slowed_and_others_are_not() {
+    fn guessing_slows_only_the_guessing_address() {
         let guesses = Guesses::default();
         for _ in 0..20 {
             assert_eq!(guesses.attempt("192.0.2.1", || false), Attempt::Wrong);

@@ -1,8 +1,8 @@
-//! Marks: which receipts were given back, remembered by the limiter itself.
+//! Marks, which remember refunded receipts in the limiter itself.
 //!
-//! A mark is a charge to a bucket of one, under the receipt's id. It is there for all servers that share the
-//! store, goes away by itself, and is as bounded as any key. How long it stays depends on the receipt alone, so
-//! all servers look for it under the same limit.
+//! A mark is a charge to a bucket of capacity 1 whose key is the receipt's id. All servers that share the store see it,
+//! it expires by itself, and it is as bounded as any key. The time that it stays depends only on the receipt, so all
+//! servers look for it under the same limit.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use std::time::Duration;
 use tollgate::{Error, Limiter, OnFailure, Receipt, Scope};
 use tollgate_core::{ChargePlace, MAX_FILL_US, Rate, TokenBucket};
 
-/// What the marks are under. No limit and no rule of a file has a space in its name.
+/// The name of the marks' scopes. It contains a space, so no limit or rule of a file can have it.
 const NAME: &str = "refunded receipts";
 
-/// How long marks stay: 8 s, and from there to the double in eight steps, and so on, up to the 100 years that
-/// the slowest bucket takes. So none stays longer than it must by more than an eighth, and all take few of the
-/// limits there can be.
+/// The times that marks stay: from 8 s to 16 s in eight steps, from 16 s to 32 s in eight steps, and so on, up to the
+/// 100 years that the slowest bucket takes. Thus a mark stays at most an eighth longer than it must, and the marks need
+/// few of the limits that a limiter can have.
 const SHORTEST_LOG2_US: u32 = 23;
 const DOUBLINGS: u32 = 29;
 const STEPS_LOG2: u32 = 3;
 const LENGTHS: usize = (DOUBLINGS as usize) << STEPS_LOG2;
 
-/// Longer than a check may take: to give up on a mark is to give up the receipt.
+/// Longer than the deadline of checks, because a mark with an unknown outcome makes the receipt unusable.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Where marks are, by how long they stay. Kept, so that none of their limits makes room for others, and its
-/// marks go on under one that is shorter.
+/// The scopes of marks by the time that marks stay. They are kept, so that their limits are never dropped and replaced
+/// by shorter ones.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// `None` if they are where the units are.
+    /// The limiter of the marks; `None` if they are in the limiter of the charges.
     own: Option<Limiter>,
     scopes: [OnceLock<Scope>; LENGTHS],
 }
@@ -37,18 +37,17 @@ pub(super) struct Marks {
 pub(super) struct Mark {
     scope: Scope,
     receipt: Receipt,
-    /// When, by the store's clock, and until when it stays.
+    /// When the mark was set and when it expires, by the store's clock.
     pub(super) at_us: u64,
     pub(super) until_us: u64,
 }
 
-/// What comes of setting a mark.
-pub(super) enum Set {
-    Now(Mark),
-    /// It was there.
-    Before,
-    /// There is no memory for one.
-    NoRoom,
+/// The result of setting a mark.
+pub(super) enum MarkOutcome {
+    Set(Mark),
+    AlreadySet,
+    /// There is no memory for a mark.
+    NoMemory,
 }
 
 impl Default for Marks {
@@ -58,40 +57,42 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// In memory of their own: so many bytes at most.
+    /// Returns marks in a limiter of their own, of at most `max_bytes`.
     pub(super) fn within(max_bytes: usize) -> Marks {
         let own = Limiter::builder().max_bytes(max_bytes).build();
         Marks { own: Some(own), ..Marks::default() }
     }
 
-    /// Sets a mark that stays at least so long, unless it is set.
+    /// Sets the mark of a receipt, if it is not set. It stays for at least `at_least_us`.
     pub(super) async fn set(
         &self,
         limiter: &Limiter,
         id: &[u8],
         at_least_us: u64,
-    ) -> Result<Set, Error> {
+    ) -> Result<MarkOutcome, Error> {
         let scope = self.scope(limiter, at_least_us)?;
         let decision = scope.check(id).await?;
         let lasts_us = decision.decided().reset_after_us;
-        let Some(receipt) = decision.into_receipt() else { return Ok(Set::Before) };
+        let Some(receipt) = decision.into_receipt() else {
+            return Ok(MarkOutcome::AlreadySet);
+        };
         let ChargePlace::Bucket { over_us: until_us, .. } = receipt.place() else {
             // Not reached: the limit is a bucket.
-            return Ok(Set::Before);
+            return Ok(MarkOutcome::AlreadySet);
         };
         let at_us = until_us.saturating_sub(lasts_us);
         let mark = Mark { scope, receipt, at_us, until_us };
-        if mark.shares_its_place() {
-            mark.take_back(id).await?;
-            return Ok(Set::NoRoom);
+        if mark.is_in_overflow_state() {
+            mark.remove(id).await?;
+            return Ok(MarkOutcome::NoMemory);
         }
-        Ok(Set::Now(mark))
+        Ok(MarkOutcome::Set(mark))
     }
 
     fn scope(&self, limiter: &Limiter, at_least_us: u64) -> Result<Scope, Error> {
-        let (step, lasts_us) = length(at_least_us);
-        // OK because a step is below the number of lengths.
-        let kept = &self.scopes[step];
+        let (number, lasts_us) = length(at_least_us);
+        // OK because `length` returns a number below `LENGTHS`.
+        let kept = &self.scopes[number];
         if let Some(scope) = kept.get() {
             return Ok(scope.clone());
         }
@@ -102,13 +103,14 @@ impl Marks {
     }
 }
 
-/// The shortest length that is long enough, but for what outlasts the slowest bucket: its number, and itself.
+/// Returns the number and the value of the shortest length that is at least `at_least_us`, or of the longest length, if
+/// none is.
 ///
-/// For 24 h and 10 s, which is 10.1 * 2^33 us, it is 11 * 2^33 us: 26 h 15 min.
+/// For 24 h and 10 s, which is 10.1 * 2^33 us, the length is 11 * 2^33 us: 26 h 15 min.
 fn length(at_least_us: u64) -> (usize, u64) {
     let at_least_us = at_least_us.clamp(1 << SHORTEST_LOG2_US, MAX_FILL_US);
     let step_log2 = at_least_us.ilog2() - STEPS_LOG2;
-    // From 8 to 16, which has the number of the next doubling's 8.
+    // From 8 to 16; the number of 16 steps is that of 8 steps of the next doubling.
     let steps = at_least_us.div_ceil(1 << step_log2);
     let doublings = at_least_us.ilog2() - SHORTEST_LOG2_US;
     let number = (u64::from(doublings) << STEPS_LOG2) + steps - (1 << STEPS_LOG2);
@@ -116,23 +118,24 @@ fn length(at_least_us: u64) -> (usize, u64) {
 }
 
 impl Mark {
-    /// Whether it may be where all keys are for which a store in memory has no room: others would not see it
-    /// once there is. No mark has the empty id, so that is where one looks with it.
-    fn shares_its_place(&self) -> bool {
-        // On a server there is room or an error.
+    /// Returns whether the mark may be in the overflow state, which new keys share while the memory store is at its
+    /// ceiling. Such a mark would not be found once there is room again. No mark has the empty id, so a peek at the
+    /// empty id reads the overflow state.
+    fn is_in_overflow_state(&self) -> bool {
+        // A scope on Redis cannot peek with `now`: the error counts as false. Redis has no overflow state.
         self.scope.peek(b"").now().is_ok_and(|decision| !decision.is_allowed())
     }
 
-    /// Takes it back: the receipt is as good as before.
-    pub(super) async fn take_back(self, id: &[u8]) -> Result<(), Error> {
+    /// Removes the mark, so that the receipt can be refunded again.
+    pub(super) async fn remove(self, id: &[u8]) -> Result<(), Error> {
         self.scope.refund(id, self.receipt).await.map(|_| ())
     }
 }
 
 #[cfg(test)]
 impl Marks {
-    /// How many limits they take.
-    pub(super) fn made(&self) -> usize {
+    /// Returns the number of limits that the marks use.
+    pub(super) fn limit_count(&self) -> usize {
         self.scopes.iter().filter(|scope| scope.get().is_some()).count()
     }
 }

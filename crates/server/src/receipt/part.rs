@@ -1,6 +1,7 @@
-//! What one limit was charged, in bytes.
+//! The charge of one limit, as a part of a receipt.
 //!
-//! Texts are their length and themselves, numbers seven bits a byte, the lowest first: 300 is `ac 02`.
+//! A text is written as its length and its bytes, a number with seven bits in each byte, the lowest first: 300 is `ac
+//! 02`.
 
 use std::fmt;
 
@@ -11,45 +12,49 @@ const IN_WINDOW: u8 = 0;
 const IN_LOG: u8 = 1;
 const IN_BUCKET: u8 = 2;
 
-/// What one limit was charged.
+/// The charge of one limit.
 #[derive(Clone, PartialEq)]
-pub(super) struct Part<'p> {
+pub(super) struct ReceiptPart<'p> {
     /// The name of the limit, or of the rule.
     pub(super) scope: &'p str,
     pub(super) key: &'p [u8],
     pub(super) cost: Cost,
     pub(super) place: ChargePlace,
-    /// How long after the charge something of it may be left: of a window, at most its length, or else twice
-    /// that.
+    /// How long the charge may count, from its time: at most the length of a fixed window, and twice the window of a
+    /// sliding window counter.
     pub(super) lasts_us: u64,
 }
 
-impl<'p> Part<'p> {
-    /// `None` if nothing was charged.
-    pub(super) fn of(scope: &'p Scope, key: &'p [u8], decision: &Decision) -> Option<Part<'p>> {
+impl<'p> ReceiptPart<'p> {
+    /// Returns the charge of a decision; `None` if nothing was charged.
+    pub(super) fn of(
+        scope: &'p Scope,
+        key: &'p [u8],
+        decision: &Decision,
+    ) -> Option<ReceiptPart<'p>> {
         let receipt = decision.receipt()?;
         let (cost, place) = (receipt.cost(), receipt.place());
-        // By then all is back, and this with it.
+        // When the key is reset, this charge has ended, too.
         let lasts_us = decision.decided().reset_after_us;
         let lasts_us = match (place, scope.limit()) {
-            // Longer only if the clock was before the window.
+            // `reset_after` is longer than the window only if the clock was before the window.
             (ChargePlace::Window { window_us, .. }, Limit::FixedWindow(_)) => {
                 lasts_us.min(window_us)
             }
-            // The window that follows a counter's still counts what is in it, beside others.
+            // The next window of a sliding counter still counts this window's charges.
             (ChargePlace::Window { window_us, .. }, _) => window_us.saturating_mul(2),
             (ChargePlace::Entry { .. } | ChargePlace::Bucket { .. }, _) => lasts_us,
         };
-        Some(Part { scope: scope.name(), key, cost, place, lasts_us })
+        Some(ReceiptPart { scope: scope.name(), key, cost, place, lasts_us })
     }
 
-    /// The receipt of the library, for the scope of this name; an error if the key is too long.
+    /// Returns the library's receipt, for the scope of this name; an error if the key is too long.
     pub(super) fn receipt(&self, scope: &Scope) -> Result<Receipt, Error> {
         scope.receipt(self.key, self.cost, self.place)
     }
 
-    /// From when on nothing of it is left, or is taken to be: a log whose window was made longer since
-    /// still has it.
+    /// Returns the time from which the charge does not count, or is treated so: a log whose window was made longer
+    /// since may still count it.
     pub(super) fn until_us(&self) -> u64 {
         match self.place {
             ChargePlace::Window { start_us, window_us } => {
@@ -60,6 +65,7 @@ impl<'p> Part<'p> {
         }
     }
 
+    /// Appends the part to `bytes`.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
         write_text(bytes, self.scope.as_bytes());
         write_text(bytes, self.key);
@@ -75,8 +81,8 @@ impl<'p> Part<'p> {
         write_number(bytes, second);
     }
 
-    /// The first part that these are, of which the rest is left.
-    pub(super) fn read(bytes: &mut &'p [u8]) -> Option<Part<'p>> {
+    /// Reads the first part of `bytes`, and removes it from them.
+    pub(super) fn read(bytes: &mut &'p [u8]) -> Option<ReceiptPart<'p>> {
         let scope = str::from_utf8(read_text(bytes)?).ok()?;
         let key = read_text(bytes)?;
         let cost = Cost::new(read_number(bytes)?).ok()?;
@@ -89,15 +95,18 @@ impl<'p> Part<'p> {
             IN_BUCKET => ChargePlace::Bucket { charged: first, over_us: second },
             _ => return None,
         };
-        Some(Part { scope, key, cost, place, lasts_us })
+        Some(ReceiptPart { scope, key, cost, place, lasts_us })
     }
 }
 
 /// Without the key, which may be a secret.
-impl fmt::Debug for Part<'_> {
+impl fmt::Debug for ReceiptPart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scope, cost) = (self.scope, self.cost.units());
-        f.debug_struct("Part").field("scope", &scope).field("cost", &cost).finish_non_exhaustive()
+        f.debug_struct("ReceiptPart")
+            .field("scope", &scope)
+            .field("cost", &cost)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
-//! Gives back what a receipt is for, once.
+//! Refunds a receipt, at most once.
 //!
-//! First the life of the store, then the mark, then the units. Whatever fails in between, fails towards no refund: a receipt is never good
-//! for two.
+//! The steps are: compare the lifetime of the store, set the mark, give the units back. After a failure in between, the
+//! units may be lost, but they are never given back twice.
 
 use std::time::Duration;
 
@@ -9,96 +9,101 @@ use tollgate::rules::Rules;
 use tollgate::{Answer, Error, Scope, StoreError};
 use tollgate_core::MAX_STEP_BACK_US;
 
-use super::mark::{Mark, Set};
-use super::part::Part;
-use super::{Content, Receipts};
+use super::mark::{Mark, MarkOutcome};
+use super::part::ReceiptPart;
+use super::{ReceiptContent, Receipts};
 
-/// Longer than a check may take: nobody's request waits for it.
+/// Longer than the deadline of checks, because no check waits for a refund.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Why a receipt gives nothing back.
+/// Why a receipt was not refunded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unrefunded {
-    /// Whatever is wrong with it, so that nobody learns how to make one.
+pub(crate) enum RefundError {
+    /// The text is not a receipt, or its signature is wrong. One message for every mistake, so that an attacker does
+    /// not learn how to forge one.
     #[error(
-        "this is no receipt of this server; send one as it was given, to a server with its secret"
+        "not a receipt of this server; send the receipt unchanged, to a server with the secret that signed it"
     )]
-    NotOurs,
-    #[error("its limit is no longer there")]
+    Invalid,
+    #[error("the limit of the receipt no longer exists")]
     NoLimit,
-    #[error("it was refunded before")]
-    Before,
+    #[error("the receipt was refunded before")]
+    AlreadyRefunded,
     #[error(
-        "the store of limits has lost its state since, or this is of another; nothing comes back"
+        "the store has lost its state since the receipt was given, or the receipt is of another store; nothing was \
+         refunded"
     )]
-    AnotherLife,
-    #[error(
-        "there is no memory to remember that it was refunded; nothing came back, ask again later"
-    )]
-    NoRoom,
-    #[error("the store of limits does not answer; nothing came back, ask again")]
+    OtherLifetime,
+    #[error("no memory to remember the refund; nothing was refunded, try again later")]
+    NoMemory,
+    #[error("the store does not answer; nothing was refunded, try again")]
     Failed(#[source] Error),
     #[error(
-        "the store of limits failed, and what came back is not known; ask again: it comes back once at most"
+        "the store failed, and it is not known what was refunded; try again: a receipt is refunded at most once"
     )]
-    Unsure(#[source] Error),
+    OutcomeUnknown(#[source] Error),
 }
 
 impl Receipts {
-    /// Gives back what a receipt is for: how much more remains then, over all its limits. Of those that are
-    /// no longer there, nothing comes back.
-    pub(crate) async fn refund(&self, rules: &Rules, text: &str) -> Result<u64, Unrefunded> {
-        let signed = self.read(text).ok_or(Unrefunded::NotOurs)?;
-        let Content { id, life, parts } = signed.content().ok_or(Unrefunded::NotOurs)?;
-        let charged: Vec<(Scope, &Part<'_>)> = parts
+    /// Refunds a receipt. Returns the units that were given back, over all its limits. Limits that no longer exist are
+    /// skipped.
+    pub(crate) async fn refund(&self, rules: &Rules, text: &str) -> Result<u64, RefundError> {
+        let signed = self.read(text).ok_or(RefundError::Invalid)?;
+        let ReceiptContent { id, lifetime, parts } =
+            signed.content().ok_or(RefundError::Invalid)?;
+        let charged: Vec<(Scope, &ReceiptPart<'_>)> = parts
             .iter()
             .filter_map(|part| Some((rules.scope(part.scope)?.deadline(DEADLINE), part)))
             .collect();
         if charged.is_empty() {
-            return Err(Unrefunded::NoLimit);
+            return Err(RefundError::NoLimit);
         }
         let receipts = charged.iter().map(|(scope, part)| part.receipt(scope));
-        let receipts = receipts.collect::<Result<Vec<_>, _>>().map_err(Unrefunded::Failed)?;
-        if !self.life.has(life).await.map_err(Unrefunded::Failed)? {
-            return Err(Unrefunded::AnotherLife);
+        let receipts = receipts.collect::<Result<Vec<_>, _>>().map_err(RefundError::Failed)?;
+        if !self.lifetime.has(lifetime).await.map_err(RefundError::Failed)? {
+            return Err(RefundError::OtherLifetime);
         }
         let lasts_us = parts.iter().map(|part| part.lasts_us).max().unwrap_or_default();
-        // A clock may have gone back a little, and servers that share a store differ a little.
+        // Longer, because the clock may have stepped back a little, and the clocks of servers that share a store differ
+        // a little.
         let at_least_us = lasts_us.saturating_add(MAX_STEP_BACK_US);
         let mark = match self.marks.set(rules.limiter(), id, at_least_us).await {
-            Ok(Set::Now(mark)) => mark,
-            Ok(Set::Before) => return Err(Unrefunded::Before),
-            Ok(Set::NoRoom) | Err(Error::TooManyLimits { .. }) => return Err(Unrefunded::NoRoom),
-            Err(error) if is_without_effect(&error) => return Err(Unrefunded::Failed(error)),
-            Err(error) => return Err(Unrefunded::Unsure(error)),
+            Ok(MarkOutcome::Set(mark)) => mark,
+            Ok(MarkOutcome::AlreadySet) => return Err(RefundError::AlreadyRefunded),
+            Ok(MarkOutcome::NoMemory) | Err(Error::TooManyLimits { .. }) => {
+                return Err(RefundError::NoMemory);
+            }
+            Err(error) if is_without_effect(&error) => return Err(RefundError::Failed(error)),
+            Err(error) => return Err(RefundError::OutcomeUnknown(error)),
         };
-        // All on their way before the first is waited for.
+        // All refunds are sent before the first is waited for.
         let refunds: Vec<_> = charged
             .iter()
             .zip(receipts)
-            .filter(|((_, part), _)| outlives(&mark, part))
+            .filter(|((_, part), _)| covers(&mark, part))
             .map(|((scope, part), receipt)| scope.refund(part.key, receipt))
             .collect();
-        match sum(refunds).await {
+        match sum_of(refunds).await {
             Ok(units) => Ok(units),
-            Err(Unrefunded::Failed(error)) => match mark.take_back(id).await {
-                Ok(()) => Err(Unrefunded::Failed(error)),
-                Err(error) => Err(Unrefunded::Unsure(error)),
+            Err(RefundError::Failed(error)) => match mark.remove(id).await {
+                Ok(()) => Err(RefundError::Failed(error)),
+                Err(error) => Err(RefundError::OutcomeUnknown(error)),
             },
-            Err(unsure) => Err(unsure),
+            Err(unknown) => Err(unknown),
         }
     }
 }
 
-/// Whether a part's units may be there, and a mark is for as long as they are. It is not if the clock went
-/// far back since.
-fn outlives(mark: &Mark, part: &Part<'_>) -> bool {
+/// Returns whether a part may still count, and the mark stays for as long as it does. The mark does not if the clock
+/// has stepped far back since the charge.
+fn covers(mark: &Mark, part: &ReceiptPart<'_>) -> bool {
     let until_us = part.until_us();
     mark.at_us < until_us && until_us <= mark.until_us
 }
 
-/// What all of them give back. That none had an effect is told from that some may have had one.
-async fn sum(refunds: Vec<Answer<u64>>) -> Result<u64, Unrefunded> {
+/// Returns the units of all refunds. The error is `Failed` if no refund had an effect, and `OutcomeUnknown` if one may
+/// have had.
+async fn sum_of(refunds: Vec<Answer<u64>>) -> Result<u64, RefundError> {
     let (mut units, mut may_have_changed, mut failure) = (0_u64, false, None);
     for refund in refunds {
         match refund.await {
@@ -114,12 +119,12 @@ async fn sum(refunds: Vec<Answer<u64>>) -> Result<u64, Unrefunded> {
     }
     match failure {
         None => Ok(units),
-        Some(error) if may_have_changed => Err(Unrefunded::Unsure(error)),
-        Some(error) => Err(Unrefunded::Failed(error)),
+        Some(error) if may_have_changed => Err(RefundError::OutcomeUnknown(error)),
+        Some(error) => Err(RefundError::Failed(error)),
     }
 }
 
-/// Whether a request that failed so did nothing for sure.
+/// Returns whether a request that failed with this error certainly changed nothing.
 fn is_without_effect(error: &Error) -> bool {
     match error {
         Error::Store(error) => matches!(

@@ -1,6 +1,6 @@
 //! Receipts as text.
 
-mod lives;
+mod lifetimes;
 mod on_redis;
 mod refunds;
 
@@ -16,7 +16,7 @@ use super::*;
 /// Well within a window of any size.
 const NOON_US: u64 = 1_800_000_000_000_000;
 
-/// Every algorithm, each with room for 10.
+/// Every algorithm, each with a burst of 10.
 const LIMITS: [&str; 6] = [
     "fixed-window limit=10 window=60s",
     "sliding-window-log limit=10 window=60s",
@@ -38,7 +38,7 @@ fn config(text: &str) -> Config {
     Config::parse("rules.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A server in memory: its rules, the receipts that it writes, and its time.
+/// A server with the memory store: its rules, receipts and clock.
 struct Fixture {
     rules: Rules,
     receipts: Receipts,
@@ -57,8 +57,8 @@ impl Fixture {
         Fixture { rules, receipts: Receipts::default(), clock }
     }
 
-    /// With one limit, `it`.
-    fn of_limit(limit: &str) -> Fixture {
+    /// Returns a server with one limit, `it`.
+    fn with_limit(limit: &str) -> Fixture {
         Fixture::new(&format!("limits: {{ it: {limit} }}"))
     }
 
@@ -68,7 +68,7 @@ impl Fixture {
         self.receipts.of_limit(&scope, key.as_bytes(), &decision)
     }
 
-    fn ask(&self, request: &[(&str, &str)]) -> Option<String> {
+    fn check_rules(&self, request: &[(&str, &str)]) -> Option<String> {
         let request: Attributes<'_> = request.iter().copied().collect();
         self.receipts.of_ruling(&self.rules.check("api", &request).now().unwrap())
     }
@@ -87,19 +87,19 @@ fn any_place() -> impl Strategy<Value = ChargePlace> {
     ]
 }
 
-/// What a part is made of.
-type Owned = (String, Vec<u8>, u64, ChargePlace, u64);
+/// The fields of a [`ReceiptPart`].
+type PartFields = (String, Vec<u8>, u64, ChargePlace, u64);
 
-fn any_parts() -> impl Strategy<Value = Vec<Owned>> {
+fn any_parts() -> impl Strategy<Value = Vec<PartFields>> {
     let key = prop::collection::vec(any::<u8>(), 0..40);
     let part = (".{0,20}", key, 1..=MAX_UNITS, any_place(), any::<u64>());
     prop::collection::vec(part, 1..8)
 }
 
-fn parts(owned: &[Owned]) -> Vec<Part<'_>> {
+fn parts(owned: &[PartFields]) -> Vec<ReceiptPart<'_>> {
     owned
         .iter()
-        .map(|(scope, key, units, place, lasts_us)| Part {
+        .map(|(scope, key, units, place, lasts_us)| ReceiptPart {
             scope,
             key,
             cost: Cost::new(*units).unwrap(),
@@ -111,7 +111,7 @@ fn parts(owned: &[Owned]) -> Vec<Part<'_>> {
 
 proptest! {
     #[test]
-    fn any_parts_are_read_as_they_were_written(owned in any_parts()) {
+    fn parts_are_read_as_they_were_written(owned in any_parts()) {
         let receipts = Receipts::default();
         let text = receipts.sign(parts(&owned)).unwrap();
         prop_assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_changed_in_any_way_is_refused(owned in any_parts(), at in any::<prop::sample::Index>()) {
+    fn changed_receipts_are_refused(owned in any_parts(), at in any::<prop::sample::Index>()) {
         let receipts = Receipts::default();
         let text = receipts.sign(parts(&owned)).unwrap();
         let bytes = URL_SAFE_NO_PAD.decode(&text).unwrap();
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_no_receipt_is_refused(input in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_are_refused(input in prop::collection::vec(any::<u8>(), 0..200)) {
         fuzz(&input);
         let mut like_one = vec![VERSION];
         like_one.extend([0; ID_BYTES + 1]);
@@ -152,9 +152,9 @@ proptest! {
 }
 
 #[test]
-fn every_letter_of_the_text_counts() {
-    let fixture = Fixture::of_limit(LIMITS[0]);
-    // All three lengths that base64 ends in.
+fn a_receipt_with_another_character_is_refused() {
+    let fixture = Fixture::with_limit(LIMITS[0]);
+    // Keys of three lengths, for each way in which base64 can end.
     for key in ["a", "ab", "abc"] {
         let text = fixture.check(key, 1).unwrap();
         for at in 0..text.len() {
@@ -168,8 +168,8 @@ fn every_letter_of_the_text_counts() {
 }
 
 #[test]
-fn no_two_receipts_are_alike() {
-    let fixture = Fixture::of_limit("token-bucket capacity=1000 refill=1/s");
+fn receipts_are_unique() {
+    let fixture = Fixture::with_limit("token-bucket capacity=1000 refill=1/s");
     let all: HashSet<_> = (0..1_000).map(|_| fixture.check("a", 1).unwrap()).collect();
     assert_eq!(all.len(), 1_000);
     let one = signed_with("the same for both");
@@ -178,11 +178,11 @@ fn no_two_receipts_are_alike() {
 }
 
 #[test]
-fn a_receipt_is_read_by_those_who_know_its_secret() {
+fn a_receipt_is_read_only_with_its_secret() {
     let owned = [("it".to_owned(), b"a".to_vec(), 1, ChargePlace::Entry { at_us: 1 }, 1)];
-    let ours = signed_with("known to these two");
-    let text = ours.sign(parts(&owned)).unwrap();
-    assert!(ours.read(&text).is_some());
+    let receipts = signed_with("known to these two");
+    let text = receipts.sign(parts(&owned)).unwrap();
+    assert!(receipts.read(&text).is_some());
     assert!(signed_with("known to these two").read(&text).is_some());
     assert!(signed_with("known to this one").read(&text).is_none());
     assert!(Receipts::default().read(&text).is_none());
@@ -190,7 +190,7 @@ fn a_receipt_is_read_by_those_who_know_its_secret() {
 }
 
 #[test]
-fn a_secret_stays_one() {
+fn debug_output_hides_the_secret() {
     let receipts = signed_with("known to these two");
     let shown = format!("{receipts:?}");
     assert_eq!(shown, "Receipts { written: 0, .. }");
@@ -198,14 +198,14 @@ fn a_secret_stays_one() {
 
 #[test]
 fn a_receipt_that_would_be_too_long_is_not_given() {
-    let fixture = Fixture::of_limit("token-bucket capacity=1000000 refill=1/s");
+    let fixture = Fixture::with_limit("token-bucket capacity=1000000 refill=1/s");
     let lengths: Vec<_> =
         (2_900..3_100).map(|length| fixture.check(&"k".repeat(length), 1)).collect();
     let given = lengths.iter().take_while(|text| text.is_some()).count();
     assert!(lengths[given..].iter().all(Option::is_none));
     assert_eq!(lengths[given - 1].as_ref().unwrap().len(), MAX_CHARS);
     assert!(fixture.check(&"k".repeat(100_000), 1).is_none());
-    // Nor is it read, whoever signed it.
+    // A longer receipt is not read either, even with a right signature.
     for (bytes, is_read) in [(MAX_BYTES, true), (MAX_BYTES + 1, false)] {
         let mut bytes = vec![VERSION; bytes - SIGNATURE_BYTES];
         let signature = fixture.receipts.signer.hash(&bytes).as_bytes();
@@ -215,7 +215,7 @@ fn a_receipt_that_would_be_too_long_is_not_given() {
 }
 
 #[test]
-fn what_charged_nothing_has_no_receipt() {
+fn a_request_that_charges_nothing_has_no_receipt() {
     let fixture = Fixture::new(
         "limits: { it: fixed-window limit=1 window=60s }\n\
          rules: [{ name: one, domain: api, key: [ip], limit: it }]\n",
@@ -223,14 +223,14 @@ fn what_charged_nothing_has_no_receipt() {
     assert!(fixture.check("a", 2).is_none());
     assert!(fixture.check("a", 1).is_some());
     assert!(fixture.check("a", 1).is_none());
-    assert!(fixture.ask(&[("path", "/")]).is_none(), "no rule applies");
-    assert!(fixture.ask(&[("ip", "a")]).is_some());
-    assert!(fixture.ask(&[("ip", "a")]).is_none());
+    assert!(fixture.check_rules(&[("path", "/")]).is_none(), "no rule applies");
+    assert!(fixture.check_rules(&[("ip", "a")]).is_some());
+    assert!(fixture.check_rules(&[("ip", "a")]).is_none());
 }
 
 #[test]
-fn a_version_that_is_not_known_is_no_receipt() {
-    let fixture = Fixture::of_limit(LIMITS[0]);
+fn an_unknown_version_is_refused() {
+    let fixture = Fixture::with_limit(LIMITS[0]);
     let text = fixture.check("a", 1).unwrap();
     let mut bytes = fixture.receipts.read(&text).unwrap().bytes;
     bytes[0] = VERSION + 1;
@@ -241,12 +241,12 @@ fn a_version_that_is_not_known_is_no_receipt() {
 }
 
 #[test]
-fn a_number_that_does_not_fit_is_none() {
+fn numbers_that_do_not_fit_are_refused() {
     let part = |number: &[u8]| {
         let mut bytes = vec![0, 0];
         bytes.extend_from_slice(number);
         bytes.extend_from_slice(&[1, 1, 7, 0]);
-        Part::read(&mut &bytes[..]).map(|part| part.cost.units())
+        ReceiptPart::read(&mut &bytes[..]).map(|part| part.cost.units())
     };
     assert_eq!(part(&[0xac, 0x02]), Some(300));
     assert_eq!(part(&[0xff; 9]), None);
@@ -258,7 +258,7 @@ fn a_number_that_does_not_fit_is_none() {
         let mut bytes = vec![0, 0, 1];
         bytes.extend_from_slice(&large);
         bytes.extend_from_slice(&[1, 7, 0]);
-        assert_eq!(Part::read(&mut &bytes[..]).map(|part| part.lasts_us), want);
+        assert_eq!(ReceiptPart::read(&mut &bytes[..]).map(|part| part.lasts_us), want);
         large.pop();
     }
 }

@@ -1,4 +1,4 @@
-//! How far a replay has come, on standard error when that is a terminal.
+//! The progress bar of a replay, on standard error if that is a terminal.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 const BAR: &str = "{elapsed:>4} [{bar:40}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
 const SPINNER: &str = "{elapsed:>4} {spinner} {bytes}, {bytes_per_sec}";
 
-pub(super) struct Progress {
+/// The progress bar of a replay.
+pub(super) struct ReplayProgress {
     bar: ProgressBar,
 }
 
-impl Progress {
-    /// A bar over `total_bytes`, or a count if the length is not known.
-    pub(super) fn new(total_bytes: Option<u64>) -> Progress {
+impl ReplayProgress {
+    /// Shows a bar up to `total_bytes`, or only the bytes read so far if the length is not known.
+    pub(super) fn new(total_bytes: Option<u64>) -> ReplayProgress {
         let (bar, template) = match total_bytes {
             Some(total_bytes) => (ProgressBar::new(total_bytes), BAR),
             None => (ProgressBar::new_spinner(), SPINNER),
@@ -21,14 +22,14 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Progress { bar }
+        ReplayProgress { bar }
     }
 
     pub(super) fn at(&self, read_bytes: u64) {
         self.bar.set_position(read_bytes);
     }
 
-    /// Runs `print` with the bar out of the way: both may be on one terminal.
+    /// Hides the bar while `print` runs: both may write to the same terminal.
     pub(super) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }

@@ -1,4 +1,4 @@
-//! A replay's state on Redis or Valkey: many requests to a round trip.
+//! A replay on Redis or Valkey, with many requests in a round trip.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -7,76 +7,75 @@ use tokio::runtime::{self, Runtime};
 use tollgate::{Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
-use super::trace::Request;
+use super::trace::TraceEntry;
 
-/// How long a server may take to show that it is one.
+/// How long the server may take to answer the first request, which shows that it is there.
 const FIRST_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long it may take from then on. Nobody is kept waiting by a replay, and much is lost when a
-/// long one ends because a server was busy with something else for a while.
+/// How long the server may take for each later request. This is long, because no client waits for a replay, and a long
+/// replay should not fail because the server was busy for a while.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The one limit on a server, under keys that no other run has.
-pub(super) struct Redis {
+/// The limit of a replay on a Redis server, with keys that no other run has.
+pub(super) struct ReplayRedis {
     runtime: Runtime,
     limiter: Limiter,
     scope: Scope,
 }
 
-impl Redis {
-    /// On the server at this URL, which has answered when this returns.
-    pub(super) fn open(url: &str, limit: Limit) -> Result<Redis, Error> {
+impl ReplayRedis {
+    /// Connects to the server at this URL, and waits until it has answered.
+    pub(super) fn open(url: &str, limit: Limit) -> Result<ReplayRedis, Error> {
         if !url.contains("://") {
             let problem = "neither `memory` nor a URL; use `memory`, or redis://host[:port] of a \
                            Redis or Valkey";
             return Err(Error::Setting { setting: "store", problem: problem.to_owned() });
         }
-        let settings = tollgate::Redis::at(url)?.prefix(&own_prefix())?;
+        let settings = tollgate::Redis::at(url)?.prefix(&unique_prefix())?;
         let settings = settings.on_failure(OnFailure::Closed);
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Setting {
             setting: "store",
-            problem: format!("no runtime to reach a server with: {error}"),
+            problem: format!("cannot start a runtime for the connection: {error}"),
         })?;
         let connected = |deadline| {
-            // A limiter lives on the runtime that it is made in.
+            // A limiter's tasks run on the runtime that is current when it is built.
             let _inside = runtime.enter();
             let limiter = settings.clone().deadline(deadline).build()?;
             let scope = limiter.scope("replay", limit)?;
             let _ = runtime.block_on(scope.peek("").into_future())?;
             Ok::<_, Error>((limiter, scope))
         };
-        // A wrong address or password is told soon, and before a long trace is waited for.
+        // A wrong address or password is reported soon, and before a long trace is read.
         connected(FIRST_DEADLINE)?;
         let (limiter, scope) = connected(DEADLINE)?;
-        Ok(Redis { runtime, limiter, scope })
+        Ok(ReplayRedis { runtime, limiter, scope })
     }
 
-    /// Decides the requests one after the other. Where one has an error, those behind it may have
-    /// been decided or not.
+    /// Decides the requests in order. If one fails, the requests after it may or may not have been decided.
     pub(super) fn decide(
         &self,
-        requests: &[Request<'_>],
+        requests: &[TraceEntry<'_>],
     ) -> Result<impl Iterator<Item = Result<LimitDecision, Error>>, Error> {
         let checks: Vec<[Check<'_>; 1]> = requests
             .iter()
-            .map(|Request { at_us, key, cost }| {
+            .map(|TraceEntry { at_us, key, cost }| {
                 [self.scope.check(&**key).cost(cost.units()).at_us(*at_us)]
             })
             .collect();
         let each: Vec<&[Check<'_>]> = checks.iter().map(|check| &check[..]).collect();
         let answers = self.runtime.block_on(self.limiter.batch(&each))?;
-        Ok(answers.into_iter().map(|answer| the_one(&answer?)))
+        Ok(answers.into_iter().map(|answer| only_decision(&answer?)))
     }
 }
 
-fn the_one(together: &JointDecision) -> Result<LimitDecision, Error> {
+fn only_decision(joint: &JointDecision) -> Result<LimitDecision, Error> {
     // OK because there is one answer for each check, and there was one check.
-    together.each().first().map(|decision| *decision.decided()).ok_or(StoreError::Gone.into())
+    joint.each().first().map(|decision| *decision.decided()).ok_or(StoreError::Gone.into())
 }
 
-/// What the keys of this run begin with: 64 random bits are enough for no two to meet.
-fn own_prefix() -> String {
-    // The standard library's source of randomness: its hashers are keyed by the system's.
+/// Returns the prefix of this run's keys. Its 64 random bits keep runs apart.
+fn unique_prefix() -> String {
+    // The standard library's only source of randomness: each `RandomState` has random keys from the system.
     format!("tollgate:replay:{:016x}:", RandomState::new().build_hasher().finish())
 }

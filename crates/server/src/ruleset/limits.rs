@@ -1,4 +1,4 @@
-//! Limits that are called by their names, and what each decided.
+//! The limits for checks by name, and the decisions of each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,38 +9,38 @@ use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules};
 use tollgate::{Decision, Scope};
 
-/// The limits of the rules by their names. They are looked up again when the rules have been replaced.
+/// The limits of the rules by their names. They are collected again when the rules have been replaced.
 #[derive(Debug, Default)]
 pub(super) struct NamedLimits {
-    current: ArcSwap<Generation>,
-    /// Held while the limits are looked up again.
-    making: Mutex<()>,
+    current: ArcSwap<LimitsGeneration>,
+    /// Locked while the limits are collected.
+    collecting: Mutex<()>,
 }
 
 /// The limits of the rules of one generation.
 #[derive(Debug, Default)]
-struct Generation {
+struct LimitsGeneration {
     number: u64,
     named: AHashMap<Box<str>, Arc<NamedLimit>>,
 }
 
-/// A limit that is called by its name.
+/// A limit for checks by name.
 #[derive(Debug)]
 pub(crate) struct NamedLimit {
     pub(crate) scope: Scope,
-    /// Kept when the rules are replaced.
+    /// The same after the rules are replaced.
     pub(crate) tally: Arc<LimitTally>,
 }
 
-/// How often a limit that was asked for by its name decided what.
+/// The numbers of decisions of a limit in checks by name.
 #[derive(Debug, Default)]
 pub(crate) struct LimitTally {
     allowed: AtomicU64,
     denied: AtomicU64,
-    /// Beside those: decided without the store, which failed.
+    /// Decided without the store, which failed; not counted in `allowed` and `denied`.
     degraded_allowed: AtomicU64,
     degraded_denied: AtomicU64,
-    /// The store failed, and so did the check.
+    /// Checks that ended with an error because the store failed.
     failed: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl LimitTally {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As rules have them.
+    /// Returns the counts in the form that rules have: degraded decisions count as allowed or denied, too.
     pub(crate) fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut counts = Counts::default();
@@ -94,11 +94,11 @@ impl NamedLimits {
     }
 
     /// Returns the limits of the rules as they are now.
-    fn renewed(&self, rules: &Rules) -> Arc<Generation> {
-        // One at a time: two would give a new limit two tallies.
-        let _alone = self.making.lock();
+    fn renewed(&self, rules: &Rules) -> Arc<LimitsGeneration> {
+        // One caller at a time: two would give a new limit two tallies.
+        let _collecting = self.collecting.lock();
         let before = self.current.load_full();
-        // First: if the rules are replaced now, it is done again.
+        // Read before the limits: if the rules are replaced in between, the next call collects them again.
         let number = rules.generation();
         if before.number == number {
             return before;
@@ -109,7 +109,7 @@ impl NamedLimits {
             let tally = before.map(|limit| Arc::clone(&limit.tally)).unwrap_or_default();
             Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally })))
         });
-        let generation = Arc::new(Generation { number, named: named.collect() });
+        let generation = Arc::new(LimitsGeneration { number, named: named.collect() });
         self.current.store(Arc::clone(&generation));
         generation
     }

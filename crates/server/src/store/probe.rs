@@ -1,4 +1,4 @@
-//! Whether the store across the network answers.
+//! Probes a store across the network: finds out whether each of its servers answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,159 +10,162 @@ use tollgate::{Error, Limit, Limiter, OnFailure, Scope};
 
 use crate::lifecycle::{Lifecycle, Phase};
 
-/// With a space in it: no limit and no rule of a file can have that name.
+/// The name contains a space, so no limit or rule of a file can have it.
 const SCOPE: &str = "tollgate readiness";
 
-/// Nothing is ever charged to it.
+/// The limit is never charged: the probe only peeks.
 const LIMIT: &str = "fixed-window limit=1 window=1s";
 
-/// Longer than a check may take: a connection may have to be opened first.
+/// Longer than the deadline of checks, because the probe may have to open a connection first.
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// The store is not asked again for so long, however many want to know.
+/// How long a result is used again: concurrent callers share it, and cause at most one probe in this time.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// And so often if nobody does.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The interval of the probes in the background.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of several servers, each has some keys: one in 3,000 has none of 8 for each.
-const KEYS_OF_EACH: usize = 8;
+/// The keys that are probed for each of several servers. The keys are spread at random, and with 8 keys a server, a
+/// server has none of them once in 3,000 times.
+const KEYS_PER_SERVER: usize = 8;
 const MAX_KEYS: usize = 256;
 
-/// Asks a store across the network whether it is there. Those who want to know at the same time share the
-/// answer.
+/// Probes a store across the network. Concurrent callers share one result.
 #[derive(Debug)]
 pub(super) struct Probe {
-    inner: Arc<Inner>,
+    state: Arc<ProbeState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ProbeState {
     scope: Scope,
-    /// When it was last known. Who holds it asks, and the others wait for what comes of that.
-    known: Mutex<Option<Instant>>,
-    /// What came of asking last.
-    is_answered: watch::Sender<bool>,
-    failures: parking_lot::Mutex<Failures>,
+    /// When the last probe ended. Locked during a probe, so that other callers wait for its result.
+    probed: Mutex<Option<Instant>>,
+    /// The result of the last probe; true before the first.
+    is_answering: watch::Sender<bool>,
+    failures: parking_lot::Mutex<ProbeFailures>,
 }
 
-/// How many requests the store failed to decide, by kind.
-pub(crate) type ByKind = Vec<(&'static str, u64)>;
+/// The number of requests that the store failed to decide, by kind of failure.
+pub(crate) type FailuresByKind = Vec<(&'static str, u64)>;
 
-/// What of the store's failures was asked by the probe, and is nobody's request.
+/// The failures of probes. The store counts failures of probes and of requests together; this separates them.
 #[derive(Debug, Default)]
-struct Failures {
+struct ProbeFailures {
     own: BTreeMap<&'static str, u64>,
-    /// What there was of others before the probe asked. While it asks nobody knows whose the further ones
-    /// are, and what was told once cannot be taken back.
-    of_others_before: Option<ByKind>,
+    /// The failures of requests before the probe that is running; `None` while none runs. Until it ends, further
+    /// failures may be its own, and a reported count must never decrease.
+    failures_before: Option<FailuresByKind>,
 }
 
 impl Probe {
-    /// `None` of a limiter in memory, which is always there.
+    /// Returns a probe of a limiter's store; `None` if the store is memory, which always answers.
     pub(super) fn new(limiter: &Limiter) -> Result<Option<Probe>, Error> {
         if limiter.health().is_none() {
             return Ok(None);
         }
         let scope = limiter.scope(SCOPE, LIMIT.parse::<Limit>()?)?;
         let scope = scope.on_failure(OnFailure::Closed).deadline(DEADLINE);
-        let (known, failures) = Default::default();
-        let is_answered = watch::Sender::new(true);
-        Ok(Some(Probe { inner: Arc::new(Inner { scope, known, is_answered, failures }) }))
+        let (probed, failures) = Default::default();
+        let is_answering = watch::Sender::new(true);
+        Ok(Some(Probe { state: Arc::new(ProbeState { scope, probed, is_answering, failures }) }))
     }
 
-    /// Whether every server of the store answers, as of at most 100 ms ago.
-    pub(super) async fn is_answered(&self) -> bool {
-        let (inner, now) = (Arc::clone(&self.inner), Instant::now());
-        // Whoever wants to know may go away before it is known, and what was asked has to be counted.
-        tokio::spawn(async move { inner.is_answered(now).await }).await.unwrap_or(false)
+    /// Returns whether every server of the store answers, by a result of at most 100 ms ago.
+    pub(super) async fn is_answering(&self) -> bool {
+        let (state, now) = (Arc::clone(&self.state), Instant::now());
+        // In a task of its own: the caller may be dropped before the result, and the probe's failures must be counted.
+        tokio::spawn(async move { state.is_answering(now).await }).await.unwrap_or(false)
     }
 
-    /// The same as of the last time that somebody asked; true if nobody did.
-    pub(super) fn was_answered(&self) -> bool {
-        *self.inner.is_answered.borrow()
+    /// Returns the result of the last probe; true before the first.
+    pub(super) fn was_answering(&self) -> bool {
+        *self.state.is_answering.borrow()
     }
 
-    /// To wait for a change of that.
+    /// Returns a receiver of changes of the result.
     pub(super) fn follow(&self) -> watch::Receiver<bool> {
-        self.inner.is_answered.subscribe()
+        self.state.is_answering.subscribe()
     }
 
-    /// How many requests the store failed to decide, by kind, without what was asked here.
-    pub(super) fn failed_of_others(&self) -> ByKind {
-        let failures = self.inner.failures.lock();
-        let before = failures.of_others_before.clone();
-        before.unwrap_or_else(|| failures.of_others(&self.inner.scope))
+    /// Returns how many requests the store failed to decide, by kind of failure, without the probes.
+    pub(super) fn failed_by_kind(&self) -> FailuresByKind {
+        let failures = self.state.failures.lock();
+        let before = failures.failures_before.clone();
+        before.unwrap_or_else(|| failures.request_failures(&self.state.scope))
     }
 
-    /// Asks every second until the server is about to close: a breaker that is open closes only when somebody
-    /// asks, and those who follow should hear of it.
+    /// Probes every second until the server closes. An open breaker closes only after a request that is answered, and
+    /// receivers of [`follow`](Self::follow) should learn of that soon.
     pub(super) async fn watch(&self, lifecycle: &Lifecycle) {
-        let mut asks = tokio::time::interval(ASK_EVERY);
-        asks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(PROBE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = asks.tick() => self.is_answered().await,
+                _ = ticks.tick() => self.is_answering().await,
                 () = lifecycle.reached(Phase::Closing) => return,
             };
         }
     }
 }
 
-impl Inner {
-    async fn is_answered(&self, now: Instant) -> bool {
-        let mut known = self.known.lock().await;
-        if known.is_some_and(|at| now.saturating_duration_since(at) < FRESH) {
-            return *self.is_answered.borrow();
+impl ProbeState {
+    async fn is_answering(&self, now: Instant) -> bool {
+        let mut probed = self.probed.lock().await;
+        if probed.is_some_and(|at| now.saturating_duration_since(at) < FRESH) {
+            return *self.is_answering.borrow();
         }
         self.failures.lock().begin(&self.scope);
-        let failed = self.ask().await;
-        self.failures.lock().end(&failed);
-        *known = Some(Instant::now());
-        let is_answered = failed.is_empty();
-        self.is_answered.send_if_modified(|before| {
-            let is_news = *before != is_answered;
-            *before = is_answered;
-            is_news
+        let errors = self.peek().await;
+        self.failures.lock().end(&errors);
+        *probed = Some(Instant::now());
+        let is_answering = errors.is_empty();
+        self.is_answering.send_if_modified(|before| {
+            let has_changed = *before != is_answering;
+            *before = is_answering;
+            has_changed
         });
-        is_answered
+        is_answering
     }
 
-    /// Looks at keys that are never charged. Of a cluster or of shards, at so many that every server is
-    /// asked: their breakers tell less, as one that is open closes only when somebody asks, and one of a
-    /// node that was replaced never does. Returns how each failed that did.
-    async fn ask(&self) -> Vec<Error> {
+    /// Peeks at keys that are never charged. With a cluster or shards, at enough keys to reach every server. The states
+    /// of the breakers would say less: an open breaker closes only after an answered request, and the breaker of a
+    /// replaced node never does. Returns the errors.
+    async fn peek(&self) -> Vec<Error> {
         let servers = self.scope.limiter().health().map_or(0, |health| health.servers.len());
         let keys = match servers {
             0 | 1 => 1,
-            several => several.saturating_mul(KEYS_OF_EACH).min(MAX_KEYS),
+            several => several.saturating_mul(KEYS_PER_SERVER).min(MAX_KEYS),
         };
         let peek = |key: usize| self.scope.peek(&key.to_ne_bytes()).into_future();
-        // All are on their way before the first is waited for.
+        // All peeks are sent before the first is waited for.
         let answers: Vec<_> = (0..keys).map(peek).collect();
-        let mut failed = Vec::new();
+        let mut errors = Vec::new();
         for answer in answers {
-            failed.extend(answer.await.err());
+            errors.extend(answer.await.err());
         }
-        failed
+        errors
     }
 }
 
-impl Failures {
+impl ProbeFailures {
+    /// Called before a probe.
     fn begin(&mut self, scope: &Scope) {
-        self.of_others_before = Some(self.of_others(scope));
+        self.failures_before = Some(self.request_failures(scope));
     }
 
-    fn end(&mut self, failed: &[Error]) {
-        for error in failed {
+    /// Called after a probe, with its errors.
+    fn end(&mut self, errors: &[Error]) {
+        for error in errors {
             if let Error::Store(error) = error {
                 *self.own.entry(error.kind()).or_default() += 1;
             }
         }
-        self.of_others_before = None;
+        self.failures_before = None;
     }
 
-    fn of_others(&self, scope: &Scope) -> ByKind {
+    /// Returns the failures of requests: all failures of the store without the probes' own.
+    fn request_failures(&self, scope: &Scope) -> FailuresByKind {
         let all = scope.limiter().health().map(|health| health.failed_by_kind).unwrap_or_default();
         let own = |kind| self.own.get(kind).copied().unwrap_or(0);
         all.into_iter().map(|(kind, count)| (kind, count.saturating_sub(own(kind)))).collect()

@@ -1,4 +1,4 @@
-//! Sends spans, and says when it cannot: once, not for each.
+//! Sends spans, and logs once when they are no longer delivered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,59 +11,70 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 use parking_lot::Mutex;
 
-/// A collector that comes and goes is told of no more often.
+/// The least time between two log lines about a failing collector.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// How the delivery of spans goes. Cheap to clone.
+/// Counts spans on their way to the collector, and logs failures. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
-    inner: Arc<Inner>,
+    counts: Arc<DeliveryCounts>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    /// Without what may be secret.
+struct DeliveryCounts {
+    /// The URL without parts that may be secret.
     endpoint: String,
-    /// Spans that are over.
+    /// Spans that have ended.
     ended: AtomicU64,
     delivered: AtomicU64,
-    /// Spans that the collector did not take.
+    /// Spans that the collector did not accept.
     failed: AtomicU64,
-    /// Spans that are queued or being sent, and how many that may be.
+    /// Spans that are queued or being sent, and the most that may be.
     waiting: AtomicU64,
     max_waiting: u64,
-    /// Spans that found no room.
+    /// Spans for which the queue was full.
     dropped: AtomicU64,
-    trouble: Mutex<Trouble>,
+    outage: Mutex<DeliveryOutage>,
 }
 
-/// Whether it was said that spans are not delivered.
+/// An outage of the collector, as far as it is logged.
 #[derive(Debug, Default)]
-struct Trouble {
-    said: Option<Instant>,
-    is_said: bool,
-    /// Spans that were lost since.
+struct DeliveryOutage {
+    /// When the last outage was logged.
+    logged: Option<Instant>,
+    /// Whether a logged outage has not ended.
+    is_open: bool,
+    /// The spans that were lost since the last logged end.
     lost: u64,
 }
 
 impl Delivery {
-    /// To an endpoint, with a queue of so many spans.
+    /// Returns the delivery to an endpoint, with a queue of `max_waiting` spans.
     pub(super) fn new(endpoint: String, max_waiting: u64) -> Delivery {
-        let (ended, delivered, failed, waiting, dropped, trouble) = Default::default();
-        let inner =
-            Inner { endpoint, ended, delivered, failed, waiting, max_waiting, dropped, trouble };
-        Delivery { inner: Arc::new(inner) }
+        let (ended, delivered, failed, waiting, dropped, outage) = Default::default();
+        let counts = DeliveryCounts {
+            endpoint,
+            ended,
+            delivered,
+            failed,
+            waiting,
+            max_waiting,
+            dropped,
+            outage,
+        };
+        Delivery { counts: Arc::new(counts) }
     }
 
-    /// Spans that nobody will ever see.
+    /// Returns the number of spans that were lost so far.
     pub(super) fn lost(&self) -> u64 {
-        let Inner { failed, dropped, .. } = &*self.inner;
+        let DeliveryCounts { failed, dropped, .. } = &*self.counts;
         failed.load(Ordering::Relaxed) + dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether there is room for one more, which then waits. The queue itself would drop it without a count.
-    fn wait(&self) -> bool {
-        let Inner { ended, waiting, max_waiting, dropped, .. } = &*self.inner;
+    /// Counts a span that has ended. Returns whether it may be queued. If the queue is full, the span is counted as
+    /// dropped; the SDK's queue would drop it without a count.
+    fn admit(&self) -> bool {
+        let DeliveryCounts { ended, waiting, max_waiting, dropped, .. } = &*self.counts;
         ended.fetch_add(1, Ordering::Relaxed);
         let has_room = waiting.fetch_add(1, Ordering::Relaxed) < *max_waiting;
         if !has_room {
@@ -73,71 +84,77 @@ impl Delivery {
         has_room
     }
 
-    /// What sends them, watched.
-    pub(super) fn watched(&self, exporter: Otlp) -> Watched {
-        Watched { exporter, delivery: self.clone() }
+    /// Wraps an exporter, to count what it sends.
+    pub(super) fn monitored(&self, exporter: Otlp) -> MonitoredExporter {
+        MonitoredExporter { exporter, delivery: self.clone() }
     }
 
-    /// Spans that found no room are told of here, unless it is known that none are delivered.
+    /// Logs how many spans were never sent, at the end of the process. Logs nothing during a logged outage.
     pub(super) fn stopped(&self) {
-        let lost = self.left_out();
-        if lost > 0 && !self.inner.trouble.lock().is_said {
-            let endpoint = &self.inner.endpoint;
+        let lost = self.unsent();
+        if lost > 0 && !self.counts.outage.lock().is_open {
+            let endpoint = &self.counts.endpoint;
             tracing::warn!(lost, endpoint, "traces were lost: the collector is too slow for them");
         }
     }
 
-    /// Spans that were never sent.
-    fn left_out(&self) -> u64 {
-        let Inner { ended, delivered, failed, .. } = &*self.inner;
+    /// Returns the number of spans that ended and were never sent.
+    fn unsent(&self) -> u64 {
+        let DeliveryCounts { ended, delivered, failed, .. } = &*self.counts;
         let sent = delivered.load(Ordering::Relaxed) + failed.load(Ordering::Relaxed);
         ended.load(Ordering::Relaxed).saturating_sub(sent)
     }
 
+    /// Counts spans that were sent, and logs the begin or the end of an outage.
     fn sent(&self, spans: u64, result: &OTelSdkResult, now: Instant) {
-        let Inner { endpoint, delivered, failed, waiting, trouble, .. } = &*self.inner;
+        let DeliveryCounts { endpoint, delivered, failed, waiting, outage, .. } = &*self.counts;
         waiting.fetch_sub(spans, Ordering::Relaxed);
-        let mut trouble = trouble.lock();
+        let mut outage = outage.lock();
         let Err(error) = result else {
             delivered.fetch_add(spans, Ordering::Relaxed);
-            if let Some(lost) = trouble.ends() {
+            if let Some(lost) = outage.end() {
                 tracing::info!(endpoint, lost, "traces are delivered again");
             }
             return;
         };
         failed.fetch_add(spans, Ordering::Relaxed);
-        if trouble.begins(now) {
-            tracing::warn!(endpoint, %error, "traces are not delivered: is the collector there?");
+        if outage.begin(now) {
+            tracing::warn!(
+                endpoint,
+                %error,
+                "traces are not delivered; see that a collector answers at the endpoint"
+            );
         }
-        trouble.lost += spans;
+        outage.lost += spans;
     }
 }
 
-impl Trouble {
-    /// Whether it is to be said now.
-    fn begins(&mut self, now: Instant) -> bool {
-        let is_too_soon = self.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE);
-        if self.is_said || is_too_soon {
+impl DeliveryOutage {
+    /// Called when spans were not delivered. Returns whether to log the outage now.
+    fn begin(&mut self, now: Instant) -> bool {
+        let is_too_soon =
+            self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < PAUSE);
+        if self.is_open || is_too_soon {
             return false;
         }
-        (self.said, self.is_said) = (Some(now), true);
+        (self.logged, self.is_open) = (Some(now), true);
         true
     }
 
-    /// If it was said, it is to be said that it is over, and how many spans were lost.
-    fn ends(&mut self) -> Option<u64> {
-        std::mem::take(&mut self.is_said).then(|| std::mem::take(&mut self.lost))
+    /// Called when spans were delivered. If an outage was logged, returns the number of lost spans, to log its end.
+    fn end(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.is_open).then(|| std::mem::take(&mut self.lost))
     }
 }
 
-/// Sends spans, and notes what became of them. It runs on a thread of the SDK's.
+/// Sends spans, and counts which were delivered. Runs on a thread of the SDK.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct MonitoredExporter {
     exporter: Otlp,
     delivery: Delivery,
 }
 
-impl SpanExporter for Watched {
+impl SpanExporter for MonitoredExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
         let result = self.exporter.export(batch).await;
@@ -162,26 +179,26 @@ impl SpanExporter for Watched {
     }
 }
 
-/// Counts spans before they are queued.
+/// Counts spans before they are queued, and drops a span if the queue is full.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct CountingProcessor {
     batches: BatchSpanProcessor,
     delivery: Delivery,
 }
 
-impl Counted {
-    pub(super) fn new(batches: BatchSpanProcessor, delivery: Delivery) -> Counted {
-        Counted { batches, delivery }
+impl CountingProcessor {
+    pub(super) fn new(batches: BatchSpanProcessor, delivery: Delivery) -> CountingProcessor {
+        CountingProcessor { batches, delivery }
     }
 }
 
-impl SpanProcessor for Counted {
+impl SpanProcessor for CountingProcessor {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.batches.on_start(span, context);
     }
 
     fn on_end(&self, span: SpanData) {
-        if self.delivery.wait() {
+        if self.delivery.admit() {
             self.batches.on_end(span);
         }
     }
@@ -206,32 +223,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_said_when_it_begins_and_not_again_within_a_minute() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
+    fn outages_are_logged_at_most_once_a_minute() {
+        let (mut outage, start) = (DeliveryOutage::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(trouble.ends(), None, "there was none");
-        assert!(trouble.begins(at(0)));
-        assert!(!trouble.begins(at(100)), "it has begun already");
-        assert_eq!(trouble.ends(), Some(0));
-        assert!(trouble.begins(at(100)));
-        trouble.lost = 7;
-        assert_eq!(trouble.ends(), Some(7));
-        assert!(!trouble.begins(at(159)));
-        assert_eq!(trouble.ends(), None, "it was not said that it began");
-        assert!(trouble.begins(at(160)));
+        assert_eq!(outage.end(), None, "no outage has begun");
+        assert!(outage.begin(at(0)));
+        assert!(!outage.begin(at(100)), "the outage is logged already");
+        assert_eq!(outage.end(), Some(0));
+        assert!(outage.begin(at(100)));
+        outage.lost = 7;
+        assert_eq!(outage.end(), Some(7));
+        assert!(!outage.begin(at(159)));
+        assert_eq!(outage.end(), None, "its begin was not logged");
+        assert!(outage.begin(at(160)));
     }
 
     #[test]
-    fn what_is_left_out_ended_and_was_never_sent() {
+    fn unsent_spans_have_ended_and_were_never_sent() {
         let delivery = Delivery::new("http://a".to_owned(), 8);
-        let waits: Vec<bool> = (0..9).map(|_| delivery.wait()).collect();
-        assert_eq!(waits, [[true; 8].as_slice(), &[false]].concat());
+        let admitted: Vec<bool> = (0..9).map(|_| delivery.admit()).collect();
+        assert_eq!(admitted, [[true; 8].as_slice(), &[false]].concat());
         assert_eq!(delivery.lost(), 1);
         delivery.sent(3, &Ok(()), Instant::now());
         let failure = OTelSdkError::InternalFailure("away".to_owned());
         delivery.sent(4, &Err(failure), Instant::now());
-        assert_eq!((delivery.left_out(), delivery.lost()), (2, 5));
-        assert!(delivery.wait(), "what was sent makes room");
-        assert_eq!(delivery.inner.trouble.lock().ends(), Some(4));
+        assert_eq!((delivery.unsent(), delivery.lost()), (2, 5));
+        assert!(delivery.admit(), "sent spans make room");
+        assert_eq!(delivery.counts.outage.lock().end(), Some(4));
     }
 }

@@ -1,12 +1,12 @@
-//! Where traces go.
+//! The URL of the collector that traces are sent to.
 
 use anyhow::bail;
 use hyper::Uri;
 
-/// Where traces go.
+/// The URL of the collector that traces are sent to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
-    /// `http://127.0.0.1:4318/v1/traces`.
+pub(super) struct OtlpEndpoint {
+    /// The whole URL: `http://127.0.0.1:4318/v1/traces`.
     pub(super) url: String,
     /// The same without a query, which may be secret.
     pub(super) shown: String,
@@ -17,12 +17,13 @@ const ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// The flag's, or the environment's; `None` if neither has one, or `OTEL_SDK_DISABLED` is `true`.
+/// Returns the endpoint of the flag, or else of the environment; `None` if neither is set, or if `OTEL_SDK_DISABLED` is
+/// `true`.
 pub(super) fn find(
     flag: Option<&str>,
     variable: impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<Option<Endpoint>> {
-    // An empty variable is none, says the standard.
+) -> anyhow::Result<Option<OtlpEndpoint>> {
+    // By the OpenTelemetry specification, an empty variable is the same as an unset one.
     let variable = |name| variable(name).filter(|value| !value.is_empty());
     if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(None);
@@ -39,24 +40,24 @@ pub(super) fn find(
     };
     for name in PROTOCOLS {
         if variable(name).is_some_and(|protocol| protocol != "http/protobuf") {
-            bail!("{name}: traces are sent by http/protobuf; use that, and the port for it (4318)");
+            bail!("{name}: only http/protobuf is supported; use that, and its port (4318)");
         }
     }
     Ok(Some(endpoint))
 }
 
-/// The standard adds the path of traces to a URL that is for everything.
+/// Adds the path of traces to a URL for all signals, as the OpenTelemetry specification says.
 fn with_path(base: &str) -> String {
     format!("{}/v1/traces", base.trim_end_matches('/'))
 }
 
-/// The text is not in the message: it may have a password.
-fn parse(place: &str, url: &str) -> anyhow::Result<Endpoint> {
+/// Parses a URL from a flag or variable. Errors do not repeat the URL, because it may have a password in it.
+fn parse(place: &str, url: &str) -> anyhow::Result<OtlpEndpoint> {
     let parsed: Option<Uri> = url.parse().ok();
     let authority = parsed.as_ref().and_then(Uri::authority);
     if authority.is_some_and(|authority| authority.as_str().contains('@')) {
-        // Crates below would write them to the log, if that is detailed enough.
-        bail!("{place}: it has a user or password; give them in OTEL_EXPORTER_OTLP_HEADERS");
+        // At the levels `debug` and `trace`, the HTTP crates would log them.
+        bail!("{place}: the URL has a user or password; give them in OTEL_EXPORTER_OTLP_HEADERS");
     }
     let shown = parsed.as_ref().and_then(|uri| {
         let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
@@ -64,9 +65,9 @@ fn parse(place: &str, url: &str) -> anyhow::Result<Endpoint> {
         Some(format!("{scheme}://{authority}{}", uri.path()))
     });
     match shown {
-        Some(shown) => Ok(Endpoint { url: url.to_owned(), shown }),
+        Some(shown) => Ok(OtlpEndpoint { url: url.to_owned(), shown }),
         None => {
-            bail!("{place}: this is no URL of a collector; write it such as http://127.0.0.1:4318")
+            bail!("{place}: not the URL of a collector; write it such as http://127.0.0.1:4318")
         }
     }
 }
@@ -75,7 +76,10 @@ fn parse(place: &str, url: &str) -> anyhow::Result<Endpoint> {
 mod tests {
     use super::*;
 
-    fn found(flag: Option<&str>, variables: &[(&str, &str)]) -> anyhow::Result<Option<Endpoint>> {
+    fn found(
+        flag: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<Option<OtlpEndpoint>> {
         find(flag, |name| {
             let variable = variables.iter().find(|variable| variable.0 == name);
             variable.map(|variable| variable.1.to_owned())
@@ -83,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_goes_before_the_environment_and_the_path_is_added() {
+    fn the_flag_overrides_the_environment_and_the_path_is_added() {
         let table = [
             (Some("http://a:4318"), &[][..], Some("http://a:4318/v1/traces")),
             (Some("http://a:4318/"), &[], Some("http://a:4318/v1/traces")),
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_are_refused_where_they_would_be_logged() {
+    fn a_url_with_user_or_password_is_refused() {
         for bad in ["http://me:hidden@a:4318", "http://hidden@a", "ftp://me:hidden@a"] {
             let error = found(Some(bad), &[]).unwrap_err().to_string();
             assert!(error.contains("give them in OTEL_EXPORTER_OTLP_HEADERS"), "{error}");
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_names_its_place_and_the_remedy_but_not_the_text() {
+    fn errors_name_the_flag_or_variable_and_a_remedy_but_not_the_url() {
         for bad in ["a:4318", "ftp://hidden", "http://", "me:hidden", "http://me:hidden@ a", "/x"] {
             let error = found(Some(bad), &[]).unwrap_err().to_string();
             assert!(error.starts_with("--otlp-endpoint: ") && error.contains("write it such as"));

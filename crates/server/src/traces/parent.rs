@@ -1,10 +1,10 @@
-//! The caller's trace, from `traceparent` (W3C Trace Context).
+//! Reads the caller's trace from the header `traceparent` (W3C Trace Context).
 
 use hyper::HeaderMap;
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
-/// Who called, if the header says so and there is but one. `tracestate` is left alone: it is a text of
-/// the client's, and nobody is called further on.
+/// Returns the caller's span, if there is exactly one valid header. The header `tracestate` is ignored: the server
+/// calls no further service that would need it.
 pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let mut values = headers.get_all("traceparent").iter();
     match (values.next(), values.next()) {
@@ -13,8 +13,8 @@ pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     }
 }
 
-/// `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`: version, trace, span, and whether it is
-/// recorded. A later version may have more behind it.
+/// Parses `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`: version, trace, span, and whether it is sampled.
+/// Later versions may have further fields at the end.
 fn parse(text: &[u8]) -> Option<SpanContext> {
     let (head, rest) = text.split_at_checked(55)?;
     let [v0, v1, b'-', trace @ .., b'-', f0, f1] = head else { return None };
@@ -37,7 +37,7 @@ fn parse(text: &[u8]) -> Option<SpanContext> {
     Some(parent).filter(|parent| is_whole && parent.is_valid())
 }
 
-/// A number of lower-case hexadecimal digits, of which there are at most 32.
+/// Parses a number of at most 32 lower-case hexadecimal digits.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let value = match digit {
@@ -57,7 +57,7 @@ mod tests {
     const SPAN: &str = "b7ad6b7169203331";
 
     #[test]
-    fn a_caller_is_known_by_its_trace() {
+    fn a_valid_header_gives_the_callers_span() {
         for (version, flags, rest, is_sampled) in [
             ("00", "01", "", true),
             ("00", "00", "", false),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_ignored() {
+    fn invalid_headers_are_ignored() {
         let zeros = "0".repeat(32);
         let bad = [
             String::new(),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn two_callers_are_none() {
+    fn two_headers_are_ignored() {
         let value: hyper::header::HeaderValue = format!("00-{TRACE}-{SPAN}-01").parse().unwrap();
         let mut headers = HeaderMap::new();
         headers.append("traceparent", value.clone());

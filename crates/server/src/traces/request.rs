@@ -1,5 +1,4 @@
-//! What the span of a request tells. Names in it are of the API and of the file of rules; nothing is what
-//! a client sent.
+//! The span of a request. Its names come from the API and the rules file, and nothing in it comes from a client.
 
 use hyper::{Request, StatusCode};
 use opentelemetry::trace::{Span, SpanKind, Status, TraceContextExt, Tracer};
@@ -12,7 +11,7 @@ use super::{Traces, parent};
 use crate::endpoint::{self, RequestEndpoint};
 use crate::store::StoreKind;
 
-/// A request that is traced. It is over when this is dropped.
+/// The span of a request. Dropping it ends the span.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     context: Context,
@@ -36,7 +35,7 @@ impl Traces {
         let span = self.tracer.span_builder(name).with_kind(SpanKind::Server);
         let span = self.tracer.build_with_context(span.with_attributes(attributes), &caller);
         let context = if span.is_recording() {
-            caller.with_value(Decisions::default()).with_span(span)
+            caller.with_value(SpanDecisions::default()).with_span(span)
         } else {
             caller.with_span(span)
         };
@@ -45,17 +44,18 @@ impl Traces {
 }
 
 impl RequestSpan {
-    /// What is done until the guard is dropped is done for this request.
+    /// Makes this the current span until the guard is dropped.
     pub(crate) fn enter(&self) -> ContextGuard {
         self.context.clone().attach()
     }
 
-    /// The request is answered. A denial is no error, nor is a client's mistake.
+    /// Ends the span of an answered request. Only a status of 5xx marks it as an error: a denial or a client's mistake
+    /// does not.
     pub(crate) fn answered(self, status: StatusCode) {
         let span = self.context.span();
         span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
-        if let Some(Decisions(told)) = self.context.get() {
-            span.set_attributes(told.lock().attributes());
+        if let Some(SpanDecisions(summary)) = self.context.get() {
+            span.set_attributes(summary.lock().attributes());
         }
         if status.is_server_error() {
             span.set_status(Status::error(""));
@@ -64,51 +64,53 @@ impl RequestSpan {
     }
 }
 
-/// What was decided for a request: one check, or those of a batch.
+/// The decisions of a request, which the span of the request gets at its end.
 #[derive(Debug, Default)]
-struct Decisions(Mutex<Told>);
+struct SpanDecisions(Mutex<DecisionSummary>);
 
+/// A summary of the decisions of a request: of one check, or of all checks of a batch.
 #[derive(Debug, Default)]
-struct Told {
+struct DecisionSummary {
     checks: i64,
     denied: i64,
     is_degraded: bool,
-    /// The limit, or the rule that refused, of the last.
+    /// The limit of the last decision, or the rule that refused it.
     by: Option<KeyValue>,
 }
 
-/// Tells the request's span what the limit of that name decided.
-pub(crate) fn decided(limit: &str, decision: &Decision) {
-    tell(|told| {
-        told.denied += i64::from(!decision.is_allowed());
-        told.is_degraded |= decision.is_degraded();
-        told.by = Some(KeyValue::new("tollgate.limit", limit.to_owned()));
+/// Adds the decision of a named limit to the current span.
+pub(crate) fn record_decision(limit: &str, decision: &Decision) {
+    record(|summary| {
+        summary.denied += i64::from(!decision.is_allowed());
+        summary.is_degraded |= decision.is_degraded();
+        summary.by = Some(KeyValue::new("tollgate.limit", limit.to_owned()));
     });
 }
 
-/// Tells the request's span what the rules decided, and which of them refused.
-pub(crate) fn ruled(ruling: &Ruling) {
-    tell(|told| {
-        told.denied += i64::from(!ruling.is_allowed());
-        told.is_degraded |= ruling.is_degraded();
+/// Adds a ruling to the current span, with the rule that refused.
+pub(crate) fn record_ruling(ruling: &Ruling) {
+    record(|summary| {
+        summary.denied += i64::from(!ruling.is_allowed());
+        summary.is_degraded |= ruling.is_degraded();
         let refuser = ruling.refused_by().map(|part| part.name().to_string());
-        told.by = refuser.map(|name| KeyValue::new("tollgate.rule", name));
+        summary.by = refuser.map(|name| KeyValue::new("tollgate.rule", name));
     });
 }
 
-/// Nothing is told if no span wants it.
-fn tell(tell: impl FnOnce(&mut Told)) {
+/// Updates the summary of the current span. Does nothing without a sampled span.
+fn record(update: impl FnOnce(&mut DecisionSummary)) {
     Context::map_current(|context| {
-        if let Some(Decisions(told)) = context.get() {
-            let mut told = told.lock();
-            told.checks += 1;
-            tell(&mut told);
+        if let Some(SpanDecisions(summary)) = context.get() {
+            let mut summary = summary.lock();
+            summary.checks += 1;
+            update(&mut summary);
         }
     });
 }
 
-impl Told {
-    /// Of one decision what it was; of several how many there were.
+impl DecisionSummary {
+    /// Returns the attributes of the span: the decision itself if there is one, and the numbers of decisions if there
+    /// are several.
     fn attributes(&mut self) -> Vec<KeyValue> {
         let degraded = KeyValue::new("tollgate.degraded", self.is_degraded);
         let mut attributes = match self.checks {
@@ -124,20 +126,20 @@ impl Told {
     }
 }
 
-/// Waits for a store across the network, in a span of its own if there are traces.
-pub(crate) async fn store<T, E>(
+/// Waits for an answer of a store across the network, in a span of its own if there are traces.
+pub(crate) async fn in_store_span<T, E>(
     traces: Option<&Traces>,
-    asked: impl Future<Output = Result<T, E>>,
+    answer: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut span = traces.map(|traces| {
         let span = traces.tracer.span_builder("store").with_kind(SpanKind::Client);
         traces.tracer.build_with_context(span, &Context::current())
     });
-    let answer = asked.await;
+    let answer = answer.await;
     if let (Some(span), Err(_)) = (&mut span, &answer) {
         span.set_status(Status::error(""));
     }
-    // Here, or with the request that nobody waits for any more, the span ends.
+    // The span ends here, or when this future is dropped because the client has gone away.
     drop(span);
     answer
 }
@@ -146,11 +148,11 @@ pub(crate) async fn store<T, E>(
 mod tests {
     use super::*;
 
-    /// What a span would be told, with that as `tollgate.limit`.
-    fn told(checks: i64, denied: i64, limit: &'static str) -> Vec<String> {
+    /// Returns the attributes of a summary whose `tollgate.limit` is `limit`.
+    fn attributes(checks: i64, denied: i64, limit: &'static str) -> Vec<String> {
         let by = Some(KeyValue::new("tollgate.limit", limit));
-        let mut told = Told { checks, denied, is_degraded: false, by };
-        let attributes = told.attributes();
+        let mut summary = DecisionSummary { checks, denied, is_degraded: false, by };
+        let attributes = summary.attributes();
         attributes
             .iter()
             .map(|attribute| format!("{}={}", attribute.key, attribute.value))
@@ -158,11 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_tells_how_many_were_denied_and_no_name() {
+    fn a_batch_has_the_number_of_denials_and_no_name() {
         let degraded = "tollgate.degraded=false";
-        assert_eq!(told(0, 0, "free"), [""; 0]);
-        assert_eq!(told(1, 0, "free"), ["tollgate.allowed=true", degraded, "tollgate.limit=free"]);
-        assert_eq!(told(1, 1, "free"), ["tollgate.allowed=false", degraded, "tollgate.limit=free"]);
-        assert_eq!(told(3, 2, "free"), ["tollgate.checks=3", "tollgate.denied=2", degraded]);
+        assert_eq!(attributes(0, 0, "free"), [""; 0]);
+        assert_eq!(
+            attributes(1, 0, "free"),
+            ["tollgate.allowed=true", degraded, "tollgate.limit=free"]
+        );
+        assert_eq!(
+            attributes(1, 1, "free"),
+            ["tollgate.allowed=false", degraded, "tollgate.limit=free"]
+        );
+        assert_eq!(attributes(3, 2, "free"), ["tollgate.checks=3", "tollgate.denied=2", degraded]);
     }
 }

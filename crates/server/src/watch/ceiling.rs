@@ -1,12 +1,12 @@
-//! When keys no longer fit into memory, and when they fit again. No clock and no I/O.
+//! Notices when keys no longer fit into memory, and when they fit again. No clock and no I/O.
 
 use tollgate::CeilingCounts;
 
-/// The number of looks without a change, one a second, after which an episode is over. A new episode is logged at the
-/// earliest after that, so there are at most two lines a minute.
+/// The number of looks without a change, one a second, after which an episode is over. The next episode is logged only
+/// after that, so there are at most two lines a minute.
 const QUIET_LOOKS: u32 = 60;
 
-/// Follows what the memory store does at its ceiling. It looks once a second.
+/// Watches the counts of the memory store at its ceiling. Called once a second.
 #[derive(Debug, Default)]
 pub(super) struct CeilingWatch {
     seen: CeilingCounts,
@@ -14,6 +14,7 @@ pub(super) struct CeilingWatch {
     episode: Option<Episode>,
 }
 
+/// A time during which keys do not fit.
 #[derive(Debug)]
 struct Episode {
     before: CeilingCounts,
@@ -24,7 +25,7 @@ struct Episode {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CeilingNews {
     Reached,
-    /// Keys have fitted for a minute; what was counted meanwhile.
+    /// Keys have fitted for a minute. The counts cover the episode.
     Left {
         overflowed: u64,
         coarsened: u64,
@@ -32,7 +33,7 @@ pub(super) enum CeilingNews {
 }
 
 impl CeilingWatch {
-    /// Compares the counts with the last look's.
+    /// Compares the counts with the counts of the last look.
     pub(super) fn look(&mut self, now: CeilingCounts) -> Option<CeilingNews> {
         let before = std::mem::replace(&mut self.seen, now);
         let has_grown = now != before;
@@ -47,7 +48,7 @@ impl CeilingWatch {
                 None
             }
             Some(episode) => {
-                // OK because it is reset at a small number.
+                // OK because it never exceeds `QUIET_LOOKS`.
                 episode.quiet_looks += 1;
                 if episode.quiet_looks < QUIET_LOOKS {
                     return None;
@@ -67,7 +68,7 @@ impl CeilingNews {
             CeilingNews::Reached => tracing::warn!(
                 max_bytes,
                 "keys take all the memory that --max-memory allows: new keys of a limit share one state, and logs \
-                 merge entries; raise --max-memory, or see in GET /v1/operations whether a client invents keys"
+                 merge entries; raise --max-memory, or see in GET /v1/operations whether a client makes up keys"
             ),
             CeilingNews::Left { overflowed, coarsened } => {
                 tracing::info!(
@@ -84,7 +85,7 @@ impl CeilingNews {
 mod tests {
     use super::*;
 
-    /// Looks once for each count of overflowed checks; returns the news with the number of their look.
+    /// Looks once for each count of overflowed checks. Returns the news with the number of their look.
     fn looks(
         watch: &mut CeilingWatch,
         counts: impl IntoIterator<Item = u64>,
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_is_two_lines_however_long_it_lasts() {
+    fn an_episode_of_any_length_is_two_lines() {
         let mut watch = CeilingWatch::default();
         let pressure = (0..1_000).map(|look| look / 30 * 10);
         assert_eq!(looks(&mut watch, pressure), [(30, CeilingNews::Reached)]);

@@ -23,7 +23,7 @@ fn exit_code_is_the_decision() {
         |cost: &str| run(&["check", "free", "user:42", "--cost", cost, "--server", &server.url]);
     let (code, stdout, stderr) = check("5");
     assert_eq!((code, stderr.as_str()), (0, ""));
-    assert_eq!(stdout, "allowed: 55 of 60 left, whole again in 5 s\n");
+    assert_eq!(stdout, "allowed: 55 of 60 left, full again in 5 s\n");
     let (code, stdout, stderr) = check("60");
     assert_eq!((code, stderr.as_str()), (1, ""));
     assert!(stdout.starts_with("denied: 55 of 60 left; try again in "), "{stdout}");
@@ -62,7 +62,7 @@ fn check_sends_its_arguments_and_no_token() {
     let mut command = tollgate(&args);
     let (code, stdout, stderr) = run_command(command.env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
-    assert_eq!(stdout, "allowed: 59 of 60 left, whole again in 1 s\n");
+    assert_eq!(stdout, "allowed: 59 of 60 left, full again in 1 s\n");
     let request = server.received();
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("POST /v1/check HTTP/1.1\r\n"), "{head}");
@@ -81,7 +81,7 @@ fn peek_sends_the_operator_token() {
     let args = ["check", "free", key, "--peek", "--cost", "3", "--server", &gateway];
     let (code, stdout, stderr) = run_command(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
-    assert_eq!(stdout, "would be allowed: 59 of 60 left, whole again in 1 s\n");
+    assert_eq!(stdout, "would be allowed: 59 of 60 left, full again in 1 s\n");
     let request = server.received();
     let path = "/limits/v1/limits/free/keys/a%2Fb%20c%252f%3F%23%09..%C3%A9?cost=3";
     assert!(request.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{request}");
@@ -151,8 +151,8 @@ fn refused_peek_says_that_it_needs_an_operator_token() {
             run(&["check", "free", "k", "--peek", "--server", &server.url]);
         assert_eq!((code, stdout.as_str()), (2, ""));
         let expected = format!(
-            "error: {}: for operators ({status})\n  to look is for operators: give their token in \
-             TOLLGATE_OPERATOR_TOKEN, or ask a server that has none from its own machine\n",
+            "error: {}: for operators ({status})\n  --peek is for operators: give their token in \
+             TOLLGATE_OPERATOR_TOKEN, or run it on the machine of a server that has no token\n",
             server.url
         );
         assert_eq!(stderr, expected);
@@ -288,7 +288,7 @@ fn peek_refuses_a_key_that_a_url_cannot_contain() {
         assert_eq!(
             stderr,
             format!(
-                "error: `{key}` cannot be looked at: no URL can name it; check it without --peek\n"
+                "error: `{key}` cannot be part of a URL, so --peek cannot look at it; check it without --peek\n"
             )
         );
     }
@@ -319,7 +319,7 @@ fn check_waits_ten_seconds_for_the_whole_answer() {
             });
             let (code, _, stderr) = run(&["check", "free", "k", "--server", &server.url]);
             assert_eq!(code, 2);
-            let remedy = "the request may be charged or not; see how the server does";
+            let remedy = "the request may or may not have been charged; look at the server's log";
             let problem = format!("{}: did not answer within 10s", server.url);
             assert_eq!(stderr, format!("error: {problem}\n  {remedy}\n"));
         })

@@ -81,7 +81,12 @@ fn groff_formats_the_page_of_every_command_without_a_warning() {
     );
     let (_, page, _) = run(&["man", "serve"]);
     let text = formatted(&page);
-    for part in ["CONNECTIONS", "TOLLGATE_DRAIN_DELAY", "How long the server goes on", "SIGHUP"] {
+    for part in [
+        "CONNECTIONS",
+        "TOLLGATE_DRAIN_DELAY",
+        "How long the server still accepts requests",
+        "SIGHUP",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -118,10 +118,10 @@ fn domain_must_be_named_when_there_are_several() {
     let output = explain(&[path]);
     let (code, _, errors) = printed(&output);
     assert_eq!(code, Some(2));
-    assert!(errors.contains("several domains; say which with --domain: api, web"), "{errors}");
+    assert!(errors.contains("several domains; choose one with --domain: api, web"), "{errors}");
     let output = explain(&[path, "--domain=web"]);
-    let expected = "it: applies\n  key       one for all requests\n  \
-                    refused   always: the rule's only limit\nrefused by it, whatever the others say\n1 of 1 rules of `web` apply\n";
+    let expected = "it: applies\n  key       the same for all requests\n  \
+                    refused   always: the rule's only limit\nrefused by it, whatever the other rules decide\n1 of 1 rules of `web` apply\n";
     assert_eq!(printed(&output), (Some(0), expected, ""));
 }
 

@@ -364,7 +364,7 @@ fn existing_file_is_overwritten_only_with_force() {
     let (code, stderr) = written(&["rules.yaml"]);
     assert_eq!(code, Some(2));
     assert!(
-        stderr.starts_with("error: rules.yaml: --force writes over it: File exists"),
+        stderr.starts_with("error: rules.yaml: --force overwrites it: File exists"),
         "{stderr}"
     );
     assert_eq!(fs::read_to_string(directory.path().join("rules.yaml")).unwrap(), "mine");

@@ -499,7 +499,7 @@ fn stopping_server_answers_delayed_requests_at_once() {
         assert_eq!(body["title"], "Service Unavailable");
     }
     let (ended, log) = server.wait();
-    assert!(ended.success() && log.contains("everything in flight was answered"), "{log}");
+    assert!(ended.success() && log.contains("all requests in flight were answered"), "{log}");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn rolling_restart_under_load_loses_no_request() {
             server.signal(Signal::TERM);
             let (status, log) = server.wait();
             assert_eq!(status.code(), Some(0), "{log}");
-            assert!(log.contains("everything in flight was answered"), "{log}");
+            assert!(log.contains("all requests in flight were answered"), "{log}");
             let replacement = fleet.start();
             balancer.add(&replacement);
             replacements.push(replacement);

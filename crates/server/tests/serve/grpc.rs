@@ -123,8 +123,11 @@ fn health_watches_end_when_the_server_stops() {
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0));
     assert!(began.elapsed() < Duration::from_secs(50), "{log}");
-    assert!(plain(&log).contains("closing: finishes what is in flight connections=1"), "{log}");
-    assert!(log.contains("everything in flight was answered"), "{log}");
+    assert!(
+        plain(&log).contains("closing: finishing the requests in flight connections=1"),
+        "{log}"
+    );
+    assert!(log.contains("all requests in flight were answered"), "{log}");
 }
 
 /// Reads until the server has closed the connection.

@@ -61,7 +61,7 @@ fn draining_server_is_unready_and_decides_until_a_second_signal() {
     let (status, log) = server.wait();
     assert!(began.elapsed() < Duration::from_secs(50), "the delay was not cut short");
     assert_eq!(status.code(), Some(0));
-    assert!(plain(&log).contains("told to stop"), "{log}");
+    assert!(plain(&log).contains("stopping: not ready"), "{log}");
     assert!(plain(&log).contains("stopped at once"), "{log}");
     assert!(
         !log.contains("a request failed"),
@@ -81,12 +81,12 @@ fn requests_in_flight_are_answered_while_new_connections_are_refused() {
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0));
     // One connection or two, because the probe of `wait_until_refused` can still be counted.
-    let closing = "closing: finishes what is in flight connections=";
+    let closing = "closing: finishing the requests in flight connections=";
     assert!(
         plain(&log).contains(closing) && !plain(&log).contains(&format!("{closing}0")),
         "{log}"
     );
-    assert!(plain(&log).contains("everything in flight was answered"), "{log}");
+    assert!(plain(&log).contains("all requests in flight were answered"), "{log}");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn requests_that_outlast_the_drain_timeout_are_cut() {
     server.signal(Signal::TERM);
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0));
-    assert!(plain(&log).contains("stopped: some took too long cut=1"), "{log}");
+    assert!(plain(&log).contains("stopped: the drain timeout has passed cut=1"), "{log}");
     assert!(kept.answer().is_err());
 }
 
@@ -162,7 +162,7 @@ fn hangup_without_a_file_is_logged() {
     let server = ServerProcess::start(&[]);
     server.signal(Signal::HUP);
     eventually("the server logs that it has no file", || {
-        server.log().contains("there is no file to reload").then_some(())
+        server.log().contains("no rules file to reload").then_some(())
     });
     assert_eq!(readyz(&server).0, 200);
 }
@@ -253,8 +253,8 @@ fn first_lines_name_the_store_and_the_rules() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
     assert!(log.contains("\nstore: memory, at most 2 MiB\n"), "{log}");
-    assert!(log.contains("\n3 rules, 6 limits: of the example; give your own with --config\n"));
-    assert!(!log.contains("reached from elsewhere"), "{log}");
+    assert!(log.contains("\n3 rules, 6 limits: from the example; use --config for your own\n"));
+    assert!(!log.contains("other machines can reach"), "{log}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn start_message_names_some_of_many_servers() {
 fn server_warns_of_example_rules_on_a_public_address() {
     let mut server = command(&["--listen", "0.0.0.0:0"]).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let is_warned = lines.take(4).any(|line| line.contains("reached from elsewhere"));
+    let is_warned = lines.take(4).any(|line| line.contains("other machines can reach"));
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(is_warned);

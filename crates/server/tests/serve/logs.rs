@@ -46,10 +46,10 @@ fn server_logs_addresses_store_and_rules_in_three_lines() {
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0].starts_with("tollgate ") && lines[0].contains(": http://127.0.0.1:"));
     assert_eq!(lines[1], "store: memory, at most 64 MiB");
-    assert_eq!(lines[2], "3 rules, 6 limits: of the example; give your own with --config");
-    assert!(lines[3].contains("INFO") && lines[3].contains("told to stop"), "{log}");
+    assert_eq!(lines[2], "3 rules, 6 limits: from the example; use --config for your own");
+    assert!(lines[3].contains("INFO") && lines[3].contains("stopping: not ready"), "{log}");
     assert!(lines[4].contains("INFO") && lines[4].contains("closing"), "{log}");
-    assert!(lines[5].contains("stopped: everything in flight was answered"), "{log}");
+    assert!(lines[5].contains("stopped: all requests in flight were answered"), "{log}");
     assert_eq!(lines.len(), 6, "{log}");
 }
 
@@ -192,7 +192,7 @@ fn bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
         .unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.starts_with("error: --log: `debgu` is no level; use off, error,"), "{error}");
+    assert!(error.starts_with("error: --log: `debgu` is not a level; use off, error,"), "{error}");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
                 Some(1)
             }
             Some(left_out) => {
-                let text = "more requests failed since, not logged one by one";
+                let text = "more requests failed since the last line";
                 assert_eq!(object["message"], format!("{left_out} {text}"));
                 Some(left_out)
             }

@@ -83,7 +83,7 @@ fn refund_gives_back_the_exact_cost_once() {
         let (status, problem) = server.refund(&receipt);
         assert_eq!(
             (status, &problem["detail"]),
-            (409, &json!("it was refunded before")),
+            (409, &json!("the receipt was refunded before")),
             "{limit}"
         );
         assert_eq!(server.charge(limit, 1).1, 69, "{limit}");
@@ -210,7 +210,7 @@ fn forged_receipts_get_the_same_error() {
         let (status, problem) = server.refund(&forged);
         let detail = problem["detail"].as_str().unwrap();
         assert_eq!(status, 400, "{forged}");
-        assert!(detail.starts_with("this is no receipt of this server"), "{forged}: {detail}");
+        assert!(detail.starts_with("not a receipt of this server"), "{forged}: {detail}");
     }
     assert_eq!(server.refund(&"A".repeat(100_000)).0, 413);
     for body in ["", "{}", "[]", "null", r#"{"receipt":1}"#, r#"{"receipt":"a","key":"b"}"#] {
@@ -260,7 +260,10 @@ fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
         thread::yield_now();
     }
     let (status, problem) = server.refund(&gone);
-    assert_eq!((status, &problem["detail"]), (404, &json!("its limit is no longer there")));
+    assert_eq!(
+        (status, &problem["detail"]),
+        (404, &json!("the limit of the receipt no longer exists"))
+    );
     let refused = server.check(r#"{"limit":"kept","key":"user:42"}"#);
     assert_eq!(refused["allowed"], false);
     assert_eq!(server.refund(&kept), (200, json!({ "refunded": 50 })));
@@ -280,7 +283,7 @@ fn refund_without_the_store_says_when_to_retry() {
     assert_eq!(response.headers()["content-type"], "application/problem+json");
     assert!(response.headers().contains_key("retry-after"));
     let problem = response.text().unwrap();
-    assert!(problem.contains("the store of limits"), "{problem}");
+    assert!(problem.contains("the store does not answer"), "{problem}");
     assert!(!problem.contains("127.0.0.1"), "{problem}");
 }
 

@@ -1,11 +1,11 @@
-//! How long marks stay.
+//! The times that marks stay.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn a_mark_stays_little_longer_than_it_must() {
+fn length_is_the_shortest_that_is_long_enough() {
     let hour_us = 3_600_000_000;
     for (at_least_us, want_us) in [
         (0, 1 << 23),
@@ -24,12 +24,12 @@ fn a_mark_stays_little_longer_than_it_must() {
 
 proptest! {
     #[test]
-    fn each_length_has_its_number(log2 in 23_u32..52, part in any::<u64>()) {
+    fn lengths_are_numbered_in_order_and_at_most_an_eighth_too_long(log2 in 23_u32..52, part in any::<u64>()) {
         let at_least_us = ((1 << log2) + part % (1 << log2)).min(MAX_FILL_US);
         let (number, lasts_us) = length(at_least_us);
         prop_assert!(number < LENGTHS);
         prop_assert!(at_least_us <= lasts_us && lasts_us - at_least_us <= at_least_us / 8);
-        // The same by itself, and another from there on.
+        // A length maps to itself, and the next longer time to the next number.
         prop_assert_eq!(length(lasts_us), (number, lasts_us));
         if lasts_us < MAX_FILL_US {
             prop_assert_eq!(length(lasts_us + 1).0, number + 1);

@@ -1,4 +1,4 @@
-//! Giving back on a real Redis, whole or failing.
+//! Refunds on a real Redis, healthy or failing.
 
 use std::time::Duration;
 
@@ -11,40 +11,41 @@ use super::*;
 
 const LIMIT: &str = "limits: { it: token-bucket capacity=10 refill=10/1h }";
 
-/// Long enough for any machine.
+/// A deadline that is long enough on any machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) struct OnRedis {
+/// A server with a Redis store: its rules and receipts.
+pub(super) struct RedisFixture {
     pub(super) rules: Rules,
     pub(super) receipts: Receipts,
     pub(super) runtime: Runtime,
 }
 
-impl OnRedis {
-    pub(super) fn at(url: &str) -> OnRedis {
-        OnRedis::within(url, PATIENCE)
+impl RedisFixture {
+    pub(super) fn at(url: &str) -> RedisFixture {
+        RedisFixture::within(url, PATIENCE)
     }
 
-    /// Open when the store fails, as limiters are unless said.
-    pub(super) fn within(url: &str, deadline: Duration) -> OnRedis {
+    /// Returns a server with this deadline. When the store fails, it allows requests, as limiters do by default.
+    pub(super) fn within(url: &str, deadline: Duration) -> RedisFixture {
         let runtime = runtime();
         let builder = Redis::at(url).unwrap().deadline(deadline);
-        let ours = OnRedis::new(runtime, builder);
-        ours.learn().unwrap();
-        ours
+        let fixture = RedisFixture::new(runtime, builder);
+        fixture.refresh_lifetime().unwrap();
+        fixture
     }
 
-    /// Which has yet to learn what to sign with.
-    pub(super) fn new(runtime: Runtime, builder: Redis) -> OnRedis {
+    /// Returns a server that has not read the lifetime of the store yet.
+    pub(super) fn new(runtime: Runtime, builder: Redis) -> RedisFixture {
         let limiter = runtime.block_on(async { builder.build().unwrap() });
         let rules = Rules::new(&limiter, &config(LIMIT)).unwrap();
         let secret = secret("known to all of them");
         let receipts = Receipts::on_servers(&limiter, Some(&secret)).unwrap();
-        OnRedis { rules, receipts, runtime }
+        RedisFixture { rules, receipts, runtime }
     }
 
-    pub(super) fn learn(&self) -> Result<(), Error> {
-        self.runtime.block_on(self.receipts.learn())
+    pub(super) fn refresh_lifetime(&self) -> Result<(), Error> {
+        self.runtime.block_on(self.receipts.refresh_lifetime())
     }
 
     pub(super) fn check(&self, cost: u64) -> String {
@@ -57,7 +58,7 @@ impl OnRedis {
         self.receipts.of_limit(&scope, b"a", &decision)
     }
 
-    pub(super) fn refund(&self, text: &str) -> Result<u64, Unrefunded> {
+    pub(super) fn refund(&self, text: &str) -> Result<u64, RefundError> {
         self.runtime.block_on(self.receipts.refund(&self.rules, text))
     }
 
@@ -83,21 +84,21 @@ pub(super) fn admin(server: &Server) -> Connection {
 #[test]
 fn a_mark_expires_by_itself() {
     let server = start();
-    let ours = OnRedis::at(&server.url());
+    let ours = RedisFixture::at(&server.url());
     let text = ours.check(3);
     assert_eq!(ours.refund(&text).unwrap(), 3);
     let mut admin = admin(&server);
     let keys: Vec<String> = redis::cmd("KEYS").arg("*refunded*").query(&mut admin).unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
     let ttl_ms: i64 = redis::cmd("PTTL").arg(&keys[0]).query(&mut admin).unwrap();
-    // For what takes 18 minutes to come back, and 10 s: 9 * 2^27 us, and a little.
+    // 3 units refill in 18 minutes; with 10 s more the mark stays for 9 * 2^27 us. Redis keeps the key a little longer.
     assert!((1_100_000..1_230_000).contains(&ttl_ms), "{ttl_ms}");
 }
 
 #[test]
-fn what_failed_without_effect_can_be_asked_again() {
+fn a_refund_that_failed_without_effect_can_be_repeated() {
     let server = start();
-    let ours = OnRedis::at(&server.url());
+    let ours = RedisFixture::at(&server.url());
     let text = ours.check(3);
     let mut admin = admin(&server);
     let mut run = |words: &[&str]| {
@@ -106,94 +107,94 @@ fn what_failed_without_effect_can_be_asked_again() {
     };
     let key = "tollgate:{a}:it";
     run(&["RENAME", key, "aside"]);
-    run(&["SET", key, "of somebody else"]);
+    run(&["SET", key, "another program's value"]);
     for _ in 0..2 {
         let failed = ours.refund(&text);
         let is_corrupt = |error: &Error| matches!(error, Error::Store(StoreError::Corrupt { .. }));
         assert!(
-            matches!(&failed, Err(Unrefunded::Failed(error)) if is_corrupt(error)),
+            matches!(&failed, Err(RefundError::Failed(error)) if is_corrupt(error)),
             "{failed:?}"
         );
     }
     run(&["RENAME", "aside", key]);
     assert_eq!(ours.refund(&text).unwrap(), 3);
     assert_eq!(ours.remaining(), 10);
-    assert!(matches!(ours.refund(&text), Err(Unrefunded::Before)));
+    assert!(matches!(ours.refund(&text), Err(RefundError::AlreadyRefunded)));
 }
 
 #[test]
-fn a_mark_that_may_be_set_is_taken_for_set() {
+fn a_mark_with_an_unknown_outcome_counts_as_set() {
     let server = start();
     let proxy = Proxy::start(server.addr()).unwrap();
-    let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
+    let (ours, direct) = (RedisFixture::at(&proxy.url()), RedisFixture::at(&server.url()));
     let text = ours.check(3);
-    // The reply of the store's life is in time, the one to the mark is not.
+    // The reply to the read of the lifetime is in time, the reply to the mark is not.
     let mut replies = 0;
     proxy.delay(move || {
         replies += 1;
         if replies > 1 { PATIENCE } else { Duration::ZERO }
     });
-    let unsure = ours.refund(&text);
-    assert!(matches!(unsure, Err(Unrefunded::Unsure(_))), "{unsure:?}");
-    assert!(matches!(direct.refund(&text), Err(Unrefunded::Before)));
+    let unknown = ours.refund(&text);
+    assert!(matches!(unknown, Err(RefundError::OutcomeUnknown(_))), "{unknown:?}");
+    assert!(matches!(direct.refund(&text), Err(RefundError::AlreadyRefunded)));
     assert_eq!(direct.remaining(), 7);
 }
 
 #[test]
-fn a_store_that_does_not_tell_its_life_takes_no_receipt() {
+fn a_receipt_is_not_refunded_if_the_lifetime_cannot_be_read() {
     let server = start();
     let proxy = Proxy::start(server.addr()).unwrap();
-    let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
+    let (ours, direct) = (RedisFixture::at(&proxy.url()), RedisFixture::at(&server.url()));
     let text = ours.check(3);
     proxy.cut_after_request(1);
     let failed = ours.refund(&text);
-    assert!(matches!(failed, Err(Unrefunded::Failed(_))), "{failed:?}");
+    assert!(matches!(failed, Err(RefundError::Failed(_))), "{failed:?}");
     assert_eq!(direct.remaining(), 7);
     assert_eq!(direct.refund(&text).unwrap(), 3);
 }
 
 #[test]
-fn units_that_may_have_come_back_do_not_come_back_again() {
+fn a_refund_with_an_unknown_outcome_is_not_repeated() {
     let server = start();
     let proxy = Proxy::start(server.addr()).unwrap();
-    let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
+    let (ours, direct) = (RedisFixture::at(&proxy.url()), RedisFixture::at(&server.url()));
     let text = ours.check(3);
-    // The replies of the store's life and to the mark are in time, the one to the refund is not.
+    // The replies to the read of the lifetime and to the mark are in time, the reply to the refund is not.
     let mut replies = 0;
     proxy.delay(move || {
         replies += 1;
         if replies > 2 { PATIENCE } else { Duration::ZERO }
     });
-    let unsure = ours.refund(&text);
-    assert!(matches!(unsure, Err(Unrefunded::Unsure(_))), "{unsure:?}");
-    assert!(matches!(direct.refund(&text), Err(Unrefunded::Before)));
+    let unknown = ours.refund(&text);
+    assert!(matches!(unknown, Err(RefundError::OutcomeUnknown(_))), "{unknown:?}");
+    assert!(matches!(direct.refund(&text), Err(RefundError::AlreadyRefunded)));
     assert_eq!(direct.remaining(), 10);
 }
 
 #[test]
-fn while_the_store_is_away_nothing_is_lost() {
+fn a_receipt_stays_valid_while_the_store_does_not_answer() {
     let server = start();
     let proxy = Proxy::start(server.addr()).unwrap();
-    let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
+    let (ours, direct) = (RedisFixture::at(&proxy.url()), RedisFixture::at(&server.url()));
     let text = ours.check(3);
     proxy.refuse_connections();
     proxy.cut_connections();
-    // It is left alone before long.
+    // The breaker opens soon, and refunds then fail at once.
     let failed = (0..1_000)
         .map(|_| ours.refund(&text))
-        .find(|why| matches!(why, Err(Unrefunded::Failed(_))));
+        .find(|why| matches!(why, Err(RefundError::Failed(_))));
     assert!(failed.is_some());
     assert_eq!(direct.refund(&text).unwrap(), 3);
 }
 
 #[test]
-fn a_store_that_is_slower_than_checks_wait_for_gives_back() {
+fn refunds_have_a_longer_deadline_than_checks() {
     let server = start();
     let proxy = Proxy::start(server.addr()).unwrap();
-    let hurried = OnRedis::within(&proxy.url(), Duration::from_millis(1));
-    let text = OnRedis::at(&server.url()).check(3);
+    let impatient = RedisFixture::within(&proxy.url(), Duration::from_millis(1));
+    let text = RedisFixture::at(&server.url()).check(3);
     proxy.delay(|| Duration::from_millis(50));
-    assert_eq!(hurried.refund(&text).unwrap(), 3);
+    assert_eq!(impatient.refund(&text).unwrap(), 3);
 }
 
 #[test]
@@ -202,12 +203,12 @@ fn a_mark_may_be_on_another_server_than_the_units() {
     let shards = [start(), start()];
     let addrs = shards.each_ref().map(|server| server.addr().to_string());
     for url in [cluster.url(), format!("redis+shards://{}", addrs.join(","))] {
-        let ours = OnRedis::at(&url);
-        // Each has an id of its own, and so a place.
+        let ours = RedisFixture::at(&url);
+        // Each receipt has another id, so the marks are on different servers.
         for _ in 0..8 {
             let text = ours.check(3);
             assert_eq!(ours.refund(&text).unwrap(), 3);
-            assert!(matches!(ours.refund(&text), Err(Unrefunded::Before)));
+            assert!(matches!(ours.refund(&text), Err(RefundError::AlreadyRefunded)));
         }
         assert_eq!(ours.remaining(), 10);
     }

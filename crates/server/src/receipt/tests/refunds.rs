@@ -1,12 +1,12 @@
-//! Giving back, in memory, at any time.
+//! Refunds in memory, at different times.
 
 use std::time::Duration;
 
 use super::*;
 
 impl Fixture {
-    /// What comes back, or why nothing does.
-    fn refund(&self, text: &str) -> Result<u64, Unrefunded> {
+    /// Refunds a receipt. Returns the units that were given back.
+    fn refund(&self, text: &str) -> Result<u64, RefundError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(self.receipts.refund(&self.rules, text))
     }
@@ -23,41 +23,41 @@ rules:
 ";
 
 #[test]
-fn a_refund_gives_back_exactly_and_once() {
+fn a_refund_gives_back_the_charge_once() {
     for limit in LIMITS {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         fixture.check("a", 2);
         let text = fixture.check("a", 3).unwrap();
         assert_eq!(fixture.remaining("it", "a"), 5, "{limit}");
         assert_eq!(fixture.refund(&text).unwrap(), 3, "{limit}");
         assert_eq!(fixture.remaining("it", "a"), 8, "{limit}");
-        assert!(matches!(fixture.refund(&text), Err(Unrefunded::Before)), "{limit}");
+        assert!(matches!(fixture.refund(&text), Err(RefundError::AlreadyRefunded)), "{limit}");
         assert_eq!(fixture.remaining("it", "a"), 8, "{limit}");
     }
 }
 
 #[test]
-fn units_that_have_left_do_not_come_back() {
+fn units_that_no_longer_count_are_not_given_back() {
     for limit in LIMITS {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         let text = fixture.check("a", 3).unwrap();
         fixture.clock.advance(Duration::from_secs(120));
         fixture.check("a", 4).unwrap();
         assert_eq!(fixture.refund(&text).unwrap(), 0, "{limit}");
         assert_eq!(fixture.remaining("it", "a"), 6, "{limit}");
-        assert!(matches!(fixture.refund(&text), Err(Unrefunded::Before)), "{limit}");
+        assert!(matches!(fixture.refund(&text), Err(RefundError::AlreadyRefunded)), "{limit}");
     }
 }
 
 proptest! {
-    /// Beside a charge that is like it in everything, at the same microsecond.
+    /// Another charge of the same cost at the same microsecond must not be refunded by mistake.
     #[test]
-    fn whenever_it_is_tried_again_nothing_comes_back(
+    fn a_second_refund_gives_nothing_back(
         limit in prop::sample::select(LIMITS.to_vec()),
         first_us in 0..70_000_000_u64,
         tries_us in prop::collection::vec(0..200_000_000_u64, 1..5),
     ) {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         let (other, text) = (fixture.check("a", 3), fixture.check("a", 3).unwrap());
         prop_assert!(other.is_some());
         fixture.clock.advance(Duration::from_micros(first_us));
@@ -67,32 +67,36 @@ proptest! {
         for try_us in tries_us {
             fixture.clock.advance(Duration::from_micros(try_us));
             let before = fixture.remaining("it", "a");
-            prop_assert!(matches!(fixture.refund(&text), Ok(0) | Err(Unrefunded::Before)));
+            prop_assert!(matches!(fixture.refund(&text), Ok(0) | Err(RefundError::AlreadyRefunded)));
             prop_assert_eq!(fixture.remaining("it", "a"), before);
         }
     }
 }
 
 #[test]
-fn a_log_that_looks_further_back_since_gives_nothing_back_twice() {
-    let fixture = Fixture::of_limit("sliding-window-log limit=10 window=60s");
+fn a_longer_window_does_not_refund_a_receipt_twice() {
+    let fixture = Fixture::with_limit("sliding-window-log limit=10 window=60s");
     fixture.check("a", 3).unwrap();
     let (text, late) = (fixture.check("a", 3).unwrap(), fixture.check("a", 1).unwrap());
     let longer = "limits: { it: sliding-window-log limit=10 window=1h }";
     fixture.rules.replace(&config(longer)).unwrap();
     fixture.check("a", 1).unwrap();
     assert_eq!(fixture.refund(&text).unwrap(), 3);
-    // The mark is gone, and the other charge of that microsecond is still there.
+    // The mark has expired, and the other charge of the same microsecond still counts.
     fixture.clock.advance(Duration::from_secs(300));
     assert_eq!(fixture.remaining("it", "a"), 5);
     assert_eq!(fixture.refund(&text).unwrap(), 0);
-    assert_eq!(fixture.refund(&late).unwrap(), 0, "good for as long as its own limit said");
+    assert_eq!(
+        fixture.refund(&late).unwrap(),
+        0,
+        "valid only for the window that it was charged in"
+    );
     assert_eq!(fixture.remaining("it", "a"), 5);
 }
 
 #[test]
-fn a_receipt_is_good_to_the_last_microsecond() {
-    let fixture = Fixture::of_limit("sliding-window-log limit=10 window=60s");
+fn a_receipt_is_valid_to_the_last_microsecond() {
+    let fixture = Fixture::with_limit("sliding-window-log limit=10 window=60s");
     let [early, late] = [0; 2].map(|_| fixture.check("a", 3).unwrap());
     fixture.clock.advance(Duration::from_micros(59_999_999));
     assert_eq!(fixture.refund(&early).unwrap(), 3);
@@ -101,48 +105,48 @@ fn a_receipt_is_good_to_the_last_microsecond() {
 }
 
 #[test]
-fn all_that_rules_charged_comes_back() {
+fn the_charges_of_all_rules_are_refunded() {
     let fixture = Fixture::new(TWO_RULES);
-    let ask = || fixture.ask(&[("ip", "a")]).unwrap();
+    let check = || fixture.check_rules(&[("ip", "a")]).unwrap();
     let remaining = || {
         let of = |(rule, key)| fixture.remaining(rule, key);
         [("api/per-client", "ip=a"), ("api/all", ""), ("api/watched", "ip=a")].map(of)
     };
-    ask();
+    check();
     assert_eq!(remaining(), [4, 96, 4]);
-    let text = ask();
+    let text = check();
     assert_eq!(fixture.refund(&text).unwrap(), 6);
     assert_eq!(remaining(), [4, 96, 4]);
-    assert!(matches!(fixture.refund(&text), Err(Unrefunded::Before)));
+    assert!(matches!(fixture.refund(&text), Err(RefundError::AlreadyRefunded)));
 }
 
 #[test]
-fn what_is_no_longer_there_is_said_and_costs_nothing() {
+fn a_receipt_of_removed_limits_stays_valid() {
     let fixture = Fixture::new(TWO_RULES);
-    let [one, other] = [0; 2].map(|_| fixture.ask(&[("ip", "a")]).unwrap());
+    let [one, other] = [0; 2].map(|_| fixture.check_rules(&[("ip", "a")]).unwrap());
     let without = |rules: &str| {
         config(&format!("limits: {{ free: fixed-window limit=5 window=60s }}\n{rules}"))
     };
     fixture.rules.replace(&without("retired_domains: [api]\n")).unwrap();
-    assert!(matches!(fixture.refund(&one), Err(Unrefunded::NoLimit)));
-    let lets_go = "rules: [{ name: all, domain: api, key: [], limit: allow }]\n";
-    fixture.rules.replace(&without(lets_go)).unwrap();
-    assert!(matches!(fixture.refund(&one), Err(Unrefunded::NoLimit)));
+    assert!(matches!(fixture.refund(&one), Err(RefundError::NoLimit)));
+    let allows = "rules: [{ name: all, domain: api, key: [], limit: allow }]\n";
+    fixture.rules.replace(&without(allows)).unwrap();
+    assert!(matches!(fixture.refund(&one), Err(RefundError::NoLimit)));
 
-    // One of three is back, and spends another limit.
+    // One of the three rules is back, with another limit.
     let another = "rules: [{ name: per-client, domain: api, key: [ip], limit: free }]\n";
     fixture.rules.replace(&without(another)).unwrap();
     assert_eq!(fixture.refund(&one).unwrap(), 1);
     fixture.rules.replace(&config(TWO_RULES)).unwrap();
-    assert!(matches!(fixture.refund(&one), Err(Unrefunded::Before)));
+    assert!(matches!(fixture.refund(&one), Err(RefundError::AlreadyRefunded)));
     assert_eq!(fixture.refund(&other).unwrap(), 6);
 }
 
 #[test]
-fn a_limit_that_was_changed_gives_back_no_more_than_was_charged() {
+fn a_changed_limit_gives_back_at_most_the_charge() {
     for old in LIMITS {
         for new in LIMITS.map(|limit| limit.replace("=10 ", "=7 ")) {
-            let fixture = Fixture::of_limit(old);
+            let fixture = Fixture::with_limit(old);
             fixture.check("a", 2);
             let text = fixture.check("a", 3).unwrap();
             fixture.rules.replace(&config(&format!("limits: {{ it: {new} }}"))).unwrap();
@@ -151,26 +155,29 @@ fn a_limit_that_was_changed_gives_back_no_more_than_was_charged() {
             assert!(back <= 3, "{old}, {new}");
             let remaining = fixture.remaining("it", "a");
             assert!(before <= remaining && remaining <= 5, "{old}, {new}: {before}, {remaining}");
-            assert!(matches!(fixture.refund(&text), Err(Unrefunded::Before)), "{old}, {new}");
+            assert!(
+                matches!(fixture.refund(&text), Err(RefundError::AlreadyRefunded)),
+                "{old}, {new}"
+            );
         }
     }
 }
 
 #[test]
-fn without_memory_for_a_mark_nothing_comes_back() {
+fn nothing_is_refunded_without_memory_for_a_mark() {
     let text = "limits: { it: fixed-window limit=10 window=60s }";
     let fixture = Fixture::within(text, 0);
     let text = fixture.check("a", 3).unwrap();
     for _ in 0..2 {
-        assert!(matches!(fixture.refund(&text), Err(Unrefunded::NoRoom)));
+        assert!(matches!(fixture.refund(&text), Err(RefundError::NoMemory)));
         assert_eq!(fixture.remaining("it", "a"), 7);
     }
 }
 
 #[test]
-fn a_charge_of_a_clock_that_was_far_ahead_does_not_come_back() {
+fn nothing_is_refunded_after_a_large_step_back_of_the_clock() {
     for limit in LIMITS {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         let text = fixture.check("a", 3).unwrap();
         fixture.clock.set_us(NOON_US - 3_600_000_000);
         assert_eq!(fixture.refund(&text).unwrap(), 0, "{limit}");
@@ -178,29 +185,29 @@ fn a_charge_of_a_clock_that_was_far_ahead_does_not_come_back() {
 }
 
 #[test]
-fn a_clock_that_was_a_little_ahead_makes_no_difference() {
-    // As long as the shortest mark stays: the next one is taken.
-    let fixture = Fixture::of_limit("token-bucket capacity=33 refill=1/s");
+fn a_small_step_back_of_the_clock_does_not_prevent_a_refund() {
+    // The limit takes as long as the shortest mark stays, so the next longer mark is used.
+    let fixture = Fixture::with_limit("token-bucket capacity=33 refill=1/s");
     let text = fixture.check("a", 33).unwrap();
     fixture.clock.set_us(NOON_US - 9_000_000);
     assert_eq!(fixture.refund(&text).unwrap(), 33);
 }
 
 #[test]
-fn a_mark_stays_as_long_as_the_slowest_limit_takes() {
+fn a_mark_stays_as_long_as_the_slowest_limit_counts() {
     for limit in
         ["token-bucket capacity=1 refill=1/36524d", "sliding-window-counter limit=1 window=366d"]
     {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         let text = fixture.check("a", 1).unwrap();
         assert_eq!(fixture.refund(&text).unwrap(), 1, "{limit}");
         fixture.clock.advance(Duration::from_secs(366 * 86_400));
-        assert!(matches!(fixture.refund(&text), Err(Unrefunded::Before)), "{limit}");
+        assert!(matches!(fixture.refund(&text), Err(RefundError::AlreadyRefunded)), "{limit}");
     }
 }
 
 #[test]
-fn refunds_take_few_of_the_limits_there_can_be() {
+fn marks_use_few_limits() {
     let limiter = Limiter::memory();
     let rules =
         Rules::new(&limiter, &config("limits: { it: fixed-window limit=9 window=1s }")).unwrap();
@@ -214,18 +221,18 @@ fn refunds_take_few_of_the_limits_there_can_be() {
         let text = receipts.of_limit(&scope, b"a", &decision).unwrap();
         runtime.block_on(receipts.refund(&rules, &text)).unwrap();
     }
-    let made = receipts.marks.made();
-    assert!((1..64).contains(&made), "{made}");
+    let count = receipts.marks.limit_count();
+    assert!((1..64).contains(&count), "{count}");
 }
 
 #[test]
-fn refunds_in_memory_take_nothing_from_keys() {
+fn refunds_take_no_memory_from_keys() {
     let limiter = Limiter::builder().max_bytes(256 << 10).build();
     let rules = Rules::new(&limiter, &config("limits: { it: fixed-window limit=10 window=366d }"));
     let (rules, receipts) = (rules.unwrap(), Receipts::in_memory(64 << 10));
     let scope = rules.limit("it").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    // So that it has a state of its own.
+    // The key gets a state of its own before memory is full.
     let _ = scope.check("a").cost(2).now().unwrap();
     let cycle = |receipts: &Receipts| {
         let decision = scope.check("a").now().unwrap();
@@ -233,15 +240,15 @@ fn refunds_in_memory_take_nothing_from_keys() {
         runtime.block_on(receipts.refund(&rules, &text))
     };
     let mut marks = 0;
-    let no_room = loop {
+    let full = loop {
         match cycle(&receipts) {
             Ok(1) => marks += 1,
             other => break other,
         }
     };
-    assert!(matches!(no_room, Err(Unrefunded::NoRoom)), "{no_room:?}");
+    assert!(matches!(full, Err(RefundError::NoMemory)), "{full:?}");
     assert!((400..1_400).contains(&marks), "{marks}");
-    // There is memory for every key of these, and then for no more.
+    // The memory for keys still has its full size: 2,000 keys fit, and 20,000 do not.
     let whole = |key: u32| scope.check(&key.to_le_bytes()).cost(10).now().unwrap().is_allowed();
     assert!((0..2_000).all(whole));
     assert!(!(2_000..20_000).all(whole));
@@ -249,9 +256,9 @@ fn refunds_in_memory_take_nothing_from_keys() {
 }
 
 #[test]
-fn a_receipt_of_a_fixed_window_is_good_until_that_ends_and_of_a_counter_until_the_next_does() {
+fn receipts_of_windows_are_valid_for_one_window_and_of_counters_for_two() {
     for (limit, ends_s) in [(LIMITS[0], 60), (LIMITS[2], 120)] {
-        let fixture = Fixture::of_limit(limit);
+        let fixture = Fixture::with_limit(limit);
         let [early, late] = [0; 2].map(|_| fixture.check("a", 5).unwrap());
         fixture.clock.set_us(NOON_US + ends_s * 500_000);
         assert_eq!(fixture.refund(&early).unwrap(), 5, "{limit}");
@@ -260,12 +267,12 @@ fn a_receipt_of_a_fixed_window_is_good_until_that_ends_and_of_a_counter_until_th
     }
 }
 
-/// A reset forgives what was spent, not that a receipt was given: it is good once, for what was spent since.
+/// A reset forgets what was spent. Receipts from before stay valid once, and refund what was spent after the reset.
 #[test]
-fn after_a_reset_receipts_from_before_give_back_one_burst_at_most() {
+fn receipts_from_before_a_reset_give_back_at_most_one_burst() {
     for limit in LIMITS {
-        let fixture = Fixture::of_limit(limit);
-        // Some of them refunded already.
+        let fixture = Fixture::with_limit(limit);
+        // Some of the receipts are refunded already.
         let mut old: Vec<_> = (0..5).map(|_| fixture.check("a", 1).unwrap()).collect();
         old.iter().rev().for_each(|text| assert!(fixture.refund(text).is_ok()));
         old.extend((0..10).map(|_| fixture.check("a", 1).unwrap()));
@@ -282,7 +289,7 @@ fn after_a_reset_receipts_from_before_give_back_one_burst_at_most() {
         }
         assert!(admitted <= 20, "{limit}: {admitted}");
         if limit.starts_with("sliding-window-log") {
-            assert_eq!(admitted, 10, "its entries are gone");
+            assert_eq!(admitted, 10, "a reset log has no entry to refund");
         }
     }
 }

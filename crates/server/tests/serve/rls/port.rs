@@ -143,7 +143,7 @@ fn stopping_server_answers_calls_in_flight() {
         // The server has received the first call, because it answered a later call on the same connection.
         assert_eq!(raw.ask_message(b"").await.grpc, Some(3));
         limits.server.signal(Signal::TERM);
-        limits.server.wait_for_log(|log| log.contains("closing: finishes what is in flight"));
+        limits.server.wait_for_log(|log| log.contains("closing: finishing the requests in flight"));
         sender.send(last.to_vec().into()).unwrap();
         drop(sender);
         assert_eq!(call_answer(answer.await.unwrap().unwrap()).await.grpc, Some(0));
@@ -151,5 +151,5 @@ fn stopping_server_answers_calls_in_flight() {
     let RlsServer { server, .. } = limits;
     let (status, log) = server.wait();
     assert!(status.success(), "{status}: {log}");
-    assert!(log.contains("everything in flight was answered"), "{log}");
+    assert!(log.contains("all requests in flight were answered"), "{log}");
 }

@@ -1,8 +1,8 @@
-//! What a server decided, for people.
+//! A server's decision as a line of text.
 
 use std::fmt;
 
-use super::{Decision, PeekAnswer, UnderLimit};
+use super::{PeekAnswer, ServerDecision, UnderLimit};
 
 impl fmt::Display for PeekAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,21 +26,21 @@ impl fmt::Display for UnderLimit {
     }
 }
 
-impl fmt::Display for Decision {
+impl fmt::Display for ServerDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let left = format_args!("{} of {} left", self.remaining, self.limit);
         match (self.allowed, self.retry_after_us) {
             (true, _) if self.reset_after_us == 0 => write!(f, "allowed: {left}")?,
             (true, _) => {
-                write!(f, "allowed: {left}, whole again in {}", Wait(self.reset_after_us))?;
+                write!(f, "allowed: {left}, full again in {}", ReadableWait(self.reset_after_us))?;
             }
-            (false, Some(us)) => write!(f, "denied: {left}; try again in {}", Wait(us))?,
+            (false, Some(us)) => write!(f, "denied: {left}; try again in {}", ReadableWait(us))?,
             (false, None) => {
                 f.write_str("denied: costs more than the limit has; waiting does not help")?;
             }
         }
         if self.delay_us > 0 {
-            write!(f, "; its turn is in {}", Wait(self.delay_us))?;
+            write!(f, "; proceed in {}", ReadableWait(self.delay_us))?;
         }
         if self.degraded {
             f.write_str(" (without the store, which failed)")?;
@@ -55,12 +55,13 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// A number of microseconds, rounded up: who waits so long does not come too early.
+/// A time in microseconds, printed with one or two units. It is rounded up, so that a client that waits for the printed
+/// time is not too early.
 ///
-/// 5,123,456 is `5.2 s`, 3,723,000,000 `1 h 3 m`.
-struct Wait(u64);
+/// 5,123,456 is `5.2 s`, and 3,723,000,000 is `1 h 3 m`.
+struct ReadableWait(u64);
 
-impl fmt::Display for Wait {
+impl fmt::Display for ReadableWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match self.0 {
             0..MS => 1,
@@ -76,15 +77,15 @@ impl fmt::Display for Wait {
             MS..SECOND => write!(f, "{} ms", us / MS),
             SECOND..MINUTE if us % SECOND == 0 => write!(f, "{} s", us / SECOND),
             SECOND..MINUTE => write!(f, "{}.{} s", us / SECOND, us % SECOND / (SECOND / 10)),
-            MINUTE..HOUR => two(f, us, (MINUTE, "m"), (SECOND, "s")),
-            HOUR..DAY => two(f, us, (HOUR, "h"), (MINUTE, "m")),
-            DAY.. => two(f, us, (DAY, "d"), (HOUR, "h")),
+            MINUTE..HOUR => write_two_units(f, us, (MINUTE, "m"), (SECOND, "s")),
+            HOUR..DAY => write_two_units(f, us, (HOUR, "h"), (MINUTE, "m")),
+            DAY.. => write_two_units(f, us, (DAY, "d"), (HOUR, "h")),
         }
     }
 }
 
-/// `2 m 5 s`, or `2 m`.
-fn two(
+/// Writes a time in a large unit and the rest in a small one: `2 m 5 s`, or `2 m` without a rest.
+fn write_two_units(
     f: &mut fmt::Formatter<'_>,
     us: u64,
     (large_us, large): (u64, &str),
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_rounded_up_to_what_a_person_reads() {
+    fn waits_are_rounded_up_and_have_at_most_two_units() {
         for (us, want) in [
             (0, "0 us"),
             (999, "999 us"),
@@ -119,13 +120,13 @@ mod tests {
             (90_000_000_001, "1 d 2 h"),
             (u64::MAX, "213503982 d 8 h"),
         ] {
-            assert_eq!(Wait(us).to_string(), want, "{us}");
+            assert_eq!(ReadableWait(us).to_string(), want, "{us}");
         }
     }
 
     #[test]
-    fn a_decision_is_one_line_that_says_what_to_do() {
-        let allowed = || Decision {
+    fn a_decision_is_one_line_with_the_time_to_wait() {
+        let allowed = || ServerDecision {
             allowed: true,
             limit: 60,
             remaining: 54,
@@ -134,17 +135,21 @@ mod tests {
             delay_us: 0,
             degraded: false,
         };
-        let denied = |retry_after_us| Decision { allowed: false, retry_after_us, ..allowed() };
+        let denied =
+            |retry_after_us| ServerDecision { allowed: false, retry_after_us, ..allowed() };
         for (decision, want) in [
-            (allowed(), "allowed: 54 of 60 left, whole again in 5.2 s"),
-            (Decision { reset_after_us: 0, remaining: 60, ..allowed() }, "allowed: 60 of 60 left"),
+            (allowed(), "allowed: 54 of 60 left, full again in 5.2 s"),
             (
-                Decision { delay_us: 300_000, ..allowed() },
-                "allowed: 54 of 60 left, whole again in 5.2 s; its turn is in 300 ms",
+                ServerDecision { reset_after_us: 0, remaining: 60, ..allowed() },
+                "allowed: 60 of 60 left",
             ),
             (
-                Decision { degraded: true, ..allowed() },
-                "allowed: 54 of 60 left, whole again in 5.2 s (without the store, which failed)",
+                ServerDecision { delay_us: 300_000, ..allowed() },
+                "allowed: 54 of 60 left, full again in 5.2 s; proceed in 300 ms",
+            ),
+            (
+                ServerDecision { degraded: true, ..allowed() },
+                "allowed: 54 of 60 left, full again in 5.2 s (without the store, which failed)",
             ),
             (denied(Some(400_000)), "denied: 54 of 60 left; try again in 400 ms"),
             (denied(None), "denied: costs more than the limit has; waiting does not help"),
