@@ -341,7 +341,7 @@ struct TracedHold {
 }
 
 /// A limiter and its model. Keys of one name are under two limits by turns; another name has the same keys.
-struct World {
+struct HoldTrace {
     clock: ManualClock,
     limiter: Limiter,
     scopes: [Scope; 2],
@@ -357,13 +357,13 @@ struct World {
 
 const KEYS: [&str; 3] = ["a", "b", "a key that is longer than most"];
 
-impl World {
-    fn new(make: Make, limits: [Limit; 2], other: Limit) -> World {
+impl HoldTrace {
+    fn new(make: Make, limits: [Limit; 2], other: Limit) -> HoldTrace {
         let (clock, limiter) = open(make);
         let scope = |name: &str, limit: Limit| limiter.scope(name, limit).unwrap();
         let scopes = limits.map(|limit| scope("changing", limit));
         let other = scope("other", other);
-        World {
+        HoldTrace {
             models: KEYS.map(|_| KeyModel::new(limits[0])).into(),
             others: KEYS.map(|_| KeyModel::new(*other.limit())).into(),
             clock,
@@ -599,7 +599,7 @@ pub fn every_operation_on_holds_is_the_algorithms_own(make: Make) {
     let step = (tick(), act(), index(), changes, units, any::<bool>());
     let steps = prop::collection::vec(step, 1..60);
     proptest!(cases(128), |((one, two, other) in limits, steps in steps)| {
-        let mut world = World::new(make, [one, two], other);
+        let mut world = HoldTrace::new(make, [one, two], other);
         for (tick, act, key, turn, units, is_part) in steps {
             if !world.tick(&tick) {
                 break;

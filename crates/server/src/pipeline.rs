@@ -20,7 +20,7 @@ use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
 use pending::PendingLimitAnswer;
-pub(crate) use pending::{PendingAnswer, PendingRuling, PipelineAnswer};
+pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};
 pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, domain};
 
 use crate::metrics::Metrics;
@@ -96,7 +96,7 @@ impl Pipeline {
     pub(crate) fn send<'a>(
         &self,
         request: DecisionRequest<'a>,
-    ) -> Result<PendingAnswer<'a>, UnknownTarget<'a>> {
+    ) -> Result<SentDecision<'a>, UnknownTarget<'a>> {
         let DecisionRequest { target, terms } = request;
         match target {
             DecisionTarget::Limit { name, key } => {
@@ -112,12 +112,12 @@ impl Pipeline {
                     check = check.max_wait(max_wait);
                 }
                 let answer = check.into_future();
-                Ok(PendingAnswer::Limit(PendingLimitAnswer { limit, key, answer, sent_at }))
+                Ok(SentDecision::Limit(PendingLimitAnswer { limit, key, answer, sent_at }))
             }
             DecisionTarget::Rules { domain, description } => {
                 let rules = self.snapshot();
                 let pending = self.send_description(&rules, domain, description, terms);
-                pending.map(PendingAnswer::Rules)
+                pending.map(SentDecision::Rules)
             }
         }
     }
@@ -145,10 +145,10 @@ impl Pipeline {
     /// Waits for the answer to a request, records it, and makes the receipt. Call this once for each request.
     pub(crate) async fn answer(
         &self,
-        pending: &mut PendingAnswer<'_>,
+        pending: &mut SentDecision<'_>,
     ) -> Result<PipelineAnswer, Error> {
         match pending {
-            PendingAnswer::Limit(pending) => {
+            SentDecision::Limit(pending) => {
                 let decided = (&mut pending.answer).await;
                 if !decided.as_ref().is_ok_and(Decision::is_cached) {
                     self.recorder.metrics.store_answered(pending.sent_at);
@@ -159,7 +159,7 @@ impl Pipeline {
                 let receipt = self.receipts.of_limit(&limit.scope, key, &decision);
                 Ok(PipelineAnswer::Limit { decision, receipt })
             }
-            PendingAnswer::Rules(pending) => {
+            SentDecision::Rules(pending) => {
                 let ruling = self.recorder.ruling(pending).await?;
                 let receipt = self.receipts.of_ruling(&ruling);
                 Ok(PipelineAnswer::Rules { ruling, receipt })

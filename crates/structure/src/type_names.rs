@@ -50,27 +50,20 @@ pub fn type_definitions(
 }
 
 /// Returns the names that several types share, as messages for a person.
-///
-/// `known` lists the names that are still to be made unique. The two must agree, so that a new duplicate fails the
-/// test, and a name is removed from the list together with its duplicate.
-pub fn type_name_problems(types: &[NamedType], known: &[&str]) -> Vec<String> {
+pub fn type_name_problems(types: &[NamedType]) -> Vec<String> {
     let mut by_name: BTreeMap<&str, BTreeSet<&NamedType>> = BTreeMap::new();
     for named in types {
         by_name.entry(&named.name).or_default().insert(named);
     }
     by_name.retain(|name, named| is_shared(name, named));
-    let new = by_name.iter().filter(|(name, _)| !known.contains(name)).map(|(name, named)| {
+    let problem = |(name, named): (&&str, &BTreeSet<&NamedType>)| {
         let places: Vec<String> = named.iter().map(ToString::to_string).collect();
         format!(
             "several types are called `{name}`: rename all but one of them; use the terms of docs/glossary.md\n  {}",
             places.join("\n  ")
         )
-    });
-    let gone = known.iter().filter(|name| !by_name.contains_key(*name));
-    let gone = gone.map(|name| {
-        format!("KNOWN_DUPLICATES: `{name}` is no longer used twice; remove it from the list")
-    });
-    new.chain(gone).collect()
+    };
+    by_name.iter().map(problem).collect()
 }
 
 fn is_shared(name: &str, named: &BTreeSet<&NamedType>) -> bool {
@@ -91,32 +84,23 @@ mod tests {
     #[test]
     fn name_of_two_types_is_reported_with_both_places() {
         let types = [named("Place", "a", 3), named("Place", "b", 7), named("Other", "b", 9)];
-        let problems = type_name_problems(&types, &[]);
+        let problems = type_name_problems(&types);
         assert_eq!(problems.len(), 1);
         assert!(problems[0].contains("`Place`"), "{problems:?}");
         assert!(problems[0].contains("a/src/lib.rs:3\n  b/src/lib.rs:7"), "{problems:?}");
     }
 
     #[test]
-    fn known_duplicate_is_accepted_until_it_is_gone() {
-        let types = [named("Place", "a", 3), named("Place", "b", 7)];
-        assert_eq!(type_name_problems(&types, &["Place"]), [""; 0]);
-        let problems = type_name_problems(&types[..1], &["Place"]);
-        assert_eq!(problems.len(), 1);
-        assert!(problems[0].contains("remove it from the list"), "{problems:?}");
-    }
-
-    #[test]
     fn error_is_allowed_once_in_each_crate() {
         let once = [named("Error", "a", 3), named("Error", "b", 7)];
-        assert_eq!(type_name_problems(&once, &[]), [""; 0]);
+        assert_eq!(type_name_problems(&once), [""; 0]);
         let twice = [named("Error", "a", 3), named("Error", "a", 7)];
-        assert_eq!(type_name_problems(&twice, &[]).len(), 1);
+        assert_eq!(type_name_problems(&twice).len(), 1);
     }
 
     #[test]
     fn definition_in_a_file_of_two_roots_counts_once() {
         let types = [named("Place", "a", 3), named("Place", "a", 3)];
-        assert_eq!(type_name_problems(&types, &[]), [""; 0]);
+        assert_eq!(type_name_problems(&types), [""; 0]);
     }
 }

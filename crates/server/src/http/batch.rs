@@ -16,7 +16,7 @@ use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::check_body::{self, MAX_REQUESTS};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
-use crate::pipeline::{DecisionRequest, PendingAnswer, Pipeline};
+use crate::pipeline::{DecisionRequest, Pipeline, SentDecision};
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
@@ -82,7 +82,7 @@ pub(super) async fn batch(
 fn send<'a>(
     pipeline: &Pipeline,
     request: DecisionRequest<'a>,
-) -> Result<PendingAnswer<'a>, ApiProblem> {
+) -> Result<SentDecision<'a>, ApiProblem> {
     pipeline.send(request).map_err(|target| ApiProblem::unknown_target(&target, DOMAIN_IN_BODY))
 }
 
@@ -115,7 +115,7 @@ impl BatchResponse {
     }
 
     /// Waits for one answer and appends it, or appends a problem.
-    async fn push(&mut self, pipeline: &Pipeline, pending: Result<PendingAnswer<'_>, ApiProblem>) {
+    async fn push(&mut self, pipeline: &Pipeline, pending: Result<SentDecision<'_>, ApiProblem>) {
         if self.json.len() > 1 {
             self.json.push(b',');
         }

@@ -11,7 +11,7 @@ use crate::ruleset::NamedLimit;
 
 /// The answer to a request that was sent to the store.
 #[derive(Debug)]
-pub(crate) enum PendingAnswer<'a> {
+pub(crate) enum SentDecision<'a> {
     Limit(PendingLimitAnswer<'a>),
     Rules(PendingRuling),
 }
