@@ -1,4 +1,4 @@
-//! A service whose limits are in a file and whose counts are on Redis, as it runs in production:
+//! A production service, with its limits in a file and its counts on Redis:
 //! `cargo run -p tollgate --features axum,redis,watch --example axum_redis -- redis://127.0.0.1:6379 examples/axum_redis.yaml`
 //!
 //! Try `curl -i`, change the file or send SIGHUP, and end the process with SIGTERM.
@@ -16,7 +16,7 @@ use tollgate::rules::RulesFile;
 use tollgate::tower::{LayerDecision, RateLimitLayer};
 use tollgate::{OnFailure, Redis};
 
-/// How many requests were decided.
+/// The numbers of decided requests.
 #[derive(Default)]
 struct Counts {
     allowed: AtomicU64,
@@ -29,14 +29,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let path = arguments.next().unwrap_or_else(|| "examples/axum_redis.yaml".to_owned());
 
-    // All processes with this Redis and this prefix share the limits. While Redis fails, each process decides
-    // on a third of them: there are three.
+    // All processes with this Redis and this prefix share the limits. While Redis fails, each of the three processes
+    // decides on a third of each limit.
     let limiter = Redis::at(&url)?
         .prefix("example:")?
         .on_failure(OnFailure::Local { processes: 3 })
         .build()?;
 
-    // Read again when the file changes, and on SIGHUP, until `following` is dropped.
+    // The file is read again when it changes, and on SIGHUP, until `following` is dropped.
     let file = RulesFile::open(&limiter, &path)?;
     let following = file.follow()?.and_on_hangup()?;
 
@@ -63,11 +63,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/health", get(|| async { "ok\n" }))
         .layer(limit);
 
-    // Before the address is printed: SIGTERM is graceful from then on.
+    // Before the address is printed, so that SIGTERM is graceful as soon as a client knows the address.
     let mut terminated = signal(SignalKind::terminate())?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
-    // With connect info, so that clients have addresses.
+    // With connect info, so that the layer knows the addresses of clients.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     // Requests in flight are answered before the process ends.
     axum::serve(listener, service)

@@ -38,7 +38,7 @@ rules:
     limit: login
 ";
 
-/// Anyone with this secret can make tokens: keep yours in a file, not in the program.
+/// A person who knows this secret can make tokens, so keep your secret in a file, not in the program.
 const SECRET: &[u8] = b"a secret for this example, and no other";
 
 #[tokio::main(flavor = "current_thread")]
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    // With connect info, so that clients have addresses.
+    // With connect info, so that the layer knows the addresses of clients.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(async move { axum::serve(listener, service).await });
 
@@ -68,14 +68,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let forged = token(b"what a forger has instead of it, alas", "mallory", "pro")?;
     println!("{:<10} {:<16} status  remaining  retry-after", "who", "request");
     try_out(address, "anonymous", None, "GET /api/report", 4).await?;
-    // Same quota as without a token, including what the address has already spent.
+    // The same quota as without a token, including the units that the address has already spent.
     try_out(address, "forger", Some(&forged), "GET /api/report", 1).await?;
     try_out(address, "ada, free", Some(&free), "GET /api/report", 6).await?;
     try_out(address, "grace, pro", Some(&pro), "GET /api/report", 6).await?;
     try_out(address, "anonymous", None, "POST /login", 3).await
 }
 
-/// A token with its bearer's name and the plan they pay for.
+/// Returns a token with the name of its owner and the plan that they pay for.
 fn token(secret: &[u8], sub: &str, plan: &str) -> Result<String, Box<dyn Error>> {
     let expires = SystemTime::now() + Duration::from_secs(3_600);
     let claims =

@@ -1,9 +1,9 @@
 //! Why a counter that is read and then written admits too much, on a real Redis:
 //! `cargo run -p tollgate --features redis --example naive_race -- redis://127.0.0.1:6379`
 //!
-//! 200 requests arrive at once, and the limit is 100 a day. The naive limiter reads the counter, compares it with the limit, and
+//! 200 requests arrive at once, and the limit is 100 per day. The naive limiter reads the counter, compares it with the limit, and
 //! then increments it. Between the read and the increment, other requests read the same old value. Tollgate decides in
-//! one script, which Redis runs without anything in between.
+//! one script, and Redis runs no other command during a script.
 
 use std::error::Error;
 

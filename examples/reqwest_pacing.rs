@@ -1,4 +1,4 @@
-//! A client that keeps to its own limit and waits as long as the server asks for:
+//! A client that stays within its own limit, and waits as long as the server's answers say:
 //! `cargo run -p tollgate --example reqwest_pacing --features axum,reqwest`
 
 use std::time::Instant;
@@ -13,16 +13,16 @@ use tower::{Layer, Service};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::memory();
-    let theirs = limiter.scope("theirs", "token-bucket capacity=4 refill=2/s")?;
-    let app = Router::new().route("/", routing::get(move || async move { answer(&theirs) }));
+    let server_limit = limiter.scope("theirs", "token-bucket capacity=4 refill=2/s")?;
+    let app = Router::new().route("/", routing::get(move || async move { answer(&server_limit) }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, app).await });
 
-    let ours = limiter.scope("ours", "token-bucket capacity=1 refill=10/s")?;
+    let own_limit = limiter.scope("ours", "token-bucket capacity=1 refill=10/s")?;
     // The server is on this machine, so a proxy from the environment is ignored.
     let client = reqwest::Client::builder().no_proxy().build()?;
-    let mut paced = PaceLayer::new(ours).layer(client.clone());
+    let mut paced = PaceLayer::new(own_limit).layer(client.clone());
     let started = Instant::now();
     for request in 1..=10 {
         let response = paced.call(client.get(&url).build()?).await?;
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The server allows fewer than the client would send, and says when to come back.
+/// Answers a request. The server allows fewer requests than the client would send, and says when to retry.
 fn answer(limit: &Scope) -> Response {
     match limit.check("everyone").now().map(|decision| decision.verdict()) {
         Ok(Verdict::Allowed { .. }) => "welcome".into_response(),

@@ -1,4 +1,4 @@
-//! A gRPC service with a limit, and a client that waits for as long as the refusal says:
+//! A gRPC service with a limit, and a client that waits as long as a refusal says:
 //! `cargo run -p tollgate --features tonic --example tonic_limited`
 
 use tokio::net::TcpListener;
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut client = HealthClient::new(Channel::from_shared(url)?.connect().await?);
     for call in 1..=3 {
         while let Err(status) = client.check(HealthCheckRequest::default()).await {
-            let Some(wait) = told_to_wait(&status) else { return Err(status.into()) };
+            let Some(wait) = wait_of(&status) else { return Err(status.into()) };
             println!("call {call}: {:?}: {}", status.code(), status.message());
             println!("call {call}: waits {} ms", wait.as_millis());
             tokio::time::sleep(wait).await;
@@ -33,8 +33,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Exact to the microsecond, while `Retry-After` has whole seconds.
-fn told_to_wait(status: &Status) -> Option<std::time::Duration> {
+/// Returns the wait in the details of a refusal. It is exact to the microsecond, while `Retry-After` has whole seconds.
+fn wait_of(status: &Status) -> Option<std::time::Duration> {
     let retry =
         status.get_details_retry_info().filter(|_| status.code() == Code::ResourceExhausted);
     retry.and_then(|retry| retry.retry_delay)

@@ -1,4 +1,4 @@
-"""A service to stand behind Envoy: it says hello to everybody, on the port that it is given."""
+"""A service behind Envoy: it answers every request with hello, on the port in its argument."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

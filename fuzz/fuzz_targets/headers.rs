@@ -1,5 +1,5 @@
-//! Finds the client of a request with any headers: no panic, no hang. The client is the peer or an address in the
-//! header that is read, and anything added to the left of that header does not change it.
+//! Finds the client of a request with any headers. This must not panic or hang. The client must be the peer or an address
+//! in the header that is read, and a text that is added before the header's first value must not change the client.
 
 #![no_main]
 
@@ -11,16 +11,17 @@ use tollgate::http::{Forwarding, TrustedProxies};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
-const EACH: [(Forwarding, HeaderName); 3] = [
+/// Each forwarding header, and its name.
+const FORWARDINGS: [(Forwarding, HeaderName); 3] = [
     (Forwarding::XForwardedFor, HeaderName::from_static("x-forwarded-for")),
     (Forwarding::Forwarded, HeaderName::from_static("forwarded")),
     (Forwarding::XRealIp, HeaderName::from_static("x-real-ip")),
 ];
 
 fuzz_target!(|input: &[u8]| {
-    let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::/32"]).expect("nets");
+    let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::/32"]).expect("valid networks");
     let headers = headers(input);
-    for (forwarding, name) in EACH {
+    for (forwarding, name) in FORWARDINGS {
         let proxies = proxies.clone().reading(forwarding);
         let client = proxies.client(PEER, &headers);
         let mut lines = headers.get_all(&name).iter();
@@ -32,19 +33,20 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Makes each line of the input a line of each header; a header value has no line break.
+/// Returns headers in which each line of the input is a value of each header, because a value has no line break.
 fn headers(input: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in input.split(|&byte| byte == b'\n') {
         let Ok(value) = HeaderValue::from_bytes(line) else { continue };
-        for (_, name) in EACH {
+        for (_, name) in FORWARDINGS {
             headers.append(name, value.clone());
         }
     }
     headers
 }
 
-/// The same lines, with a forged value before the first one, as if a proxy had appended to it.
+/// Returns the header with a forged value before its first value, as if the client had sent the forged value and a proxy had
+/// added to it.
 fn forged(headers: &HeaderMap, name: &HeaderName, input: &[u8]) -> HeaderMap {
     let last = input.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
     let last = HeaderValue::from_bytes(last).unwrap_or(HeaderValue::from_static("for=\""));
@@ -57,7 +59,7 @@ fn forged(headers: &HeaderMap, name: &HeaderName, input: &[u8]) -> HeaderMap {
     values.map(|value| (name.clone(), value)).collect()
 }
 
-/// Whether this address appears in a line, at the start of a run of address characters, after escapes are removed.
+/// Whether an address appears in a line, at the start of a run of address characters. Escapes are removed first.
 fn appears(wanted: IpAddr, line: &[u8]) -> bool {
     let line: Vec<u8> = line.iter().copied().filter(|&byte| byte != b'\\').collect();
     let is_part = |byte: &u8| byte.is_ascii_hexdigit() || b".:".contains(byte);

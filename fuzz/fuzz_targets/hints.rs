@@ -1,4 +1,5 @@
-//! A paced client handles any response of a server: no panic, no hang, and no hold above the longest.
+//! Passes any response of a server to a paced client. The client must not panic or hang, and must not wait longer than its
+//! maximum.
 
 #![no_main]
 
@@ -23,9 +24,9 @@ const NAMES: [&str; 6] = [
 const MAX_HOLD: Duration = Duration::from_secs(60);
 
 fuzz_target!(|input: &[u8]| {
-    let limit: Limit = "token-bucket capacity=9 refill=1/s".parse().expect("a limit");
+    let limit: Limit = "token-bucket capacity=9 refill=1/s".parse().expect("a valid limit");
     let limiter = Limiter::builder().max_bytes(1 << 16).build();
-    let scope = limiter.scope("fuzz", limit).expect("the first");
+    let scope = limiter.scope("fuzz", limit).expect("memory for the first scope");
     let layer = PaceLayer::new(scope).max_hold(MAX_HOLD).max_wait(Duration::ZERO);
     let answer = response(input);
     let service = layer.layer(service_fn(move |()| {
@@ -41,7 +42,8 @@ fuzz_target!(|input: &[u8]| {
     });
 });
 
-/// The first byte chooses the status. The first byte of each line that follows chooses the header.
+/// Returns a response. The first byte of the input chooses the status, and the first byte of each line after it chooses a
+/// header.
 fn response(input: &[u8]) -> Response<()> {
     let mut response = Response::new(());
     let Some((status, lines)) = input.split_first() else { return response };

@@ -1,11 +1,11 @@
-//! Any key set, with a token that has no valid signature.
+//! Parses any bytes as a key set, and verifies a token without a valid signature, which must be refused.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::http::{Jwks, Jwt};
 
-/// `{"alg":"EdDSA"}`, no claims and four bytes.
+/// The token: `{"alg":"EdDSA"}`, no claims, and a signature of four bytes.
 const FORGED: &str = "eyJhbGciOiJFZERTQSJ9.e30.AAAAAA";
 
 fuzz_target!(|json: &[u8]| {

@@ -1,5 +1,5 @@
-//! The server reads any bytes sent as an Envoy message, or reports what is wrong: no panic, no hang, and the report is
-//! short and printable.
+//! Decodes any bytes as a message from Envoy. The server must not panic or hang, and must accept the message or report a
+//! short, printable problem.
 
 #![no_main]
 
@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use tollgate_server::fuzz;
 
 fuzz_target!(|message: &[u8]| {
-    if let Err(told) = fuzz::rate_limit(message) {
-        assert!(!told.is_empty() && told.len() <= 1024, "{told}");
-        assert!(!told.chars().any(char::is_control), "{told}");
+    if let Err(problem) = fuzz::rate_limit(message) {
+        assert!(!problem.is_empty() && problem.len() <= 1024, "{problem}");
+        assert!(!problem.chars().any(char::is_control), "{problem}");
     }
 });

@@ -1,5 +1,5 @@
-//! Any bytes sent as a receipt: no panic, and no receipt is accepted that was not signed. A receipt that can be
-//! signed is unchanged after it is written and read again.
+//! Decodes any bytes as a receipt. The server must not panic, and must not accept a receipt that it has not signed. A signed
+//! receipt must be unchanged after it is encoded and decoded.
 
 #![no_main]
 

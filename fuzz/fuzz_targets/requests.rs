@@ -1,5 +1,5 @@
-//! The server reads any bytes sent as a check or a batch, or reports what is wrong: no panic, no hang, and the report
-//! is short and printable. Everything it accepts is JSON, and a batch of one check is read like that check.
+//! Decodes any bytes as a check and as a batch. The server must not panic or hang, and must accept the body or report a
+//! short, printable problem. An accepted body is JSON, and a batch of one check is decoded like the check.
 
 #![no_main]
 
@@ -8,17 +8,20 @@ use serde_json::Value;
 use tollgate_server::fuzz;
 
 fuzz_target!(|input: &[u8]| {
-    let alone = fuzz::check(input);
-    match &alone {
+    let check = fuzz::check(input);
+    match &check {
         Ok(()) => assert!(is_object(input)),
-        Err(told) => assert_short(told),
+        Err(problem) => assert_short(problem),
     }
     match fuzz::batch(input) {
-        Ok(each) => each.iter().filter_map(|one| one.as_ref().err()).for_each(|told| assert_short(told)),
-        Err(told) => assert_short(&told),
+        Ok(checks) => checks
+            .iter()
+            .filter_map(|check| check.as_ref().err())
+            .for_each(|problem| assert_short(problem)),
+        Err(problem) => assert_short(&problem),
     }
     let batch = [b"[", input, b"]"].concat();
-    if alone.is_ok() {
+    if check.is_ok() {
         assert_eq!(fuzz::batch(&batch), Ok(vec![Ok(())]));
     }
 });
@@ -28,10 +31,10 @@ fn is_object(json: &[u8]) -> bool {
 }
 
 /// Checks that a problem response is JSON with a short, printable detail.
-fn assert_short(told: &str) {
-    let problem: Value = serde_json::from_str(told).expect("JSON");
-    assert!((400..500).contains(&problem["status"].as_u64().expect("a status")), "{told}");
+fn assert_short(body: &str) {
+    let problem: Value = serde_json::from_str(body).expect("JSON");
+    assert!((400..500).contains(&problem["status"].as_u64().expect("a status")), "{body}");
     let detail = problem["detail"].as_str().expect("a detail");
-    assert!(!detail.is_empty() && detail.chars().count() <= 1024, "{told}");
-    assert!(!detail.chars().any(char::is_control), "{told}");
+    assert!(!detail.is_empty() && detail.chars().count() <= 1024, "{body}");
+    assert!(!detail.chars().any(char::is_control), "{body}");
 }
