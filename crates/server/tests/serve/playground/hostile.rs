@@ -30,12 +30,12 @@ fn send(
 
 /// Invalid values for a number of the configuration, with a part of the error's detail.
 const INVALID_NUMBERS: [(&str, &str); 15] = [
-    ("-1", "too little; use "),
-    ("0", "too little; use "),
-    ("-1e308", "too little; use "),
-    ("1e308", "too much; use "),
-    ("18446744073709551616", "too much; use "),
-    ("9007199254740993", "too much; use "),
+    ("-1", "too small; use "),
+    ("0", "too small; use "),
+    ("-1e308", "too small; use "),
+    ("1e308", "too large; use "),
+    ("18446744073709551616", "too large; use "),
+    ("9007199254740993", "too large; use "),
     ("1e999", "number out of range"),
     ("NaN", "expected value"),
     ("Infinity", "expected value"),
@@ -66,7 +66,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
                 refused(algorithm, &body, &place, want);
                 refused(&format!("{algorithm}/burst"), &body, &place, want);
                 let place = format!("config.{algorithm}.{name}: ");
-                // A number out of range is reported at its place in a request for one algorithm.
+                // The place of a number that is out of range does not name the algorithm.
                 let place = if want.contains("use") { "config." } else { &place };
                 let body = format!(r#"{{"config":{{"{algorithm}":{{"{name}":{value}}}}}}}"#);
                 refused("state", &body, place, want);
