@@ -38,7 +38,7 @@ rules:
     limit: login
 ";
 
-/// A person who knows this secret can make tokens, so keep your secret in a file, not in the program.
+/// This secret is enough to make tokens, so keep your secret in a file, not in the program.
 const SECRET: &[u8] = b"a secret for this example, and no other";
 
 #[tokio::main(flavor = "current_thread")]

@@ -92,8 +92,8 @@ impl Resolver<'_> {
         BTreeSet::from([Meaning::Module(target)])
     }
 
-    /// Returns the meanings of `name` in a module: as a definition, as a child module, as an import, and if there are none,
-    /// through globs.
+    /// Returns the meanings of `name` in a module: as a definition, as a child module and as an import. If it has no such
+    /// meaning, globs are followed.
     fn look_up(&mut self, path: &[String], name: &str) -> BTreeSet<Meaning> {
         let mut meanings = BTreeSet::new();
         let key = (path.to_vec(), name.to_owned());

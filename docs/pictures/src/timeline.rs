@@ -100,7 +100,7 @@ fn requests(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     }
 }
 
-/// Draws the units that were admitted, and those that left, in the last window.
+/// Draws the units that were admitted and the units that left in the last window.
 fn last_window(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     heading(panel, svg, "Units admitted in the 10 s up to each instant");
     panel.grid(svg, &[0, 10, 20]);

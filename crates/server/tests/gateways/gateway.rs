@@ -40,7 +40,7 @@ impl GatewayExample {
         let mut ports = ADDRESSES.map(|_| free_port());
         ports[2] = tollgate;
         let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
-        // The workers of nginx run as another user, who needs access.
+        // The workers of nginx run as another user, so that user needs access.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let example = GatewayExample { directory, ports };
         fs::create_dir(example.path(folder)).unwrap();
