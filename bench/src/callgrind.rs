@@ -1,4 +1,4 @@
-//! Counting instructions with callgrind.
+//! Counts instructions with callgrind.
 
 use std::env;
 use std::io::ErrorKind;
@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
 
-/// Returns the instructions of one more request, when this executable is run with `args` and a number
-/// of requests. The instructions of start-up and preparation cancel out.
+/// Returns the instructions of one more request, when this executable is run with `args` and a number of requests.
+/// The instructions of start-up and preparation cancel out.
 pub fn instructions_per_request(args: &[&str]) -> Result<u64> {
     let count = |requests: u64| collect(&[], &[args, &[&requests.to_string()]].concat());
     let (few, many) = (count(FEW)?, count(MANY)?);
@@ -18,8 +18,8 @@ pub fn instructions_per_request(args: &[&str]) -> Result<u64> {
     Ok((extra as f64 / (MANY - FEW) as f64).round() as u64)
 }
 
-/// The instructions inside a function, when this executable is run with `args`. The function is a pattern such as
-/// `*measured_loop*`. Start-up and preparation do not count at all.
+/// Returns the instructions inside a function, when this executable is run with `args`. `function` is a pattern such as
+/// `*measured_loop*`. Start-up and preparation are not counted.
 pub fn instructions_inside(function: &str, args: &[&str]) -> Result<u64> {
     collect(&[&format!("--toggle-collect={function}")], args)
 }
@@ -31,7 +31,7 @@ fn collect(options: &[&str], args: &[&str]) -> Result<u64> {
     let mut command = under_valgrind(&this, options);
     let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!("valgrind is missing; install it, for example with apt-get install valgrind")
+            bail!("valgrind not found; install it, for example with `apt-get install valgrind`")
         }
         output => output.context("cannot run valgrind")?,
     };
@@ -42,7 +42,7 @@ fn collect(options: &[&str], args: &[&str]) -> Result<u64> {
     collected(&log).with_context(|| format!("valgrind printed no `Collected : <number>`\n{log}"))
 }
 
-/// The same command under callgrind, with further options for it.
+/// Returns a command that runs `command` under callgrind, with `options` for callgrind.
 pub fn under_valgrind(command: &Command, options: &[&str]) -> Command {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).args(options);
@@ -51,7 +51,7 @@ pub fn under_valgrind(command: &Command, options: &[&str]) -> Command {
     valgrind
 }
 
-/// The number after `Collected :` in callgrind's log.
+/// Returns the number after `Collected :` in callgrind's log.
 pub fn collected(log: &str) -> Option<u64> {
     let (_, rest) = log.lines().find_map(|line| line.split_once("Collected :"))?;
     rest.trim().parse().ok()
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_total_from_callgrinds_log() {
+    fn collected_reads_the_total_of_a_log() {
         let log = "==80== Events    : Ir\n==80== Collected : 126545\n==80== \n\
                    ==80== I   refs:      126,545\n";
         assert_eq!(collected(log), Some(126_545));
     }
 
     #[test]
-    fn finds_no_total_in_a_log_without_one() {
+    fn collected_is_none_when_the_log_has_no_total() {
         assert_eq!(collected("==80== Command: /bin/true\n"), None);
         assert_eq!(collected("==80== Collected : many\n"), None);
     }

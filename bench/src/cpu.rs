@@ -1,4 +1,4 @@
-//! Places threads on CPUs: the scheduler would move them all the time.
+//! Puts threads on fixed CPUs, because the scheduler would move them during a measurement.
 
 use anyhow::{Context, Result, ensure};
 

@@ -1,4 +1,4 @@
-//! h2load, the program that sends requests over HTTP/2.
+//! Runs h2load, a program that sends requests over HTTP/2.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -11,60 +11,60 @@ use crate::turns::time_us;
 
 /// The result of h2load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Counted {
+pub struct H2loadResult {
     /// The number of answered requests.
     pub requests: f64,
-    /// The answered requests in a second.
+    /// The answered requests per second.
     pub requests_per_s: f64,
     /// The mean time of an answer.
     pub mean_us: f64,
 }
 
-/// Fails early if there is no h2load.
+/// Fails if h2load is not installed.
 pub fn find() -> Result<()> {
     run(["--version"]).map(drop)
 }
 
-/// Posts a body of gRPC for this many seconds, by one thread on 8 connections, each with 32 requests at a time.
-pub fn post(url: &str, body: &Path, seconds: u32) -> Result<Counted> {
+/// Posts a gRPC body repeatedly for this many seconds, with one thread and 8 connections, each with 32 concurrent requests.
+pub fn post(url: &str, body: &Path, seconds: u32) -> Result<H2loadResult> {
     let length = format!("-D{seconds}");
     let first = ["-t1", "-c8", "-m32", &length, "-d"].map(OsStr::new);
     let headers =
         ["-H", "content-type: application/grpc", "-H", "te: trailers", url].map(OsStr::new);
     let output = run(first.iter().copied().chain([body.as_os_str()]).chain(headers))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "h2load of {url}: {}\n{text}", output.status);
-    counted(&text).with_context(|| format!("h2load of {url} says\n{text}"))
+    ensure!(output.status.success(), "h2load for {url}: {}\n{text}", output.status);
+    parse(&text).with_context(|| format!("unexpected output of h2load for {url}\n{text}"))
 }
 
 fn run(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Output> {
     match Command::new("h2load").args(args).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!("h2load is missing; install it, for example with apt-get install nghttp2-client")
+            bail!("h2load not found; install it, for example with `apt-get install nghttp2-client`")
         }
         output => output.context("cannot run h2load"),
     }
 }
 
-fn counted(text: &str) -> Result<Counted> {
+fn parse(text: &str) -> Result<H2loadResult> {
     let after = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let finished =
         after("finished in ").and_then(|line| line.split(", ").nth(1)?.strip_suffix(" req/s"));
     let requests = after("requests:").context("no requests")?;
-    let of = |kind: &str| {
+    let count_of = |kind: &str| {
         let own = requests.split(", ").find_map(|part| part.strip_suffix(kind));
         own.and_then(|count| count.trim().parse::<f64>().ok())
             .with_context(|| format!("no number{kind}"))
     };
     for trouble in [" failed", " errored", " timeout"] {
-        ensure!(of(trouble)? == 0.0, "not all requests were answered well");
+        ensure!(count_of(trouble)? == 0.0, "some requests failed");
     }
     let times: Vec<_> = after("time for request:").unwrap_or_default().split_whitespace().collect();
-    Ok(Counted {
-        requests: of(" succeeded")?,
+    Ok(H2loadResult {
+        requests: count_of(" succeeded")?,
         requests_per_s: finished
             .and_then(|text| text.parse().ok())
-            .context("no requests a second")?,
+            .context("no requests per second")?,
         mean_us: times.get(2).and_then(|text| time_us(text)).context("no mean time")?,
     })
 }
@@ -84,22 +84,23 @@ time for connect:       95us       412us       210us        99us    62.50%
 ";
 
     #[test]
-    fn reads_what_h2load_counted() {
-        let want = Counted { requests: 157_801.0, requests_per_s: 52_600.33, mean_us: 4_830.0 };
-        assert_eq!(counted(TEXT).unwrap(), want);
+    fn output_is_parsed() {
+        let want =
+            H2loadResult { requests: 157_801.0, requests_per_s: 52_600.33, mean_us: 4_830.0 };
+        assert_eq!(parse(TEXT).unwrap(), want);
     }
 
     #[test]
-    fn refused_requests_do_not_count() {
-        for (well, badly) in
+    fn output_with_failed_requests_is_an_error() {
+        for (none, some) in
             [("0 failed", "3 failed"), ("0 errored", "1 errored"), ("0 timeout", "2 timeout")]
         {
-            assert!(counted(&TEXT.replace(well, badly)).is_err(), "{badly}");
+            assert!(parse(&TEXT.replace(none, some)).is_err(), "{some}");
         }
     }
 
     #[test]
-    fn finds_nothing_in_other_texts() {
-        assert!(counted("could not connect to the host\n").is_err());
+    fn other_text_is_an_error() {
+        assert!(parse("could not connect to the host\n").is_err());
     }
 }

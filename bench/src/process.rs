@@ -1,4 +1,4 @@
-//! A server in a process of its own.
+//! A server in its own process.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long the server may take to start: it is slow under valgrind.
+/// How long the server may take to start. It is slow under valgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server in a process of its own. It stops when this is dropped.
+/// A server in its own process. Dropping this stops it.
 pub struct Process {
     child: Child,
     address: SocketAddr,
@@ -23,7 +23,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Runs the command for a free port, and waits until it listens there.
+    /// Runs the command for a free port, and waits until the server listens there.
     pub fn start(command: impl FnOnce(u16) -> Result<Command>) -> Result<Process> {
         // The port is free now. If another process takes it before the server does, the server fails to start.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
@@ -32,7 +32,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut process = Process { child, address, output };
-        process.wait_until_it_listens().with_context(|| format!("{command:?} does not start"))?;
+        process.wait_until_it_listens().with_context(|| format!("{command:?} did not start"))?;
         Ok(process)
     }
 
@@ -55,7 +55,7 @@ impl Process {
         Ok(text)
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -67,24 +67,25 @@ impl Process {
         self.printed()
     }
 
-    /// The CPU time that all its threads have had, in the kernel too.
+    /// Returns the CPU time that all threads of the server have used, including the kernel's.
     pub fn cpu_us(&self) -> Result<f64> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let ticks = cpu_ticks(&text).with_context(|| format!("{path} says `{text}`"))?;
+        let ticks =
+            cpu_ticks(&text).with_context(|| format!("unexpected text in {path}: `{text}`"))?;
         Ok(ticks * 1e6 / clock_ticks_per_second() as f64)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // OK because an error means that it has ended already.
         _ = self.child.kill();
         _ = self.child.wait();
     }
 }
 
-/// utime and stime of `/proc/<pid>/stat`: fields 14 and 15, where the name, field 2, may have spaces.
+/// Returns the sum of utime and stime of `/proc/<pid>/stat`: fields 14 and 15. The name, field 2, can have spaces.
 fn cpu_ticks(stat: &str) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
@@ -97,20 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_of_the_user_and_of_the_kernel() {
+    fn cpu_time_includes_the_kernel() {
         let stat = "4711 (a (b) c) S 1 4711 4711 0 -1 4194560 94 0 0 0 250 31 0 0 20 0 3 0 99 7";
         assert_eq!(cpu_ticks(stat), Some(281.0));
         assert_eq!(cpu_ticks("4711 (server) S 1"), None);
     }
 
     #[test]
-    fn server_that_cannot_start_says_why() {
-        let says = |_| {
+    fn error_of_a_failed_start_shows_the_output() {
+        let fails = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "echo no port; exit 3"]);
             Ok(command)
         };
-        let error = format!("{:#}", Process::start(says).err().unwrap());
-        assert!(error.contains("does not start: exit status: 3\nno port"), "{error}");
+        let error = format!("{:#}", Process::start(fails).err().unwrap());
+        assert!(error.contains("did not start: exit status: 3\nno port"), "{error}");
     }
 }

@@ -1,17 +1,17 @@
-//! Numbers that look random, the same in every run.
+//! Pseudo-random numbers, the same in every run.
 
-/// Marsaglia's xorshift64.
+/// Marsaglia's generator xorshift64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for each number.
+    /// Returns the nth sequence. Different numbers give different sequences.
     pub fn new(nth: u32) -> Random {
-        // An odd factor: no other number, and none that is 0, gives the same state.
+        // OK because the factor is odd: different numbers give different states, and no number gives 0.
         Random((u64::from(nth) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// A number in 0..1.
+    /// Returns a number in 0..1.
     pub fn unit(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -19,7 +19,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A whole number in 0..end.
+    /// Returns a whole number in 0..end.
     pub fn below(&mut self, end: usize) -> usize {
         (self.unit() * end as f64) as usize
     }

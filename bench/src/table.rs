@@ -1,6 +1,6 @@
 //! Aligned Markdown tables.
 
-/// A table of a header and rows, names to the left and numbers to the right.
+/// Returns a table of a header and rows. The first column is aligned to the left, the others to the right.
 pub fn markdown(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| lines.iter().filter_map(|line| line.get(column)).map(String::len).max();
@@ -35,7 +35,7 @@ fn rule(widths: &[usize]) -> String {
     text + "\n"
 }
 
-/// A whole number with commas: 45,678.
+/// Returns a number rounded to a whole one, with commas: 45,678.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<&str> =
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligns_names_left_and_numbers_right() {
+    fn markdown_aligns_names_left_and_numbers_right() {
         let lines = [["algorithm", "allowed"], ["log", "7"], ["token-bucket", "-"]]
             .map(|line| line.map(str::to_owned).to_vec());
         let want = "\

@@ -1,23 +1,23 @@
-//! The number and length of turns, and times as load generators write them.
+//! The number and length of turns, and the durations that load generators print.
 
-/// How often each contender has a turn, after one that warms up; and for how long.
+/// The number of turns of each contender that count, after one that warms up, and the length of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Length {
-    /// How many turns.
+pub struct TurnLength {
+    /// The number of turns.
     pub rounds: usize,
-    /// How long each is.
+    /// The length of a turn.
     pub turn_s: u32,
 }
 
-impl Length {
-    /// For numbers to publish.
-    pub const FULL: Length = Length { rounds: 5, turn_s: 5 };
+impl TurnLength {
+    /// For results that are published.
+    pub const FULL: TurnLength = TurnLength { rounds: 5, turn_s: 5 };
 
-    /// To see whether the benchmark works.
-    pub const SHORT: Length = Length { rounds: 1, turn_s: 1 };
+    /// For a test of the benchmark itself.
+    pub const SHORT: TurnLength = TurnLength { rounds: 1, turn_s: 1 };
 }
 
-/// `635.91us`, `1.65ms` or `1.20s`.
+/// Parses a duration: `635.91us`, `1.65ms` or `1.20s`.
 pub(crate) fn time_us(text: &str) -> Option<f64> {
     let at = text.find(|letter: char| letter.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);

@@ -1,8 +1,8 @@
 //! A store's decisions equal the algorithms' own, field by field, for many keys at once.
 //!
-//! A store may forget a key that has had nothing spent for over 10 s. On a clock that does not step back
-//! further than that, no answer differs; on a clock that does, the key may be a fresh one. So the test
-//! follows every state that a key can be in, and each answer must be right for one of them.
+//! A store may forget a key that has had nothing spent for over 10 s. On a clock that steps back further than
+//! that, a forgotten key answers differently. So the test follows every state that a key can be in, and each
+//! answer must be right for one of them.
 
 use proptest::prelude::*;
 use tollgate_core::{
@@ -18,7 +18,7 @@ use crate::{any, keys, trace};
 
 /// One key of one scope, in every state that it can be in.
 struct Known {
-    /// The first has forgotten nothing.
+    /// The first version was never forgotten.
     versions: Vec<Walk>,
 }
 
@@ -29,7 +29,7 @@ impl Known {
         Known { versions: vec![walk] }
     }
 
-    /// At any request at `now_us`, the key may have been forgotten, if it is whole in any version.
+    /// Adds a forgotten version, if in any version nothing of the key is spent at `now_us`.
     fn may_be_forgotten(&mut self, now_us: u64) {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let is_whole = |Walk { limit, state, .. }: &Walk| {
@@ -45,7 +45,7 @@ impl Known {
         }
     }
 
-    /// Keeps the versions that give this answer.
+    /// Keeps the versions that give this answer, and asserts that there is one.
     fn answered<T: PartialEq + std::fmt::Debug>(
         &mut self,
         answer: &T,
@@ -60,7 +60,7 @@ impl Known {
                 versions.push(version);
             }
         }
-        prop_assert!(!versions.is_empty(), "{answer:?} is none of {expected:?}");
+        prop_assert!(!versions.is_empty(), "{answer:?} is not among {expected:?}");
         prop_assert!(!is_steady || versions.len() == expected.len(), "forgotten: {expected:?}");
         self.versions = versions;
         Ok(())
@@ -72,7 +72,7 @@ enum Request {
     Check,
     Peek,
     Reset,
-    /// Together with others, each of a scope and a key.
+    /// Joint with others, each of a scope and a key.
     Together(Vec<(prop::sample::Index, prop::sample::Index, Manner)>),
 }
 
@@ -118,7 +118,7 @@ impl World {
         World { clock, limiter, scopes, keys, known, now_us, latest_us: now_us, is_steady: true }
     }
 
-    /// Moves the clock as this key has it; what the request costs.
+    /// Moves the clock for this key's step. Returns the cost of the request.
     fn aim(&mut self, at: (usize, usize), step: &Step) -> Option<Cost> {
         let walk = &mut self.known[at.0][at.1].versions[0];
         walk.now_us = self.now_us;
@@ -136,7 +136,7 @@ impl World {
         request: &Request,
     ) -> Result<(), TestCaseError> {
         let (now_us, is_steady) = (self.now_us, self.is_steady);
-        // Also before: a check of several makes room for its new keys first.
+        // Also before the request, because a joint check makes room for its new keys first.
         self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         let (scope, key) = (&self.scopes[at.0], &self.keys[at.1]);
         let known = &mut self.known[at.0][at.1];
@@ -144,7 +144,7 @@ impl World {
             Request::Check => {
                 self.clock.set_us(now_us);
                 let check = scope.check(key);
-                // One unit at the clock's time may go a way of its own.
+                // A check of one unit at the clock's time may have a fast path.
                 let answer = match cost {
                     Cost::ONE => check.await.unwrap(),
                     cost => check.cost(cost.units()).at_us(now_us).await.unwrap(),
@@ -171,7 +171,7 @@ impl World {
         Ok(())
     }
 
-    /// Several limits at once; the others cost 1, 2, ... and the same twice is charged once.
+    /// Makes a joint check. The other parts cost 1, 2, and so on, and each scope and key is taken once.
     async fn together(
         &mut self,
         first: (usize, usize),
@@ -204,7 +204,7 @@ impl World {
             .iter()
             .map(|((scope, key), ..)| self.known[*scope][*key].versions[0].state.clone())
             .collect();
-        // On an unsteady clock each one's own answer says which of its versions it is.
+        // On an unsteady clock the answer for each key decides which version it is.
         if !self.is_steady {
             for (index, &((scope, key), cost, (_, intent))) in parts.iter().enumerate() {
                 let charged = answer.is_allowed();
@@ -234,7 +234,7 @@ impl World {
     }
 }
 
-/// One limit's part in a check of several that is charged or not.
+/// Decides one part of a joint check, which is charged or not.
 fn decide_alone(
     walk: &mut Walk,
     now_us: u64,
@@ -251,13 +251,14 @@ fn decide_alone(
     if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
-type Part = ((usize, usize), Cost, Manner);
+/// A scope and a key by their numbers, the cost, and how the limit takes part.
+pub(crate) type RandomPart = ((usize, usize), Cost, Manner);
 
-/// How a limit takes part.
-type Manner = (Role, Intent);
+/// A limit's role and intent in a joint check.
+pub(crate) type Manner = (Role, Intent);
 
 fn expect(
-    parts: &[Part],
+    parts: &[RandomPart],
     scopes: &[Scope],
     states: &mut [State],
     now_us: u64,
@@ -273,17 +274,17 @@ fn expect(
     (together, charges.iter().map(|charge| *charge.decision().unwrap()).collect())
 }
 
-/// The keys of one case: some that differ in little.
+/// The keys of one case, which are similar.
 fn some_keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::sample::subsequence(keys::awkward(), 1..8)
 }
 
-pub fn every_decision_is_the_algorithms_own(make: Make) {
+pub fn every_decision_equals_the_algorithms(make: Make) {
     assert_decisions(make, some_keys());
 }
 
-/// Also of several limits, which are then in one place whatever the store.
-pub fn every_decision_on_one_key_is_the_algorithms_own(make: Make) {
+/// With one key all parts of a joint check are in the same place, on every store.
+pub fn every_decision_on_one_key_equals_the_algorithms(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
 }
 
@@ -301,8 +302,8 @@ fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
     });
 }
 
-/// On a clock that only moves forward, so that a forgotten key cannot be told from a whole one.
-pub fn every_refund_is_the_algorithms_own(make: Make) {
+/// On a clock that only moves forward, so that a forgotten key decides as one with nothing spent.
+pub fn every_refund_equals_the_algorithms(make: Make) {
     let index = any::<prop::sample::Index>;
     let refunds = prop::collection::vec((index(), prop::option::of(index())), 40);
     let limit =
@@ -343,8 +344,8 @@ pub fn every_refund_is_the_algorithms_own(make: Make) {
     });
 }
 
-/// Enough keys, and enough that come and go, for a store to grow and to forget.
-pub fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
+/// Enough keys that a store grows and forgets keys.
+pub fn thousands_of_keys_decide_as_each_would_alone(make: Make) {
     const KEYS: usize = 8_000;
     const S: u64 = 1_000_000;
     let (clock, limiter) = open(make);
@@ -364,16 +365,16 @@ pub fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     block_on(async {
         for round in 0..40_u64 {
-            // By a little, back by up to 9 s, and by more than anything stays spent.
+            // Forward by a little, back by up to 9 s, or forward until nothing is spent.
             now_us = match round % 5 {
                 4 => now_us + 40 * S,
                 2 => now_us - 9 * S + round,
                 _ => now_us + 2 * S + round * 1_001,
             };
             clock.set_us(now_us);
-            // Many at a time: one by one they would take a minute on some stores.
+            // 50 at a time: one by one they would take a minute on some stores.
             for _ in 0..30 {
-                let asked: Vec<_> = (0..50)
+                let requests: Vec<_> = (0..50)
                     .map(|_| {
                         random ^= random << 13;
                         random ^= random >> 7;
@@ -386,7 +387,7 @@ pub fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
                         (key, expected, scope.check(&keys[key]).cost(cost).into_future())
                     })
                     .collect();
-                for (key, expected, answer) in asked {
+                for (key, expected, answer) in requests {
                     let decision = answer.await.unwrap();
                     assert_eq!(*decision.decided(), expected, "key {key} in round {round}");
                 }

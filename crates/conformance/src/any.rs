@@ -1,4 +1,4 @@
-//! Random limits: small ones, where every case comes up soon, and the largest that are accepted.
+//! Random limits: small ones, which reach every case soon, and the largest that are accepted.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub fn limit() -> impl Strategy<Value = Limit> {
     prop_oneof![window_limit(), bucket_limit()]
 }
 
-/// Returns limits by window: fixed windows, counters and logs.
+/// Returns limits with a window: fixed windows, counters and logs.
 pub fn window_limit() -> impl Strategy<Value = Limit> {
     prop_oneof![
         (units(), window())
@@ -35,7 +35,7 @@ pub fn bucket_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// Returns capacities and rates that make a bucket: it fills within 100 years.
+/// Returns capacities and rates of buckets that fill within 100 years.
 pub fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
     let rate = prop_oneof![
         4 => (1..20_u64, 1..50_u64),
@@ -73,7 +73,7 @@ pub fn window() -> impl Strategy<Value = Duration> {
     .prop_map(Duration::from_micros)
 }
 
-/// Returns states that a store may hand back, also if no limit ever wrote them.
+/// Returns states that a store may return, also states that no limit ever wrote.
 pub fn state() -> impl Strategy<Value = State> {
     let word = || prop_oneof![any::<u64>(), 0..20_u64, Just(u64::MAX)];
     prop_oneof![

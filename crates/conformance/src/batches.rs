@@ -1,10 +1,10 @@
-//! Batches: many requests at once, each as if it came alone.
+//! Batches: several requests at once, each decided separately.
 
 use tollgate_limiter::Error;
 
 use crate::store::{LIMITS, Make, named, open, scope};
 
-pub async fn the_requests_of_a_batch_are_decided_in_order_each_on_its_own(make: Make) {
+pub async fn requests_of_a_batch_are_decided_in_order_and_separately(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -23,13 +23,17 @@ pub async fn the_requests_of_a_batch_are_decided_in_order_each_on_its_own(make: 
             answers.iter().map(tollgate_limiter::JointDecision::is_allowed).collect();
         assert_eq!(allowed, [true, false, true, true, true], "{text}");
         assert_eq!(answers[1].refused_by(), Some(0), "{text}");
-        assert_eq!(answers[1].each()[1].remaining(), 10, "{text}: the refused one charged nothing");
+        assert_eq!(
+            answers[1].each()[1].remaining(),
+            10,
+            "{text}: the refused request charged nothing"
+        );
         assert_eq!(answers[2].each()[1].remaining(), 5, "{text}");
         assert_eq!(one.peek("a").await.unwrap().remaining(), 0, "{text}");
     }
 }
 
-pub async fn a_bad_request_in_a_batch_fails_alone(make: Make) {
+pub async fn invalid_request_of_a_batch_fails_alone(make: Make) {
     let ((_, limiter), (_, stranger)) = (open(make), open(make));
     let (own, foreign) = (scope(&limiter, LIMITS[0]), scope(&stranger, LIMITS[0]));
     let answers = limiter
@@ -48,7 +52,7 @@ pub async fn a_bad_request_in_a_batch_fails_alone(make: Make) {
     }
 }
 
-pub async fn an_empty_batch_has_no_answers(make: Make) {
+pub async fn empty_batch_has_no_answers(make: Make) {
     let (_, limiter) = open(make);
     assert!(limiter.batch(&[]).await.unwrap().is_empty());
 }

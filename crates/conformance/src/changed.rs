@@ -1,4 +1,4 @@
-//! A name whose limit changes: its keys' state is carried over, and what was spent stays spent.
+//! A name whose limit changes: the state of its keys is carried over, and spent units stay spent.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn both(limiter: &Limiter, old: &str, new: &str) -> (Scope, Scope) {
     (named(limiter, "api", old), named(limiter, "api", new))
 }
 
-/// Every limit to every other.
+/// Every pair of different limits.
 fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
     let every = |old: &&'static str| LIMITS.map(|new| (*old, new));
     LIMITS.iter().flat_map(every).filter(|(old, new)| old != new)
@@ -29,7 +29,7 @@ async fn remaining(scope: &Scope, key: &str) -> u64 {
     scope.peek(key).await.unwrap().remaining()
 }
 
-pub async fn what_was_spent_stays_spent_under_any_other_limit(make: Make) {
+pub async fn spent_units_stay_spent_under_any_other_limit(make: Make) {
     for old in LIMITS {
         for new in LIMITS {
             for (size, left) in [(10, 6), (20, 16), (5, 1), (4, 0), (3, 0)] {
@@ -50,14 +50,14 @@ pub async fn what_was_spent_stays_spent_under_any_other_limit(make: Make) {
     }
 }
 
-pub async fn a_key_under_two_limits_by_turns_has_one_state(make: Make) {
+pub async fn key_under_two_limits_in_turn_has_one_state(make: Make) {
     for (one, two) in pairs() {
         let (_, limiter) = open(make);
         let (one, two) = both(&limiter, one, two);
         for spent in 1..=10 {
             let scope = if spent % 2 == 0 { &one } else { &two };
             let decision = scope.check("a").await.unwrap();
-            assert!(decision.is_allowed(), "{} by turns with {}", one.limit(), two.limit());
+            assert!(decision.is_allowed(), "{} in turn with {}", one.limit(), two.limit());
             assert_eq!(decision.remaining(), 10 - spent, "{} {}", one.limit(), two.limit());
         }
         for scope in [&one, &two, &one] {
@@ -66,9 +66,8 @@ pub async fn a_key_under_two_limits_by_turns_has_one_state(make: Make) {
     }
 }
 
-/// At ten times the rate a tenth of the wait is left, to the microsecond: the refusal that says so keeps
-/// the state at the new rate.
-pub async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait(make: Make) {
+/// At ten times the rate a tenth of the wait is left. The refused check stores the state at the new rate.
+pub async fn retry_after_is_exact_under_a_faster_rate(make: Make) {
     for slow in &LIMITS[3..] {
         let (clock, limiter) = open(make);
         let fast = slow.replace("=1/s", "=10/s");
@@ -76,7 +75,7 @@ pub async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait(make:
         slow.check("a").cost(10).await.unwrap();
         clock.advance(Duration::from_millis(250));
         let refused = fast.check("a").await.unwrap();
-        // A quarter is back at the old rate; the rest comes at the new one.
+        // A quarter of a unit came back at the old rate; the rest comes back at the new rate.
         assert_eq!(refused.retry_after(), Some(Duration::from_millis(75)), "{}", fast.limit());
         clock.advance(Duration::from_micros(74_999));
         let too_early = fast.check("a").await.unwrap();
@@ -86,7 +85,7 @@ pub async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait(make:
     }
 }
 
-pub async fn the_wait_is_exact_from_any_limit_to_any_other(make: Make) {
+pub async fn retry_after_is_exact_between_any_two_limits(make: Make) {
     for (old, new) in pairs() {
         for cost in [1, 4, 10] {
             let (clock, limiter) = open(make);
@@ -106,7 +105,7 @@ pub async fn the_wait_is_exact_from_any_limit_to_any_other(make: Make) {
     }
 }
 
-pub async fn a_look_under_another_limit_keeps_nothing(make: Make) {
+pub async fn peek_under_another_limit_changes_nothing(make: Make) {
     for (old, new) in pairs() {
         let (clock, limiter) = open(make);
         let (_, untouched) = open(make);
@@ -116,21 +115,21 @@ pub async fn a_look_under_another_limit_keeps_nothing(make: Make) {
         for scope in [&scope, &alone] {
             scope.check("a").cost(10).await.unwrap();
         }
-        assert_eq!(other.peek("a").await.unwrap().remaining(), 0, "{old}, looked at as {faster}");
+        assert_eq!(other.peek("a").await.unwrap().remaining(), 0, "{old}, peeked at as {faster}");
         other.entries("a").await.unwrap();
         let among = [other.peek("a"), other.check("b")];
         let refused = limiter.check_all(&among).await.unwrap();
-        assert_eq!(refused.refused_by(), Some(0), "{old}, looked at as {faster}");
+        assert_eq!(refused.refused_by(), Some(0), "{old}, peeked at as {faster}");
         clock.advance(Duration::from_millis(500));
         let at_us = START_US + S / 2;
         let expected = alone.peek("a").at_us(at_us).await.unwrap();
-        assert_eq!(scope.peek("a").await.unwrap(), expected, "{old}, looked at as {faster}");
+        assert_eq!(scope.peek("a").await.unwrap(), expected, "{old}, peeked at as {faster}");
         let expected = alone.check("a").at_us(at_us).await.unwrap();
-        assert_eq!(scope.check("a").await.unwrap(), expected, "{old}, looked at as {faster}");
+        assert_eq!(scope.check("a").await.unwrap(), expected, "{old}, peeked at as {faster}");
     }
 }
 
-pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make: Make) {
+pub async fn refund_under_another_limit_gives_back_what_the_old_one_would(make: Make) {
     for (old, new) in pairs().chain([(LIMITS[0], "fixed-window limit=20 window=1m")]) {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
@@ -144,7 +143,7 @@ pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make
         let now_us = START_US + S / 2;
         let back = before.limit().refund(&mut state, now_us, expected);
         assert_eq!(after.refund("a", receipt).await, Ok(back), "{old}, then {new}");
-        // It is no reason to go to another limit.
+        // The refund does not move the key to the other limit.
         clock.advance(Duration::from_millis(500));
         let carried = after.limit().carry_over(before.limit(), state, START_US + S, Cost::ONE);
         let (limit, state) = carried.decides(after.limit());
@@ -153,7 +152,7 @@ pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make
     }
 }
 
-pub async fn a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers(make: Make) {
+pub async fn receipt_refunds_under_the_same_algorithm_with_another_size(make: Make) {
     for (old, new) in LIMITS.map(|text| (text, sized(text, 15))) {
         let (_, limiter) = open(make);
         let (before, after) = both(&limiter, old, &new);
@@ -165,7 +164,7 @@ pub async fn a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers(m
     }
 }
 
-pub async fn a_reset_forgets_a_key_whatever_limit_it_was_under(make: Make) {
+pub async fn reset_forgets_a_key_under_any_limit(make: Make) {
     for (old, new) in pairs() {
         let (_, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
@@ -182,7 +181,7 @@ pub async fn a_reset_forgets_a_key_whatever_limit_it_was_under(make: Make) {
     }
 }
 
-pub async fn entries_are_those_of_the_limit_that_is_asked(make: Make) {
+pub async fn entries_are_listed_under_the_requested_limit(make: Make) {
     let (clock, limiter) = open(make);
     let (minute, bucket) = both(&limiter, LIMITS[1], LIMITS[3]);
     let second = named(&limiter, "api", "sliding-window-log limit=10 window=1s");
@@ -196,11 +195,11 @@ pub async fn entries_are_those_of_the_limit_that_is_asked(make: Make) {
     bucket.check("b").cost(5).await.unwrap();
     clock.advance(Duration::from_secs(2));
     assert_eq!(minute.entries("b").await.unwrap(), [entry(now_us + 2 * S, 3)], "spent now");
-    assert_eq!(remaining(&bucket, "b").await, 7, "looking kept nothing");
+    assert_eq!(remaining(&bucket, "b").await, 7, "the listing changed nothing");
 }
 
-/// The refused check keeps what it carried over, of the limits that admit it and of shadows as well.
-pub async fn of_several_limits_each_that_changed_is_carried_over(make: Make) {
+/// It stores the carried states of all limits: refusing, admitting and shadow limits.
+pub async fn refused_joint_check_carries_over_every_changed_limit(make: Make) {
     let (clock, limiter) = open(make);
     let slow = "token-bucket capacity=10 refill=1/s";
     let fast = "token-bucket capacity=10 refill=10/s";
@@ -223,18 +222,18 @@ pub async fn of_several_limits_each_that_changed_is_carried_over(make: Make) {
     assert_eq!(left, [0, 5, 0]);
 }
 
-pub async fn one_key_under_two_limits_of_one_name_is_one_charge(make: Make) {
+pub async fn same_key_under_two_limits_of_one_name_is_one_charge(make: Make) {
     let (_, limiter) = open(make);
     let (small, large) = both(&limiter, LIMITS[0], "fixed-window limit=20 window=1m");
     let checks = [small.check("a").cost(3), large.check("a").cost(4)];
     let admitted = limiter.check_all(&checks).await.unwrap();
-    // The first one's limit decides, on the costs of both.
+    // The limit of the first part decides, with the sum of the costs.
     assert_eq!(admitted.each().iter().map(|each| each.limit()).collect::<Vec<_>>(), [10, 10]);
     assert_eq!(admitted.each().iter().map(|each| each.remaining()).collect::<Vec<_>>(), [3, 3]);
     assert!(!limiter.check_all(&checks).await.unwrap().is_allowed());
     let checks = [large.check("a").cost(3), small.check("a").cost(4)];
     assert_eq!(limiter.check_all(&checks).await.unwrap().each()[1].remaining(), 6);
-    // A shadow does not refuse, nor does its limit.
+    // The limit of a shadow part does not decide.
     let checks = [small.check("a").shadow(), large.check("a").cost(6)];
     let admitted = limiter.check_all(&checks).await.unwrap();
     assert!(admitted.is_allowed());
@@ -242,14 +241,14 @@ pub async fn one_key_under_two_limits_of_one_name_is_one_charge(make: Make) {
     assert_eq!(remaining(&large, "a").await, 0);
 }
 
-pub async fn requests_of_one_batch_may_be_under_different_limits(make: Make) {
+pub async fn requests_of_a_batch_may_use_different_limits(make: Make) {
     for (one, two) in pairs() {
         let (_, limiter) = open(make);
         let (one, two) = both(&limiter, one, two);
         let requests = [one.check("a").cost(4), two.check("a").cost(4), one.check("a").cost(4)];
         let requests: Vec<_> = requests.iter().map(std::slice::from_ref).collect();
         let answers = limiter.batch(&requests).await.unwrap();
-        let told: Vec<_> = answers
+        let decided: Vec<_> = answers
             .iter()
             .map(|answer| {
                 let answer = answer.as_ref().unwrap();
@@ -257,12 +256,12 @@ pub async fn requests_of_one_batch_may_be_under_different_limits(make: Make) {
             })
             .collect();
         let pair = format!("{}, then {}", one.limit(), two.limit());
-        assert_eq!(told, [(true, 6), (true, 2), (false, 2)], "{pair}");
+        assert_eq!(decided, [(true, 6), (true, 2), (false, 2)], "{pair}");
     }
 }
 
-/// On a clock that has restarted, too: the state is carried over first, and then its time restarts.
-pub async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) {
+/// On a new clock the state is carried over first, and then its time restarts.
+pub async fn changed_limit_on_a_new_clock_locks_no_key_out(make: Make) {
     for (old, new) in pairs() {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);

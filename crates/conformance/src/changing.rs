@@ -1,8 +1,8 @@
 //! Decisions under limits that change at random are the algorithms' own, field by field.
 //!
-//! A name has three limits, and every request asks one of them. The model of a key is its state and the
-//! limit that it was reached under. A store may have forgotten a key that is whole; under a limit with
-//! a longer window that can be told, so a key is followed as all it can be.
+//! A name has three limits, and every request uses one of them. The model of a key is its state, and the limit that
+//! the state is under. A store may have forgotten a key with nothing spent. A limit with a longer window can show
+//! that, so the test follows every version that a key can be.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -14,25 +14,26 @@ use tollgate_core::{
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
+use crate::agreement::{Manner, RandomPart};
 use crate::store::{Make, block_on, cases, open};
 use crate::together::{expected_summary, summary};
 use crate::trace::{Step, Walk};
 use crate::{any, keys, trace};
 
-/// The last of the scopes has a name of its own.
+/// The number of scopes. The last one has its own name.
 const SCOPES: usize = 4;
 
-/// One key of one name, as everything it can be.
-struct Known {
+/// One key of one name, in every version that it can be.
+struct ChangingKey {
     versions: Vec<Version>,
 }
 
-/// A key, with the limit that decided on it last.
+/// A key, with the limit that decided last.
 #[derive(Clone)]
 struct Version {
     walk: Walk,
-    /// The old limit that the state is still under, if any: with the size of the requested limit, it decided
-    /// instead of that.
+    /// The old limit that the state is still under, if any. It decided instead of the requested limit, with that
+    /// limit's size.
     stays_under: Option<Limit>,
 }
 
@@ -50,12 +51,12 @@ impl DerefMut for Version {
     }
 }
 
-impl Known {
-    fn new(limit: Limit) -> Known {
-        Known { versions: vec![Version { walk: Walk::new(limit), stays_under: None }] }
+impl ChangingKey {
+    fn new(limit: Limit) -> ChangingKey {
+        ChangingKey { versions: vec![Version { walk: Walk::new(limit), stays_under: None }] }
     }
 
-    /// At any request a key may be forgotten that is whole, also if the clock stepped back.
+    /// Adds a forgotten version, if in any version nothing of the key is spent, also after a step back of the clock.
     fn may_be_forgotten(&mut self, now_us: u64) {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let is_whole = |version: &Version| {
@@ -70,7 +71,7 @@ impl Known {
         }
     }
 
-    /// Keeps the versions that give this answer, as answering leaves them.
+    /// Keeps the versions that give this answer, in the state after it, and asserts that there is one.
     fn answered<T: PartialEq + std::fmt::Debug>(
         &mut self,
         answer: &T,
@@ -84,14 +85,14 @@ impl Known {
                 versions.push(version);
             }
         }
-        prop_assert!(!versions.is_empty(), "{answer:?} is none of {expected:?}");
+        prop_assert!(!versions.is_empty(), "{answer:?} is not among {expected:?}");
         self.versions = versions;
         Ok(())
     }
 }
 
-/// A key at a request under this limit: what it has spent is carried over, if it can be.
-fn bring(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
+/// Carries a key's state over to this limit, for a request of this cost.
+fn carry_over(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
     let old = version.stays_under.take().unwrap_or(version.limit);
     let walk = &mut version.walk;
     (walk.now_us, walk.limit) = (now_us, limit);
@@ -99,7 +100,7 @@ fn bring(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
         return;
     }
     let state = mem::replace(&mut walk.state, limit.fresh());
-    // Nobody has a state to carry over that has not spent anything.
+    // A key with nothing spent has no state to carry over.
     if state != old.fresh() {
         let carried = limit.carry_over(&old, state, now_us, cost);
         version.stays_under = matches!(carried, CarryOver::Stays { .. }).then_some(old);
@@ -108,7 +109,7 @@ fn bring(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
 }
 
 #[derive(Clone, Debug)]
-enum Request {
+enum ChangingRequest {
     Check,
     Peek,
     Refund(prop::sample::Index),
@@ -116,27 +117,27 @@ enum Request {
     Together(Vec<(prop::sample::Index, prop::sample::Index, Manner)>),
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request() -> impl Strategy<Value = ChangingRequest> {
     let index = any::<prop::sample::Index>;
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
     let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Peek)];
     let others = prop::collection::vec((index(), index(), (role, intent)), 0..4);
     prop_oneof![
-        8 => Just(Request::Check),
-        2 => Just(Request::Peek),
-        2 => index().prop_map(Request::Refund),
-        1 => Just(Request::Reset),
-        4 => others.prop_map(Request::Together),
+        8 => Just(ChangingRequest::Check),
+        2 => Just(ChangingRequest::Peek),
+        2 => index().prop_map(ChangingRequest::Refund),
+        1 => Just(ChangingRequest::Reset),
+        4 => others.prop_map(ChangingRequest::Together),
     ]
 }
 
-struct World {
+struct ChangingLimiter {
     clock: ManualClock,
     limiter: Limiter,
     scopes: Vec<Scope>,
     keys: Vec<Vec<u8>>,
     /// By name, then by key.
-    known: [Vec<Known>; 2],
+    known: [Vec<ChangingKey>; 2],
     receipts: Vec<(usize, usize, Receipt)>,
     now_us: u64,
 }
@@ -146,8 +147,8 @@ fn name_of(scope: usize) -> usize {
     usize::from(scope == SCOPES - 1)
 }
 
-impl World {
-    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> World {
+impl ChangingLimiter {
+    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> ChangingLimiter {
         let (clock, limiter) = open(make);
         let name = |index| ["changing", "other"][name_of(index)];
         let scopes: Vec<Scope> = limits
@@ -156,15 +157,15 @@ impl World {
             .map(|(index, limit)| limiter.scope(name(index), *limit).unwrap())
             .collect();
         let known = [0, SCOPES - 1]
-            .map(|first| keys.iter().map(|_| Known::new(*scopes[first].limit())).collect());
+            .map(|first| keys.iter().map(|_| ChangingKey::new(*scopes[first].limit())).collect());
         let now_us = trace::START_US;
-        World { clock, limiter, scopes, keys, known, receipts: Vec::new(), now_us }
+        ChangingLimiter { clock, limiter, scopes, keys, known, receipts: Vec::new(), now_us }
     }
 
-    /// Moves the clock to where something happens to this key; what the request costs.
+    /// Moves the clock for this key's step. Returns the cost of the request.
     fn aim(&mut self, (scope, key): (usize, usize), step: &Step) -> Option<Cost> {
         let mut walk = self.known[name_of(scope)][key].versions[0].clone();
-        bring(&mut walk, *self.scopes[scope].limit(), self.now_us, Cost::ONE);
+        carry_over(&mut walk, *self.scopes[scope].limit(), self.now_us, Cost::ONE);
         let cost = walk.aim(step)?;
         self.now_us = walk.now_us;
         self.clock.set_us(self.now_us);
@@ -175,34 +176,34 @@ impl World {
         &mut self,
         (scope, key): (usize, usize),
         cost: Cost,
-        request: &Request,
+        request: &ChangingRequest,
     ) -> Result<(), TestCaseError> {
         let now_us = self.now_us;
         self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         match request {
-            Request::Check => self.check((scope, key), cost).await?,
-            Request::Peek => {
-                let asked = &self.scopes[scope];
-                let answer = asked.peek(&self.keys[key]).cost(cost.units()).await.unwrap();
+            ChangingRequest::Check => self.check((scope, key), cost).await?,
+            ChangingRequest::Peek => {
+                let requested = &self.scopes[scope];
+                let answer = requested.peek(&self.keys[key]).cost(cost.units()).await.unwrap();
                 self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
                     let mut copy = walk.clone();
-                    bring(&mut copy, *asked.limit(), now_us, cost);
+                    carry_over(&mut copy, *requested.limit(), now_us, cost);
                     let decision = copy.limit.peek(&copy.state, now_us, UnitRequest::new(cost));
-                    copy.limit.in_place_of(asked.limit(), decision)
+                    copy.limit.in_place_of(requested.limit(), decision)
                 })?;
             }
-            Request::Refund(which) if !self.receipts.is_empty() => {
+            ChangingRequest::Refund(which) if !self.receipts.is_empty() => {
                 let index = which.index(self.receipts.len());
                 self.refund(scope, index).await?;
             }
-            Request::Refund(_) => {}
-            Request::Reset => {
-                let asked = &self.scopes[scope];
-                asked.reset(&self.keys[key]).await.unwrap();
-                self.known[name_of(scope)][key] = Known::new(*asked.limit());
+            ChangingRequest::Refund(_) => {}
+            ChangingRequest::Reset => {
+                let requested = &self.scopes[scope];
+                requested.reset(&self.keys[key]).await.unwrap();
+                self.known[name_of(scope)][key] = ChangingKey::new(*requested.limit());
                 self.receipts.retain(|it| (name_of(it.0), it.1) != (name_of(scope), key));
             }
-            Request::Together(others) => self.together((scope, key), cost, others).await?,
+            ChangingRequest::Together(others) => self.together((scope, key), cost, others).await?,
         }
         self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         self.list((scope, key)).await
@@ -213,12 +214,12 @@ impl World {
         (scope, key): (usize, usize),
         cost: Cost,
     ) -> Result<(), TestCaseError> {
-        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
-        let answer = asked.check(&self.keys[key]).cost(cost.units()).await.unwrap();
+        let (now_us, requested) = (self.now_us, &self.scopes[scope]);
+        let answer = requested.check(&self.keys[key]).cost(cost.units()).await.unwrap();
         self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
-            bring(walk, *asked.limit(), now_us, cost);
+            carry_over(walk, *requested.limit(), now_us, cost);
             let decision = walk.check(cost).decision;
-            walk.limit.in_place_of(asked.limit(), decision)
+            walk.limit.in_place_of(requested.limit(), decision)
         })?;
         let is_allowed = answer.is_allowed();
         let receipt = answer.into_receipt();
@@ -227,31 +228,31 @@ impl World {
         Ok(())
     }
 
-    /// Under whichever limit of the name that was charged.
+    /// Refunds under any limit of the name that was charged.
     async fn refund(&mut self, scope: usize, index: usize) -> Result<(), TestCaseError> {
         let (charged, key, receipt) = self.receipts.swap_remove(index);
         let scope = if name_of(scope) == name_of(charged) { scope } else { charged };
         let (cost, place) = (receipt.cost(), receipt.place());
         let charge = || tollgate_core::ChargeReceipt::of(cost, place);
-        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
-        let back = asked.refund(&self.keys[key], receipt).await.unwrap();
+        let (now_us, requested) = (self.now_us, &self.scopes[scope]);
+        let back = requested.refund(&self.keys[key], receipt).await.unwrap();
         self.known[name_of(scope)][key].answered(&back, |walk| {
-            // Under whichever limit it is.
+            // Under the limit that the state is under.
             walk.walk.now_us = now_us;
             let limit = walk.stays_under.unwrap_or(walk.limit);
             limit.refund(&mut walk.state, now_us, charge())
         })
     }
 
-    /// A listing is a look, and keeps nothing.
+    /// Compares the listing of a key. A listing changes nothing.
     async fn list(&mut self, (scope, key): (usize, usize)) -> Result<(), TestCaseError> {
-        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
-        let listed = asked.entries(&self.keys[key]).await.unwrap();
+        let (now_us, requested) = (self.now_us, &self.scopes[scope]);
+        let listed = requested.entries(&self.keys[key]).await.unwrap();
         self.known[name_of(scope)][key].answered(&listed, |walk| {
             let mut copy = walk.clone();
-            bring(&mut copy, *asked.limit(), now_us, Cost::ONE);
+            carry_over(&mut copy, *requested.limit(), now_us, Cost::ONE);
             // Also for a key that stays under a log: the requested limit is not a log, and lists nothing.
-            if !matches!(asked.limit(), Limit::SlidingWindowLog(_)) {
+            if !matches!(requested.limit(), Limit::SlidingWindowLog(_)) {
                 return Vec::new();
             }
             let entries = copy.limit.entries(&copy.state, now_us);
@@ -259,17 +260,18 @@ impl World {
         })
     }
 
-    /// Several names or keys at once; the others cost 1, 2, …, each name and key once.
+    /// Makes a joint check. The other parts cost 1, 2, and so on, and each name and key is taken once.
     async fn together(
         &mut self,
         first: (usize, usize),
         cost: Cost,
         others: &[(prop::sample::Index, prop::sample::Index, Manner)],
     ) -> Result<(), TestCaseError> {
-        let mut parts: Vec<Part> = vec![(first, cost, (Role::Enforced, Intent::Charge))];
+        let mut parts: Vec<RandomPart> = vec![(first, cost, (Role::Enforced, Intent::Charge))];
         for (index, (scope, key, manner)) in others.iter().enumerate() {
             let (scope, key) = (scope.index(SCOPES), key.index(self.keys.len()));
-            let is_new = |&((other, of), ..): &Part| (name_of(other), of) != (name_of(scope), key);
+            let is_new =
+                |&((other, of), ..): &RandomPart| (name_of(other), of) != (name_of(scope), key);
             if parts.iter().all(is_new) {
                 parts.push(((scope, key), Cost::new(index as u64 + 1).unwrap(), *manner));
             }
@@ -290,7 +292,7 @@ impl World {
         drop(checks);
         let combined = summary(&answer);
         let each: Vec<LimitDecision> = answer.each().iter().map(|each| *each.decided()).collect();
-        prop_assert_eq!(combined, expected_summary(&self.told(&parts, &each)?));
+        prop_assert_eq!(combined, expected_summary(&self.expected(&parts, &each)?));
         for (&((scope, key), ..), decision) in parts.iter().zip(answer.into_each()) {
             self.receipts.extend(decision.into_receipt().map(|receipt| (scope, key, receipt)));
         }
@@ -298,7 +300,11 @@ impl World {
     }
 
     /// Combines the expected parts, keeping the versions of each key that explain the answers.
-    fn told(&mut self, parts: &[Part], each: &[LimitDecision]) -> Result<Expected, TestCaseError> {
+    fn expected(
+        &mut self,
+        parts: &[RandomPart],
+        each: &[LimitDecision],
+    ) -> Result<Expected, TestCaseError> {
         let now_us = self.now_us;
         let enforced =
             parts.iter().zip(each).filter(|((.., (role, _)), _)| *role == Role::Enforced);
@@ -310,17 +316,17 @@ impl World {
             if intent == Intent::Peek {
                 known.answered(decision, |walk| {
                     let mut copy = walk.clone();
-                    bring(&mut copy, limit, now_us, cost);
+                    carry_over(&mut copy, limit, now_us, cost);
                     let decision = copy.limit.peek(&copy.state, now_us, UnitRequest::new(cost));
                     copy.limit.in_place_of(&limit, decision)
                 })?;
                 let mut seen = known.versions[0].clone();
-                bring(&mut seen, limit, now_us, cost);
+                carry_over(&mut seen, limit, now_us, cost);
                 before.push(seen);
                 continue;
             }
-            known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us, cost));
-            // A check of several makes room for new keys once it has carried over what there is.
+            known.versions.iter_mut().for_each(|walk| carry_over(walk, limit, now_us, cost));
+            // A joint check makes room for new keys after it has carried over the known ones.
             known.may_be_forgotten(now_us);
             known.answered(decision, |walk| {
                 let decision = decide_alone(&mut walk.clone(), cost, is_charged);
@@ -342,12 +348,7 @@ impl World {
     }
 }
 
-type Part = ((usize, usize), Cost, Manner);
-
-/// How a limit takes part.
-type Manner = (Role, Intent);
-
-/// One part of a check of several that is charged or not.
+/// Decides one part of a joint check, which is charged or not.
 fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> LimitDecision {
     let (limit, now_us) = (walk.limit, walk.now_us);
     limit.settle(&mut walk.state, now_us);
@@ -355,12 +356,12 @@ fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> LimitDecision 
     if is_charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
-pub fn every_decision_under_changing_limits_is_the_algorithms_own(make: Make) {
+pub fn every_decision_under_changing_limits_equals_the_algorithms(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1..6));
 }
 
-/// Also of several limits, which are then in one place whatever the store.
-pub fn every_decision_on_one_key_under_changing_limits_is_the_algorithms_own(make: Make) {
+/// With one key all parts of a joint check are in the same place, on every store.
+pub fn every_decision_on_one_key_under_changing_limits_equals_the_algorithms(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
 }
 
@@ -371,7 +372,7 @@ fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
         any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47);
     let limits = prop::collection::vec(limit, SCOPES);
     proptest!(cases(128), |(limits in limits, keys in keys, (steps, requests) in requests)| {
-        let mut world = World::new(make, &limits, keys);
+        let mut world = ChangingLimiter::new(make, &limits, keys);
         for (step, (scope, key, request)) in steps.iter().zip(&requests) {
             let at = (scope.index(SCOPES), key.index(world.keys.len()));
             let Some(cost) = world.aim(at, step) else { break };

@@ -6,7 +6,7 @@ use tollgate_core::MAX_STEP_BACK_US;
 
 use crate::store::{LIMITS, Make, S, START_US, open, scope};
 
-pub async fn time_holds_still_while_the_clock_is_a_little_behind(make: Make) {
+pub async fn key_time_stops_while_the_clock_is_a_little_behind(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -24,7 +24,7 @@ pub async fn time_holds_still_while_the_clock_is_a_little_behind(make: Make) {
             );
             assert_eq!(behind.reset_after(), at_floor.reset_after() + later, "{text}");
         }
-        // Charged behind, it counts as charged at the floor.
+        // A charge while the clock is behind counts as made at the floor.
         let last = scope.check("a").await.unwrap();
         assert!(last.is_allowed(), "{text}");
         clock.set_us(START_US);
@@ -32,15 +32,15 @@ pub async fn time_holds_still_while_the_clock_is_a_little_behind(make: Make) {
     }
 }
 
-pub async fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(make: Make) {
+pub async fn new_clock_keeps_spent_units_and_locks_no_key_out(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
         scope.check("a").cost(10).await.unwrap();
-        // A whole number of minutes, so that window counters are where they were in a window.
+        // A whole number of minutes, so that window counters are at the same point of a window.
         clock.set_us(START_US - 3_600 * S);
         let refused = scope.check("a").await.unwrap();
-        assert!(!refused.is_allowed(), "{text}: what was spent stays spent");
+        assert!(!refused.is_allowed(), "{text}: spent units stay spent");
         let wait = refused.retry_after().unwrap();
         assert!(wait <= Duration::from_secs(120), "{text}: {wait:?}");
         clock.advance(wait - Duration::from_micros(1));
@@ -50,7 +50,7 @@ pub async fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(make: Make) {
     }
 }
 
-pub async fn a_time_given_with_the_check_is_the_time_it_is_decided_at(make: Make) {
+pub async fn check_is_decided_at_the_time_given_with_it(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -65,7 +65,7 @@ pub async fn a_time_given_with_the_check_is_the_time_it_is_decided_at(make: Make
     }
 }
 
-pub async fn the_end_of_time_is_a_time_like_any_other(make: Make) {
+pub async fn earliest_and_latest_times_are_accepted(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);

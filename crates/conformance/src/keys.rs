@@ -9,8 +9,8 @@ use tollgate_limiter::{ClientAddress, Error, Ipv6Prefix};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
-/// Keys that one could take for another: lengths round every boundary, prefixes of each other,
-/// NULs at their ends, what separates key parts elsewhere, and bytes that are no text.
+/// Keys that a store could confuse: lengths around every boundary, prefixes of each other, NULs at the ends,
+/// separators of key parts, and bytes that are not UTF-8.
 pub fn awkward() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, 2, 7, 8, 14, 15, 16, 17, 31, 32, 33, 100_000] {
@@ -34,11 +34,11 @@ pub fn awkward() -> Vec<Vec<u8>> {
     keys
 }
 
-pub async fn a_key_nobody_has_seen_has_everything(make: Make) {
+pub async fn unknown_key_has_the_whole_limit(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
-        let fresh = scope.peek("nobody").await.unwrap();
+        let fresh = scope.peek("unknown").await.unwrap();
         assert!(fresh.is_allowed(), "{text}");
         assert_eq!((fresh.limit(), fresh.remaining()), (10, 10), "{text}");
         assert_eq!(
@@ -46,12 +46,12 @@ pub async fn a_key_nobody_has_seen_has_everything(make: Make) {
             (Duration::ZERO, Duration::ZERO),
             "{text}"
         );
-        assert_eq!(scope.entries("nobody").await.unwrap(), [], "{text}");
-        assert!(scope.check("nobody").cost(10).await.unwrap().is_allowed(), "{text}");
+        assert_eq!(scope.entries("unknown").await.unwrap(), [], "{text}");
+        assert!(scope.check("unknown").cost(10).await.unwrap().is_allowed(), "{text}");
     }
 }
 
-pub async fn keys_that_look_alike_are_apart(make: Make) {
+pub async fn similar_keys_have_separate_states(make: Make) {
     let (_, limiter) = open(make);
     let limit: Limit = "fixed-window limit=1000000 window=1h".parse().unwrap();
     let scope = limiter.scope("many", limit).unwrap();
@@ -62,11 +62,11 @@ pub async fn keys_that_look_alike_are_apart(make: Make) {
     }
     for (index, key) in keys.iter().enumerate() {
         let decision = scope.peek(key).await.unwrap();
-        assert_eq!(decision.remaining(), 999_999 - index as u64, "and stays its own");
+        assert_eq!(decision.remaining(), 999_999 - index as u64, "other keys did not charge it");
     }
 }
 
-pub async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
+pub async fn keys_that_differ_in_one_byte_have_separate_states(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "fixed-window limit=1 window=1h");
     for length in 0..=40 {
@@ -81,7 +81,7 @@ pub async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
     }
 }
 
-pub async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
+pub async fn scopes_with_equal_limits_share_no_state(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let names = ["a", "b", "a:b", "", "a\0"].map(|name| format!("{name} {text}"));
@@ -97,13 +97,13 @@ pub async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
         assert_eq!(remaining, [9, 7], "{text}");
         assert_eq!(scopes[2].peek("k").await.unwrap().remaining(), 7, "{text}");
     }
-    // A key cannot stand for a scope's name and another key.
+    // A key cannot be confused with a part of a scope's name and another key.
     let (one, two) = (named(&limiter, "a", LIMITS[0]), named(&limiter, "a:k", LIMITS[0]));
     one.check("k:x").cost(10).await.unwrap();
     assert_eq!(two.peek("x").await.unwrap().remaining(), 10);
 }
 
-pub async fn the_same_name_twice_is_the_same_scope(make: Make) {
+pub async fn scopes_of_one_name_share_state(make: Make) {
     let (_, limiter) = open(make);
     let (first, second) = (scope(&limiter, LIMITS[0]), scope(&limiter, LIMITS[0]));
     first.check("a").cost(4).await.unwrap();
@@ -111,7 +111,7 @@ pub async fn the_same_name_twice_is_the_same_scope(make: Make) {
     assert_eq!((second.name(), second.limit()), (LIMITS[0], &LIMITS[0].parse().unwrap()));
 }
 
-pub async fn clones_share_everything(make: Make) {
+pub async fn clones_share_state(make: Make) {
     let (_, limiter) = open(make);
     let clone = limiter.clone();
     let (first, second) = (scope(&limiter, LIMITS[3]), scope(&clone, LIMITS[3]));
@@ -120,7 +120,7 @@ pub async fn clones_share_everything(make: Make) {
     assert!(limiter.check_all(&[first.check("a"), second.check("b")]).await.unwrap().is_allowed());
 }
 
-pub async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make: Make) {
+pub async fn reset_forgets_its_key_and_no_other(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -136,18 +136,18 @@ pub async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make: Make) 
     }
 }
 
-pub async fn a_reset_of_an_unknown_key_does_nothing(make: Make) {
+pub async fn reset_of_an_unknown_key_does_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
-        scope.reset("nobody").await.unwrap();
+        scope.reset("unknown").await.unwrap();
         scope.check("a").cost(3).await.unwrap();
         scope.reset("b").await.unwrap();
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 7, "{text}");
     }
 }
 
-pub async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) {
+pub async fn log_lists_the_charges_that_count_oldest_first(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let entry =
@@ -167,7 +167,7 @@ pub async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) {
     assert_eq!(scope.entries("a").await.unwrap(), []);
 }
 
-pub async fn only_a_log_lists_its_charges(make: Make) {
+pub async fn only_logs_list_charges(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -177,7 +177,7 @@ pub async fn only_a_log_lists_its_charges(make: Make) {
     }
 }
 
-pub async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make) {
+pub async fn key_above_one_mebibyte_is_an_error_in_every_operation(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[0]);
     let longest = vec![b'k'; 1 << 20];
@@ -185,7 +185,7 @@ pub async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make)
     let receipt = charged.into_receipt().unwrap();
     assert_eq!(scope.refund(&longest, receipt).await, Ok(1));
 
-    // Zeroed pages that no operation reads.
+    // 100 MiB of zeroed pages, which no operation reads.
     let long = vec![0; 100 << 20];
     let too_long = || Error::KeyTooLong { bytes: 100 << 20, most: 1 << 20 };
     assert_eq!(scope.check(&long).await.unwrap_err(), too_long());
@@ -207,7 +207,7 @@ pub async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make)
     assert_eq!(too_long().to_string(), message);
 }
 
-pub async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
+pub async fn name_above_four_kibibytes_is_an_error(make: Make) {
     let (_, limiter) = open(make);
     let limit: Limit = LIMITS[0].parse().unwrap();
     assert!(
@@ -217,8 +217,8 @@ pub async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
     assert_eq!(error, Error::NameTooLong { bytes: 4_097, most: 4_096 });
 }
 
-/// IPv4 alone and unmapped, IPv6 by its first 56 bits, and in every operation.
-pub async fn an_ip_address_is_the_key_of_its_client(make: Make) {
+/// In every operation. IPv4 addresses are whole and unmapped; IPv6 addresses count by their first 56 bits.
+pub async fn ip_address_is_the_key_of_its_client(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -246,7 +246,7 @@ pub async fn an_ip_address_is_the_key_of_its_client(make: Make) {
     assert_eq!(scope.peek("ip=2001:db8::1").await.unwrap().remaining(), 9);
 }
 
-pub async fn a_limit_may_be_text_and_other_text_is_an_error(make: Make) {
+pub async fn limit_may_be_text_and_invalid_text_is_an_error(make: Make) {
     let (_, limiter) = open(make);
     let text = LIMITS[3].to_owned();
     let limit: Limit = text.parse().unwrap();

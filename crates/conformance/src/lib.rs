@@ -1,4 +1,4 @@
-//! The tests that every store of Tollgate must pass: written once, run on each.
+//! The tests that every store of Tollgate must pass, written once and run on each store.
 //!
 //! The author of a [`RemoteStore`](tollgate_limiter::store::RemoteStore) adds this crate to the dev-dependencies and
 //! writes one file, `tests/conformance.rs`. [`suite!`] makes a `#[test]` of every behaviour:
@@ -7,7 +7,7 @@
 //! # use tollgate_limiter::{Error, Limiter, ManualClock};
 //! tollgate_conformance::suite!(make);
 //!
-//! /// Opens a limiter whose keys nobody has used, on this clock.
+//! /// Opens an empty limiter on this clock.
 //! fn make(clock: &ManualClock) -> Limiter {
 //! #   #[cfg(any())]
 //!     let store = Limiter::builder().clock(clock).store(|_| MyStore::connect("127.0.0.1:7000"));
@@ -16,6 +16,9 @@
 //! #   ; Limiter::builder().clock(clock).build()
 //! }
 //! ```
+//!
+//! A store with holds ([`RemoteStore::reserve`](tollgate_limiter::store::RemoteStore::reserve)) also calls
+//! [`hold_suite!`].
 //!
 //! - The limiter must be empty, because tests use the same names and keys. A store that is shared by the tests needs a
 //!   prefix of its own for each limiter.
@@ -31,7 +34,7 @@
 //!
 //! A behaviour is an `async fn` of a [`Make`]; a property is a plain `fn` of it, which opens a limiter for every case.
 
-// All of it runs in tests. Many only charge: `unused_must_use` is about decisions that they do not read.
+// All of it runs in tests. Many only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 #[doc(hidden)]
@@ -45,6 +48,8 @@ pub mod changed;
 pub mod changing;
 #[doc(hidden)]
 pub mod clocks;
+#[doc(hidden)]
+pub mod holds;
 #[doc(hidden)]
 pub mod keys;
 #[doc(hidden)]

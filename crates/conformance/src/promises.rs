@@ -9,14 +9,14 @@ use tollgate_limiter::{Error, ManualClock, Scope};
 use crate::store::{LIMITS, Make, START_US, block_on, cases, open, scope};
 use crate::{any, trace};
 
-/// Spends 4, then 3 half a second later: no number of the key's state is round.
+/// Spends 4 units, then 3 half a second later, so that the numbers of the state are not round.
 async fn spend_some(scope: &Scope, clock: &ManualClock) {
     assert!(scope.check("a").cost(4).await.unwrap().is_allowed());
     clock.advance(Duration::from_millis(500));
     assert!(scope.check("a").cost(3).await.unwrap().is_allowed());
 }
 
-pub async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(make: Make) {
+pub async fn request_of_the_remaining_units_is_allowed_and_one_more_is_not(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -30,7 +30,7 @@ pub async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(make: Make
     }
 }
 
-pub async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails(make: Make) {
+pub async fn request_succeeds_after_retry_after_and_not_a_microsecond_before(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -47,7 +47,7 @@ pub async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails(make:
     }
 }
 
-pub async fn everything_is_back_after_the_reset_and_not_a_microsecond_before(make: Make) {
+pub async fn all_units_are_back_after_reset_after_and_not_a_microsecond_before(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -64,26 +64,28 @@ pub async fn everything_is_back_after_the_reset_and_not_a_microsecond_before(mak
     }
 }
 
-pub async fn more_remains_when_told_and_not_before(make: Make) {
+pub async fn more_remains_after_more_after_and_not_before(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
         assert_eq!(scope.peek("a").await.unwrap().more_after(scope.limit()), None, "{text}");
         spend_some(&scope, &clock).await;
         for cost in [11, 10, 1] {
-            let told = scope.check("a").cost(cost).await.unwrap();
-            let Some(wait) = told.more_after(scope.limit()) else { panic!("{text}: all remains") };
+            let decided = scope.check("a").cost(cost).await.unwrap();
+            let Some(wait) = decided.more_after(scope.limit()) else {
+                panic!("{text}: all remains")
+            };
             assert_eq!(scope.peek("a").await.unwrap().more_after(scope.limit()), Some(wait));
-            // A bucket's may be a microsecond late.
+            // For a bucket it may be a microsecond late.
             clock.advance(wait.saturating_sub(Duration::from_micros(2)));
-            assert_eq!(scope.peek("a").await.unwrap().remaining(), told.remaining(), "{text}");
+            assert_eq!(scope.peek("a").await.unwrap().remaining(), decided.remaining(), "{text}");
             clock.advance(Duration::from_micros(2));
-            assert!(scope.peek("a").await.unwrap().remaining() > told.remaining(), "{text}");
+            assert!(scope.peek("a").await.unwrap().remaining() > decided.remaining(), "{text}");
         }
     }
 }
 
-pub async fn the_impatient_are_told_when_more_remains_for_them(make: Make) {
+pub async fn more_after_respects_max_wait(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=5 leak=1/s mode=shaping");
     let check = || scope.check("a").max_wait(Duration::from_millis(1_500));
@@ -94,11 +96,11 @@ pub async fn the_impatient_are_told_when_more_remains_for_them(make: Make) {
     let refused = check().await.unwrap();
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
     assert_eq!(refused.more_after(scope.limit()), Some(Duration::from_millis(500)));
-    let patient = scope.peek("a").await.unwrap();
-    assert_eq!(patient.more_after(scope.limit()), Some(Duration::from_secs(1)));
+    let peeked = scope.peek("a").await.unwrap();
+    assert_eq!(peeked.more_after(scope.limit()), Some(Duration::from_secs(1)));
 }
 
-pub async fn a_cost_above_the_limit_never_succeeds(make: Make) {
+pub async fn cost_above_the_limit_never_succeeds(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -113,7 +115,7 @@ pub async fn a_cost_above_the_limit_never_succeeds(make: Make) {
     }
 }
 
-pub async fn a_denial_costs_nothing(make: Make) {
+pub async fn denial_costs_nothing(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -128,7 +130,7 @@ pub async fn a_denial_costs_nothing(make: Make) {
     }
 }
 
-pub async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: Make) {
+pub async fn peek_charges_nothing_and_predicts_the_check(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -144,7 +146,7 @@ pub async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: Make) {
     }
 }
 
-pub async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
+pub async fn shaping_limit_returns_the_delay(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=3 leak=2/s mode=shaping");
     for delay_ms in [0, 500, 1_000] {
@@ -158,24 +160,24 @@ pub async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
     assert_eq!(scope.check("a").await.unwrap().delay(), Duration::from_millis(1_000));
 }
 
-pub async fn the_longest_wait_is_part_of_the_decision(make: Make) {
+pub async fn max_wait_refuses_a_longer_delay(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=10 leak=1/s mode=shaping");
-    let patience = Duration::from_millis(1_500);
-    assert_eq!(scope.check("a").max_wait(patience).await.unwrap().delay(), Duration::ZERO);
+    let max_wait = Duration::from_millis(1_500);
+    assert_eq!(scope.check("a").max_wait(max_wait).await.unwrap().delay(), Duration::ZERO);
     assert_eq!(
-        scope.check("a").max_wait(patience).await.unwrap().delay(),
+        scope.check("a").max_wait(max_wait).await.unwrap().delay(),
         Duration::from_millis(1_000)
     );
-    let refused = scope.check("a").max_wait(patience).await.unwrap();
+    let refused = scope.check("a").max_wait(max_wait).await.unwrap();
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
     assert_eq!(refused.remaining(), 0);
-    let patient = scope.check("a").max_wait(Duration::MAX).await.unwrap();
-    assert_eq!(patient.delay(), Duration::from_millis(2_000));
-    assert_eq!(patient.remaining(), 7);
+    let delayed = scope.check("a").max_wait(Duration::MAX).await.unwrap();
+    assert_eq!(delayed.delay(), Duration::from_millis(2_000));
+    assert_eq!(delayed.remaining(), 7);
 }
 
-pub async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make: Make) {
+pub async fn invalid_cost_is_an_error_and_charges_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -184,19 +186,19 @@ pub async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make: Make) 
             assert!(matches!(scope.check("a").cost(cost).await, Err(Error::Cost(_))), "{text}");
             assert!(matches!(scope.peek("a").cost(cost).await, Err(Error::Cost(_))), "{text}");
         }
-        // The last cost said is the one that counts.
+        // The last cost that was set counts.
         assert_eq!(scope.check("a").cost(0).cost(2).await.unwrap().remaining(), 5, "{text}");
     }
 }
 
-/// 65,536 charges of 1, each kept.
-pub async fn the_largest_log_admits_exactly_its_limit(make: Make) {
+/// 65,536 charges of 1 unit, each with its own entry.
+pub async fn largest_log_admits_exactly_its_limit(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, "sliding-window-log limit=65536 window=1h");
     let mut spent = 0;
     while spent < 65_536 {
-        // Many at a time, each at a time of its own: one by one they would take a minute on some stores. But the first
-        // alone: until a cluster has said where a key is, checks may overtake each other.
+        // 64 checks at once, each with its own time: one by one they would take a minute on some stores. The first is
+        // alone: until the node of a key is known, checks to a cluster may overtake each other.
         let count = if spent == 0 { 1 } else { (65_536 - spent).min(64) };
         let answers: Vec<_> = (0..count)
             .map(|_| {
@@ -219,7 +221,7 @@ pub async fn the_largest_log_admits_exactly_its_limit(make: Make) {
     assert_eq!(scope.entries("a").await.unwrap().len(), 65_536);
 }
 
-pub async fn the_largest_numbers_are_exact(make: Make) {
+pub async fn decisions_with_the_largest_numbers_are_exact(make: Make) {
     let (clock, limiter) = open(make);
     for text in [
         "fixed-window limit=9007199254740991 window=366d",
@@ -246,7 +248,7 @@ pub async fn the_largest_numbers_are_exact(make: Make) {
     }
 }
 
-/// P1, P2 and P3 after every decision of a random trace, asked of the limiter itself.
+/// P1, P2 and P3 after every decision of a random trace, tested with the limiter itself.
 pub fn every_decision_keeps_its_promises(make: Make) {
     proptest!(cases(64), |(limit in any::limit(), steps in trace::any())| {
         let (_, limiter) = open(make);
@@ -279,7 +281,7 @@ async fn keeps_its_promises(scope: &Scope, now_us: u64, cost: u64) -> Result<(),
         Some(wait) => {
             let wait_us = u64::try_from(wait.as_micros()).unwrap();
             prop_assert!(peek(wait_us, 1).await.remaining() > remaining);
-            // A bucket's may be a microsecond late.
+            // For a bucket it may be a microsecond late.
             prop_assert_eq!(peek(wait_us.saturating_sub(2), 1).await.remaining(), remaining);
         }
         None => prop_assert_eq!(remaining, limit),

@@ -1,4 +1,4 @@
-//! Refunds: by receipt, once, and never more than still counts.
+//! Refunds: by receipt, once, and at most the units that still count.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use tollgate_limiter::{Decision, Error};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
-/// How long a test waits for what must happen.
+/// How long a test waits for a refund.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn a_refund_gives_back_what_was_charged(make: Make) {
+pub async fn refund_gives_back_the_charge(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -24,12 +24,12 @@ pub async fn a_refund_gives_back_what_was_charged(make: Make) {
     }
 }
 
-pub async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
+pub async fn refund_of_a_charge_that_has_left_gives_nothing_back(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
         let first = scope.check("a").cost(5).await.unwrap();
-        // A counter's charge is in view to the end of the next window.
+        // A counter's charge counts until the end of the next window.
         clock.advance(Duration::from_secs(120));
         assert_eq!(scope.check("a").cost(10).await.unwrap().remaining(), 0, "{text}");
         let receipt = first.into_receipt().unwrap();
@@ -38,8 +38,8 @@ pub async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
     }
 }
 
-/// Also when part of it has left: then that is less than was charged.
-pub async fn a_refund_says_how_much_more_remains(make: Make) {
+/// When part of the charge has left, that is less than the charge.
+pub async fn refund_returns_how_much_more_remains(make: Make) {
     for text in LIMITS {
         for after_ms in [0, 1, 1_500, 59_999, 60_000, 61_000, 90_000, 117_000, 120_000] {
             let (clock, limiter) = open(make);
@@ -55,16 +55,16 @@ pub async fn a_refund_says_how_much_more_remains(make: Make) {
     }
 }
 
-/// The keys below 16 bytes, and above: stores keep them in different ways.
+/// Keys of up to 15 bytes and longer ones, which stores may keep in different ways.
 const OTHERS: [(&str, &str); 3] =
     [("a", "b"), ("a", ""), ("a key of more than 15 bytes", "a key of more than 15 bytez")];
 
-pub async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(make: Make) {
+pub async fn receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(make: Make) {
     for (text, (own, other)) in LIMITS.into_iter().zip(OTHERS.into_iter().cycle()) {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
         let mismatch = |scope: &str| Err(Error::ReceiptMismatch { scope: scope.to_owned() });
-        // All have spent something that a wrong refund would give back.
+        // All keys have spent units that a wrong refund would give back.
         for (scope, key) in [(&one, own), (&one, other), (&two, own)] {
             assert_eq!(scope.check(key).cost(4).await.unwrap().remaining(), 6, "{text}");
         }
@@ -77,15 +77,15 @@ pub async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(m
     }
 }
 
-/// Each receipt of a check of several limits, and of a batch, is that of its own part.
-pub async fn receipts_of_several_limits_are_each_of_their_own_key(make: Make) {
+/// Also in a batch.
+pub async fn receipts_of_a_joint_check_belong_to_their_own_keys(make: Make) {
     let (_, limiter) = open(make);
     let scopes = ["one", "two"].map(|name| named(&limiter, name, LIMITS[0]));
     let [one, two] = &scopes;
     for round in 0..2 {
         let checks = || [one.check("a").cost(2), two.check("b").cost(2)];
         let each = match round {
-            // The first check is of new keys, the second of known keys.
+            // The first check has new keys, the second known keys.
             0 => vec![
                 limiter.check_all(&checks()).await.unwrap(),
                 limiter.check_all(&checks()).await.unwrap(),
@@ -107,7 +107,7 @@ pub async fn receipts_of_several_limits_are_each_of_their_own_key(make: Make) {
     assert_eq!(two.peek("b").await.unwrap().remaining(), 10);
 }
 
-pub async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Make) {
+pub async fn rebuilt_receipt_refunds_its_key(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -120,7 +120,7 @@ pub async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Make) {
     }
 }
 
-pub async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
+pub async fn refund_to_an_unknown_key_gives_nothing_back(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -132,7 +132,7 @@ pub async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
     }
 }
 
-pub async fn a_denied_request_has_no_receipt(make: Make) {
+pub async fn denied_request_has_no_receipt(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -145,7 +145,7 @@ pub async fn a_denied_request_has_no_receipt(make: Make) {
     }
 }
 
-pub async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
+pub async fn refunded_charge_is_not_listed(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let mut receipts = Vec::new();
@@ -160,8 +160,7 @@ pub async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
     assert_eq!(scope.peek("a").await.unwrap().remaining(), 2);
 }
 
-/// The receipt can give back at most what was spent since the reset, and only once.
-pub async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most(make: Make) {
+pub async fn receipt_from_before_a_reset_gives_back_at_most_what_was_spent_since(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -180,7 +179,7 @@ pub async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_mo
     }
 }
 
-pub async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(make: Make) {
+pub async fn dropped_check_keeps_its_charge_unless_refunded_if_dropped(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -190,7 +189,7 @@ pub async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(m
         assert_eq!(remaining().await, 7, "{text}: charged, although it was never polled");
 
         drop(scope.check("a").cost(2).refunded_if_dropped().into_future());
-        // A store across the network gives the units back when it has answered.
+        // A remote store refunds when it has answered.
         let began = Instant::now();
         while remaining().await != 7 {
             assert!(began.elapsed() < PATIENCE, "{text}: {}", remaining().await);
@@ -199,7 +198,7 @@ pub async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(m
     }
 }
 
-pub async fn a_check_that_is_refunded_if_dropped_keeps_its_charge_when_it_is_awaited(make: Make) {
+pub async fn awaited_check_keeps_its_charge_when_refunded_if_dropped(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);

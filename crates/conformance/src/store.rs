@@ -1,4 +1,4 @@
-//! How the behaviours open a store, and the helpers they share.
+//! The function that opens a store, and helpers of the tests.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use tollgate_limiter::{Limiter, ManualClock, Scope};
 /// Opens an empty limiter on this clock: no test has used its keys.
 pub type Make = fn(&ManualClock) -> Limiter;
 
-/// A whole minute, in 2001.
+/// A time in 2001, at the start of a minute.
 pub const START_US: u64 = 1_000_000_020_000_000;
 
 /// A second, in microseconds.
 pub const S: u64 = 1_000_000;
 
-/// Every algorithm, each with room for 10.
+/// Every algorithm with a limit of 10.
 pub const LIMITS: [&str; 6] = [
     "fixed-window limit=10 window=1m",
     "sliding-window-log limit=10 window=1m",
@@ -32,22 +32,22 @@ pub fn open(make: Make) -> (ManualClock, Limiter) {
     (clock, limiter)
 }
 
-/// Returns a limit under its own text as the name.
+/// Returns a scope of a limit, with the limit's text as the name.
 pub fn scope(limiter: &Limiter, text: &str) -> Scope {
     named(limiter, text, text)
 }
 
-/// Returns a limit under a name.
+/// Returns a scope of a limit under a name.
 pub fn named(limiter: &Limiter, name: &str, text: &str) -> Scope {
     limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
 }
 
-/// Returns the settings of a property. A store's operations may do I/O, so that properties take fewer cases than in the
-/// core, unless `PROPTEST_CASES` says how many.
+/// Returns the settings of a property: `PROPTEST_CASES` random cases, or `cases`. A store's operations may do I/O, so
+/// there are fewer cases than in the core.
 pub fn cases(cases: u32) -> Config {
     let mut config = Config { source_file: Some(file!()), ..Config::default() };
-    // Cases that failed are kept beside the source. In another workspace that is the directory of a dependency, which
-    // must not be written to; the compiler knows it by its whole path.
+    // Failed cases are kept beside the source. In another workspace that is the directory of a dependency, which must
+    // not be written to. There the compiler's path of this file is absolute.
     if Path::new(file!()).is_absolute() {
         config.failure_persistence = None;
     }

@@ -12,7 +12,7 @@ use crate::store::{Make, named, open};
 
 const THREADS: usize = 8;
 
-/// Every algorithm, each with room for 1,000.
+/// Every algorithm with a limit of 1,000.
 const LIMITS: [&str; 6] = [
     "fixed-window limit=1000 window=1m",
     "sliding-window-log limit=1000 window=1m",
@@ -22,7 +22,7 @@ const LIMITS: [&str; 6] = [
     "leaky-bucket capacity=1000 leak=1/s mode=shaping",
 ];
 
-/// Runs `act` on every thread at the same moment, with the thread's number; the sum of what they say.
+/// Runs `act` on every thread at the same moment, with the thread's number. Returns the sum of the results.
 fn on_threads(act: impl Fn(usize, &Handle) -> u64 + Sync) -> u64 {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let start = Barrier::new(THREADS);
@@ -51,7 +51,7 @@ fn remaining(scope: &Scope, key: &str) -> u64 {
     crate::store::block_on(scope.peek(key).into_future()).unwrap().remaining()
 }
 
-pub fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
+pub fn concurrent_threads_admit_exactly_the_limit(make: Make) {
     for text in LIMITS {
         for cost in [1, 7] {
             let (_, limiter) = open(make);
@@ -65,7 +65,7 @@ pub fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
     }
 }
 
-pub fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
+pub fn threads_on_a_few_keys_admit_exactly_the_limit_of_each(make: Make) {
     const KEYS: [&str; 3] = ["a", "b", "a key that is longer than most"];
     for text in LIMITS {
         let (_, limiter) = open(make);
@@ -79,7 +79,7 @@ pub fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
     }
 }
 
-pub fn of_many_threads_that_bring_in_a_key_one_is_the_first(make: Make) {
+pub fn threads_that_add_a_key_at_once_admit_exactly_one(make: Make) {
     let (_, limiter) = open(make);
     for text in ["fixed-window limit=1 window=1m", "sliding-window-log limit=1 window=1m"] {
         let scope = named(&limiter, text, text);
@@ -104,26 +104,30 @@ pub fn limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit(make: M
             admitted.count() as u64
         });
         assert_eq!(admitted, 700, "{text}");
-        assert_eq!(remaining(&wide, "a"), 300, "{text}: charged with the other, or not at all");
+        assert_eq!(
+            remaining(&wide, "a"),
+            300,
+            "{text}: charged together with `narrow`, or not at all"
+        );
         assert_eq!(remaining(&narrow, "a"), 0, "{text}");
     }
 }
 
-/// Every check charges three of twelve keys, some of them alone as well.
-pub fn checks_of_many_keys_at_once_are_all_or_none_under_threads(make: Make) {
-    each_with_its_charges(make, |text, admitted, charged| {
-        assert_eq!(admitted, charged, "{text}: what was admitted was charged");
+/// Every joint check charges three of twelve keys. Other checks charge one of them.
+pub fn joint_checks_are_all_or_none_under_threads(make: Make) {
+    compare_with_charges(make, |text, admitted, charged| {
+        assert_eq!(admitted, charged, "{text}: exactly the admitted units are charged");
     });
 }
 
-/// Where keys are in different places, some of what was refused may stay charged.
-pub fn checks_of_many_keys_at_once_never_admit_too_much_under_threads(make: Make) {
-    each_with_its_charges(make, |text, admitted, charged| {
+/// If keys are in different places, charges of refused checks may stay.
+pub fn joint_checks_never_admit_too_much_under_threads(make: Make) {
+    compare_with_charges(make, |text, admitted, charged| {
         assert!(admitted <= charged, "{text}: {admitted} admitted, {charged} charged");
     });
 }
 
-fn each_with_its_charges(make: Make, assert: impl Fn(&str, u64, u64)) {
+fn compare_with_charges(make: Make, assert: impl Fn(&str, u64, u64)) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = named(&limiter, "keys", text);
@@ -164,10 +168,10 @@ pub fn charges_and_refunds_of_many_threads_add_up(make: Make) {
     }
 }
 
-/// All of one size, so that nothing is lost on the way from one to another.
-pub fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would(make: Make) {
+/// All limits have one size, so that carrying over loses no units.
+pub fn threads_under_every_limit_of_one_name_admit_exactly_one_limit(make: Make) {
     let (_, limiter) = open(make);
-    let scopes = LIMITS.map(|text| named(&limiter, "by turns", text));
+    let scopes = LIMITS.map(|text| named(&limiter, "in turn", text));
     let admitted = on_threads(|number, handle| {
         let scope = |turn: usize| &scopes[(number + turn) % scopes.len()];
         (0..400).filter(|&turn| allowed(handle, scope(turn).check("a"))).count() as u64
@@ -178,7 +182,7 @@ pub fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would(make: 
     }
 }
 
-pub fn a_limit_raised_under_threads_admits_exactly_the_difference_more(make: Make) {
+pub fn raised_limit_admits_exactly_the_difference_under_threads(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let small = named(&limiter, "raised", text);
@@ -191,14 +195,14 @@ pub fn a_limit_raised_under_threads_admits_exactly_the_difference_more(make: Mak
             };
             let before = until_refused(&small);
             spent.wait();
-            // Each makes it for itself, as each of several readers of a configuration would.
+            // Each thread makes the scope itself, as each of several readers of a configuration would.
             before + until_refused(&named(&limiter, "raised", &large))
         });
         assert_eq!(admitted, 1_500, "{text}");
     }
 }
 
-/// Also buckets, which hold nothing above the smaller: what is spent stays under the larger.
+/// Also for buckets, whose spent units stay under the larger limit.
 pub fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
@@ -210,5 +214,29 @@ pub fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: 
             (0..600).filter(|&turn| allowed(handle, scope(turn).check("a"))).count() as u64
         });
         assert_eq!(admitted, 1_500, "{text}");
+    }
+}
+
+/// Each thread settles less than it held, or releases, while others wait for what comes back.
+pub fn threads_that_reserve_and_settle_admit_exactly_what_one_would(make: Make) {
+    for text in LIMITS.iter().filter(|text| !text.contains("shaping")) {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "held", text);
+        let used = on_threads(|number, handle| {
+            let mut used = 0;
+            for turn in 0..300 {
+                let units = 1 + (number + turn) as u64 % 7;
+                let reserved = scope.reserve("a").cost(units).into_future();
+                let reserved = handle.block_on(reserved).unwrap();
+                used += u64::from(allowed(handle, scope.check("a")));
+                let Some(hold) = reserved.into_hold() else { continue };
+                let settled = handle.block_on(hold.settle(units / 2)).unwrap();
+                assert_eq!((settled.charged_units(), settled.excess_units()), (units / 2, 0));
+                used += units / 2;
+            }
+            used
+        });
+        assert!(used <= 1_000, "{text}: {used} used");
+        assert_eq!(remaining(&scope, "a"), 1_000 - used, "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! P7: several limits, all or none.
+//! P7: a check of several limits charges all of them or none.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tollgate_limiter::{Check, Decision, Error, JointDecision};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
-/// The part of an answer that is about all limits together.
+/// The fields of an answer that are about all limits together.
 #[derive(Debug, PartialEq)]
 pub struct Summary {
     verdict: Verdict,
@@ -38,7 +38,7 @@ fn remaining(together: &JointDecision) -> Vec<u64> {
     together.each().iter().map(Decision::remaining).collect()
 }
 
-pub async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
+pub async fn refused_request_charges_no_limit(make: Make) {
     for text in LIMITS {
         for other in LIMITS {
             let (_, limiter) = open(make);
@@ -58,7 +58,7 @@ pub async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
     }
 }
 
-pub async fn what_was_charged_together_stays_charged(make: Make) {
+pub async fn joint_charges_stay_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -74,8 +74,8 @@ pub async fn what_was_charged_together_stays_charged(make: Make) {
     }
 }
 
-/// A store that makes room for one of them must not do so at another's expense.
-pub async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
+/// A store that makes room for one new key must not remove another key of the same check.
+pub async fn joint_check_of_many_new_keys_charges_all(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -83,15 +83,15 @@ pub async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
             let keys: Vec<String> = (0..64).map(|key| format!("{round}/{key}")).collect();
             let checks: Vec<Check<'_>> = keys.iter().map(|key| scope.check(key).cost(3)).collect();
             assert!(limiter.check_all(&checks).await.unwrap().is_allowed(), "{text}");
-            let looks: Vec<_> = keys.iter().map(|key| scope.peek(key).into_future()).collect();
-            for (key, look) in keys.iter().zip(looks) {
-                assert_eq!(look.await.unwrap().remaining(), 7, "{text}, key {key}");
+            let peeks: Vec<_> = keys.iter().map(|key| scope.peek(key).into_future()).collect();
+            for (key, peek) in keys.iter().zip(peeks) {
+                assert_eq!(peek.await.unwrap().remaining(), 7, "{text}, key {key}");
             }
         }
     }
 }
 
-pub async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Make) {
+pub async fn refused_by_is_the_limit_with_the_longest_wait(make: Make) {
     let (_, limiter) = open(make);
     let second = scope(&limiter, "fixed-window limit=1 window=1s");
     let minute = scope(&limiter, "fixed-window limit=1 window=1m");
@@ -102,16 +102,16 @@ pub async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Make) {
     };
     assert_eq!(check(1).await.refused_by(), None);
     let refused = check(1).await;
-    assert_eq!(refused.refused_by(), Some(1), "of two equal waits, the first");
+    assert_eq!(refused.refused_by(), Some(1), "the first of two equal waits");
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
-    // A cost that never fits is the longest wait of all.
+    // A cost that never fits counts as the longest wait.
     let never = check(2).await;
     assert_eq!(never.refused_by(), Some(2));
     assert_eq!(never.verdict(), Verdict::Denied { retry: Retry::Never });
     assert_eq!(never.retry_after(), None);
 }
 
-pub async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make) {
+pub async fn requests_remaining_is_that_of_the_tightest_limit(make: Make) {
     let (_, limiter) = open(make);
     let (wide, narrow) = (
         scope(&limiter, "token-bucket capacity=100 refill=1/s"),
@@ -128,10 +128,10 @@ pub async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make) {
     }
     let full = limiter.check_all(&[wide.check("a").cost(30), narrow.check("a")]).await.unwrap();
     assert_eq!((full.requests_remaining(), full.refused_by()), (Some(0), Some(0)));
-    assert_eq!(full.reset_after(), Duration::from_secs(90), "the later of the two");
+    assert_eq!(full.reset_after(), Duration::from_secs(90), "the later reset of the two");
 }
 
-pub async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(make: Make) {
+pub async fn same_scope_and_key_twice_is_one_charge_with_the_costs_added(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (scope, other) = (scope(&limiter, text), named(&limiter, "other", text));
@@ -144,7 +144,7 @@ pub async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(mak
             ];
             limiter.check_all(&checks).await.unwrap()
         };
-        // 6 and 5 would each fit.
+        // 6 and 5 would each fit alone.
         let refused = check(6, 5).await;
         assert_eq!((refused.is_allowed(), refused.refused_by()), (false, Some(0)), "{text}");
         assert_eq!(refused.verdict(), Verdict::Denied { retry: Retry::Never }, "{text}");
@@ -158,21 +158,21 @@ pub async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(mak
         assert_eq!(
             together.requests_remaining(),
             Some(1),
-            "{text}: five more are left, and five are asked"
+            "{text}: five units are left, and a request costs five"
         );
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 5, "{text}");
-        // One charge has one receipt, for all of it.
+        // One charge has one receipt, for the whole cost.
         let receipts: Vec<_> =
             together.into_each().into_iter().map(Decision::into_receipt).collect();
         let [Some(both), Some(_), None, Some(_)] = <[_; 4]>::try_from(receipts).unwrap() else {
-            panic!("{text}: the first of the two has the receipt");
+            panic!("{text}: the first part of the two should have the receipt");
         };
         assert_eq!(scope.refund("a", both).await, Ok(5), "{text}");
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 10, "{text}");
     }
 }
 
-pub async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make: Make) {
+pub async fn shadow_limit_never_refuses_and_is_charged_only_when_it_fits(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (enforced, candidate) = (scope(&limiter, text), named(&limiter, "new", text));
@@ -183,14 +183,14 @@ pub async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make: Make)
         };
         assert_eq!(check(7).await, (true, true, vec![3, 6]), "{text}");
         assert_eq!(check(7).await, (true, false, vec![3, 2]), "{text}");
-        // Refused by the other: the shadow, which has room for it, is not charged.
+        // The enforced limit refuses, so the shadow limit is not charged, although the cost fits.
         assert_eq!(check(1).await, (false, true, vec![3, 2]), "{text}");
         assert_eq!(check(MAX_UNITS).await, (false, false, vec![3, 2]), "{text}");
         assert_eq!(candidate.peek("a").await.unwrap().remaining(), 3, "{text}");
     }
 }
 
-pub async fn shadows_alone_refuse_nothing(make: Make) {
+pub async fn shadow_limits_alone_refuse_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -208,7 +208,7 @@ pub async fn shadows_alone_refuse_nothing(make: Make) {
     }
 }
 
-pub async fn a_look_among_several_checks_refuses_and_is_never_charged(make: Make) {
+pub async fn peek_in_a_joint_check_refuses_and_is_never_charged(make: Make) {
     for text in LIMITS {
         for (other, key) in LIMITS.into_iter().zip(["a", "b"].into_iter().cycle()) {
             let (_, limiter) = open(make);
@@ -239,8 +239,8 @@ fn receipts(together: JointDecision) -> Vec<bool> {
     together.into_each().into_iter().map(|each| each.into_receipt().is_some()).collect()
 }
 
-/// A charge that does not fit refuses for the looks beside it, too.
-pub async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
+/// The joint check is refused, and the decisions of the peeks are still their own.
+pub async fn peek_is_allowed_beside_a_refused_charge(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
@@ -254,7 +254,7 @@ pub async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
     }
 }
 
-pub async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Make) {
+pub async fn shadow_peek_refuses_nothing_and_is_never_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
@@ -271,17 +271,17 @@ pub async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Make) {
     }
 }
 
-pub async fn looks_alone_charge_nothing(make: Make) {
+pub async fn peeks_alone_charge_nothing(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
         scope.check("a").cost(4).await.unwrap();
         for (cost, refuser) in [(6, None), (7, Some(1))] {
             let checks = [scope.peek("b").cost(cost), scope.peek("a").cost(cost)];
-            let looked = limiter.check_all(&checks).await.unwrap();
-            assert_eq!(looked.refused_by(), refuser, "{text}");
-            assert_eq!(remaining(&looked), [10, 6], "{text}");
-            assert_eq!(looked.reset_after(), looked.each()[1].reset_after(), "{text}");
+            let peeked = limiter.check_all(&checks).await.unwrap();
+            assert_eq!(peeked.refused_by(), refuser, "{text}");
+            assert_eq!(remaining(&peeked), [10, 6], "{text}");
+            assert_eq!(peeked.reset_after(), peeked.each()[1].reset_after(), "{text}");
             let batch = limiter.batch(&[&checks, &checks[..1]]).await.unwrap();
             let batch: Vec<_> = batch.into_iter().map(|it| it.unwrap().refused_by()).collect();
             assert_eq!(batch, [refuser, None], "{text}");
@@ -290,42 +290,42 @@ pub async fn looks_alone_charge_nothing(make: Make) {
     }
 }
 
-pub async fn a_look_beside_a_charge_of_the_same_key_adds_nothing(make: Make) {
+pub async fn peek_beside_a_charge_of_the_same_key_adds_nothing(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
-        // Alone it would be refused.
+        // Alone the peek would be refused.
         let checks = [scope.peek("a").cost(11), scope.check("a").cost(4), scope.check("a").cost(2)];
         let together = limiter.check_all(&checks).await.unwrap();
         assert!(together.is_allowed(), "{text}");
-        assert_eq!(remaining(&together), [4, 4, 4], "{text}: all are told the same");
+        assert_eq!(remaining(&together), [4, 4, 4], "{text}: all parts have the same decision");
         let mut each = together.into_each().into_iter().map(Decision::into_receipt);
         let (Some(None), Some(Some(receipt)), Some(None)) = (each.next(), each.next(), each.next())
         else {
-            panic!("{text}: the first that is charged has the receipt");
+            panic!("{text}: the first charged part should have the receipt");
         };
         assert_eq!(scope.refund("a", receipt).await, Ok(6), "{text}");
 
         let checks = [scope.peek("a").shadow(), scope.check("a").cost(11)];
         let refused = limiter.check_all(&checks).await.unwrap();
         assert_eq!((refused.is_allowed(), refused.refused_by()), (false, Some(0)), "{text}");
-        // The limit is the charge's too.
+        // The limit of the charge decides, not that of the peek.
         let larger = text.replace("=10 ", "=20 ");
         let larger = named(&limiter, text, &larger);
         let checks = [larger.peek("b"), scope.check("b").cost(11)];
         let refused = limiter.check_all(&checks).await.unwrap();
         let limits: Vec<u64> = refused.each().iter().map(Decision::limit).collect();
         assert_eq!((refused.is_allowed(), limits), (false, vec![10, 10]), "{text}");
-        // A shadow beside what can refuse adds nothing either, whichever of them is charged.
+        // A shadow charge beside an enforced peek adds nothing either, and is not charged.
         let checks = [scope.check("a").cost(3).shadow(), scope.peek("a").cost(10)];
-        let looked = limiter.check_all(&checks).await.unwrap();
-        assert_eq!(remaining(&looked), [10, 10], "{text}");
-        assert_eq!(receipts(looked), [false, false], "{text}");
+        let peeked = limiter.check_all(&checks).await.unwrap();
+        assert_eq!(remaining(&peeked), [10, 10], "{text}");
+        assert_eq!(receipts(peeked), [false, false], "{text}");
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 10, "{text}");
     }
 }
 
-pub async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_added(make: Make) {
+pub async fn peeks_of_the_same_key_are_one_peek_with_the_costs_added(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -338,7 +338,7 @@ pub async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_added(make:
     }
 }
 
-pub async fn a_check_of_no_limits_is_allowed(make: Make) {
+pub async fn check_of_no_limits_is_allowed(make: Make) {
     let (_, limiter) = open(make);
     let together = limiter.check_all(&[]).await.unwrap();
     assert!(together.is_allowed());
@@ -346,7 +346,7 @@ pub async fn a_check_of_no_limits_is_allowed(make: Make) {
     assert_eq!(together.each(), []);
 }
 
-pub async fn receipts_of_a_check_of_several_give_each_charge_back(make: Make) {
+pub async fn receipts_of_a_joint_check_refund_their_own_charges(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -364,7 +364,7 @@ pub async fn receipts_of_a_check_of_several_give_each_charge_back(make: Make) {
     }
 }
 
-pub async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
+pub async fn one_invalid_cost_charges_no_limit(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -377,7 +377,7 @@ pub async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
     }
 }
 
-pub async fn limits_of_different_limiters_are_refused(make: Make) {
+pub async fn scopes_of_different_limiters_are_an_error(make: Make) {
     let ((_, limiter), (_, stranger)) = (open(make), open(make));
     let (own, foreign) = (scope(&limiter, LIMITS[0]), scope(&stranger, LIMITS[0]));
     let refused = limiter.check_all(&[own.check("a"), foreign.check("a")]).await;
@@ -385,7 +385,7 @@ pub async fn limits_of_different_limiters_are_refused(make: Make) {
     assert_eq!(own.peek("a").await.unwrap().remaining(), 10);
 }
 
-pub async fn a_check_of_several_is_decided_at_the_time_given(make: Make) {
+pub async fn joint_check_is_decided_at_the_time_given(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);

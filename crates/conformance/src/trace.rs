@@ -1,4 +1,4 @@
-//! Random traces that seek out the edges: the moment a wait ends, the cost that just fits.
+//! Random traces that often hit the boundaries: the moment at which a wait ends, the cost that just fits.
 
 use proptest::prelude::*;
 use tollgate_core::{CheckResult, Cost, Limit, LimitDecision, MAX_UNITS, State, UnitRequest};
@@ -6,25 +6,25 @@ use tollgate_core::{CheckResult, Cost, Limit, LimitDecision, MAX_UNITS, State, U
 /// Where a trace begins: late enough that its clock can step back by hours.
 pub const START_US: u64 = 1_000_000_000_000_000;
 
-/// Past this a trace ends: every wait must stay within the time there is.
+/// A trace ends at this time, so that no wait exceeds the range of times.
 const END_US: u64 = 4_000_000_000_000_000;
 
 /// How the clock moves before a request.
 #[derive(Clone, Debug)]
 pub enum Move {
-    /// Not at all.
+    /// The clock does not move.
     Stay,
-    /// Forward by microseconds.
+    /// Forward, in microseconds.
     ByUs(u64),
-    /// By thousandths of the limit's own interval.
+    /// Forward, in thousandths of the limit's interval.
     Part(u64),
     /// To the end of the last decision's wait, give or take a microsecond.
     Retry(i64),
     /// To the last decision's reset, give or take a microsecond.
     Reset(i64),
-    /// Back, by less than a new clock would.
+    /// Back, by at most 10 s: not a new clock.
     BackUs(u64),
-    /// Back to what is a new clock.
+    /// Back, by more than 10 s: a new clock.
     Restart(u64),
 }
 
@@ -100,7 +100,7 @@ impl Walk {
         Walk { limit, state: limit.fresh(), now_us: START_US, last: None }
     }
 
-    /// Moves the clock and says what the request costs; `None` past the end of time.
+    /// Moves the clock, and returns the cost of the request; `None` if the trace has ended.
     pub fn aim(&mut self, (step, price): &Step) -> Option<Cost> {
         let retry_us = self.last.and_then(|decision| decision.retry_after_us()).unwrap_or(0);
         let reset_us = self.last.map_or(0, |decision| decision.reset_after_us);

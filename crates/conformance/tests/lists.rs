@@ -1,4 +1,4 @@
-//! The suite runs every behaviour that there is.
+//! The suite runs every behaviour of this crate.
 
 #![allow(clippy::unwrap_used)]
 

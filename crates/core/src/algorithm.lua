@@ -94,7 +94,8 @@ end
 algorithm.read_standing = read_standing
 
 -- Gives back the part of a charge that still counts at now_us. Returns by how much `remaining` grew.
--- The charge is identified by its cost and by the place that `check` returned.
+-- The charge is identified by its cost and by the place that `check` returned: `place`, and `place_too` if the
+-- place is two numbers.
 function algorithm.refund(limit, state, now_us, cost, place, place_too)
   now_us = min(now_us, MAX_TIME_US)
   local decide = limit.decide
@@ -150,23 +151,41 @@ local function with_size(limit, size)
   return other
 end
 
+-- A window of the same kind that is no shorter counts everything that the old one counts.
+local function counts_all_of(limit, old)
+  return limit.decide == old.decide and limit.window_us and limit.window_us >= old.window_us
+end
+
+-- Whether a key that has spent `units` under the `old` limit can move to this one, for a request that needs
+-- room for `more`.
+local function takes_over(limit, old, units, more)
+  local are_buckets = limit.decide == old.decide and limit.time_to_full_us
+  local must_fit = are_buckets and 0 or more
+  return units + must_fit <= limit.size or counts_all_of(limit, old)
+end
+
+-- The state of a key that moves to this limit.
+local function carried(limit, old, state, units, now_us)
+  local is_exact = limit.decide == old.decide and not limit.decide.is_coarse
+  if is_exact or counts_all_of(limit, old) then
+    return limit.decide.carry_over(limit, old, state, now_us)
+  end
+  return limit.decide.after_spending(limit, units, now_us)
+end
+
+algorithm.with_size, algorithm.takes_over, algorithm.carried = with_size, takes_over, carried
+
 -- Moves a key from the `old` limit, under which it reached `state`, to this one, for a request of
 -- `cost`. Returns true, the limit to decide by, and the state; nil instead of true if the key stays
 -- under the old limit for now. The state is a new table, except that of a log that stays a log and of
 -- a key that stays under the old limit. Token and leaky buckets count as one algorithm here.
 function algorithm.carry_over(limit, old, state, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
-  local units, is_same = spent(old, state, now_us), limit.decide == old.decide
-  -- A window of the same kind that is no shorter counts everything that the old one counts.
-  local counts_all = is_same and limit.window_us and limit.window_us >= old.window_us
-  local is_exact = is_same and not limit.decide.is_coarse
-  local must_fit = is_same and limit.time_to_full_us and 0 or cost
-  if units + must_fit > limit.size and not counts_all then
+  local units = spent(old, state, now_us)
+  if not takes_over(limit, old, units, cost) then
     return nil, with_size(old, limit.size), state
-  elseif is_exact or counts_all then
-    return true, limit, limit.decide.carry_over(limit, old, state, now_us)
   end
-  return true, limit, limit.decide.after_spending(limit, units, now_us)
+  return true, limit, carried(limit, old, state, units, now_us)
 end
 
 -- The time that the last `units` take to come back, rounded down, if units come back one by one, as a

@@ -4,6 +4,7 @@ mod bucket;
 mod decide;
 mod fast_path;
 mod fixed_window;
+pub(crate) mod held;
 mod leaky_bucket;
 mod sliding_window_counter;
 mod sliding_window_log;
@@ -21,6 +22,7 @@ pub use sliding_window_log::{
 pub use token_bucket::TokenBucket;
 
 pub(crate) use decide::Decide;
+pub(crate) use held::BesideHolds;
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 

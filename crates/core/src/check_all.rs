@@ -1,6 +1,7 @@
 //! One request on several limits: all limits are charged, or none (P7).
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest, Verdict};
+use crate::holds::{HoldError, HoldId, HoldReference, HoldTime, Holds, Reservation};
 use crate::limit::{Limit, State};
 
 /// One limit in a check of several limits: the limit, the state of its key, the request, and after the check the
@@ -12,7 +13,12 @@ pub struct LimitCheck<'a> {
     request: UnitRequest,
     role: Role,
     intent: Intent,
+    /// The holds of the key; `None` if the caller has none.
+    holds: Option<&'a mut Holds>,
+    /// Set if the units are set aside instead of charged.
+    reserves: Option<(HoldId, HoldTime)>,
     result: Option<CheckResult>,
+    hold: Option<HoldReference>,
 }
 
 /// Whether a limit can refuse.
@@ -42,8 +48,17 @@ impl<'a> LimitCheck<'a> {
         state: &'a mut State,
         request: impl Into<UnitRequest>,
     ) -> LimitCheck<'a> {
-        let (role, intent) = (Role::Enforced, Intent::Charge);
-        LimitCheck { limit, state, request: request.into(), role, intent, result: None }
+        LimitCheck {
+            limit,
+            state,
+            request: request.into(),
+            role: Role::Enforced,
+            intent: Intent::Charge,
+            holds: None,
+            reserves: None,
+            result: None,
+            hold: None,
+        }
     }
 
     /// Returns the check of a limit that only reports what it would have done.
@@ -53,6 +68,49 @@ impl<'a> LimitCheck<'a> {
         request: impl Into<UnitRequest>,
     ) -> LimitCheck<'a> {
         LimitCheck { role: Role::Shadow, ..LimitCheck::enforced(limit, state, request) }
+    }
+
+    /// Returns the reservation of units of a limit that can refuse: they are set aside if all enforced limits admit
+    /// them. An error if the limit cannot have holds.
+    ///
+    /// ```
+    /// use tollgate_core::{
+    ///     Cost, HoldId, HoldTime, Holds, Limit, LimitCheck, Reservation, check_all,
+    /// };
+    ///
+    /// let team: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
+    /// let all: Limit = "fixed-window limit=500 window=1m".parse()?;
+    /// let (mut of_team, mut of_all) = (team.fresh(), all.fresh());
+    /// let (mut held_by_team, mut held_by_all) = (Holds::default(), Holds::default());
+    /// let hold_for = HoldTime::from_us(30_000_000)?;
+    /// let estimate = Reservation { id: HoldId(1), cost: Cost::new(400)?, hold_for };
+    /// let mut reserve = || -> Result<_, Box<dyn std::error::Error>> {
+    ///     let mut both = [
+    ///         LimitCheck::reserve(&team, &mut of_team, &mut held_by_team, estimate)?,
+    ///         LimitCheck::reserve(&all, &mut of_all, &mut held_by_all, estimate)?,
+    ///     ];
+    ///     let decision = check_all(&mut both, 0);
+    ///     Ok((decision.refused_by, both.each_ref().map(|part| part.hold().is_some())))
+    /// };
+    /// assert_eq!(reserve()?, (None, [true, true]));
+    /// assert_eq!(reserve()?, (Some(1), [false, false])); // 400 more do not fit 500
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve(
+        limit: &'a Limit,
+        state: &'a mut State,
+        holds: &'a mut Holds,
+        Reservation { id, cost, hold_for }: Reservation,
+    ) -> Result<LimitCheck<'a>, HoldError> {
+        limit.can_hold()?;
+        let check = LimitCheck::enforced(limit, state, cost).beside(holds);
+        Ok(LimitCheck { reserves: Some((id, hold_for)), ..check })
+    }
+
+    /// Adds the holds of the key, which count as spent.
+    #[must_use]
+    pub fn beside(self, holds: &'a mut Holds) -> LimitCheck<'a> {
+        LimitCheck { holds: Some(holds), ..self }
     }
 
     /// Sets the role and the intent.
@@ -77,26 +135,59 @@ impl<'a> LimitCheck<'a> {
         self.result.as_mut()?.receipt.take()
     }
 
+    /// Returns the hold of a reservation that was admitted.
+    pub fn hold(&self) -> Option<HoldReference> {
+        self.hold
+    }
+
     fn peek(&mut self, now_us: u64) -> LimitDecision {
-        if self.intent == Intent::Charge {
-            // First, so that also a refusal restarts the time of every key on a new clock.
-            self.limit.settle(self.state, now_us);
-        }
-        let decision = self.limit.peek(self.state, now_us, self.request);
+        let is_charged = self.intent == Intent::Charge;
+        let decision = match &mut self.holds {
+            Some(holds) => {
+                if is_charged {
+                    self.limit.settle_beside(self.state, holds, now_us);
+                }
+                match self.reserves {
+                    Some(_) => {
+                        let cost = self.request.cost;
+                        self.limit.peek_reserve_unchecked(self.state, holds, now_us, cost)
+                    }
+                    None => self.limit.peek_beside(self.state, holds, now_us, self.request),
+                }
+            }
+            None => {
+                if is_charged {
+                    // First, so that also a refusal restarts the time of every key on a new clock.
+                    self.limit.settle(self.state, now_us);
+                }
+                self.limit.peek(self.state, now_us, self.request)
+            }
+        };
         self.result = Some(CheckResult { decision, receipt: None });
         decision
     }
 
-    fn charge(&mut self, now_us: u64) -> LimitDecision {
-        let result = self.limit.check(self.state, now_us, self.request);
-        self.result.insert(result).decision
+    fn charge(&mut self, now_us: u64) {
+        let result = match (&mut self.holds, self.reserves) {
+            (Some(holds), Some((id, hold_for))) => {
+                let reservation = Reservation { id, cost: self.request.cost, hold_for };
+                let answer = self.limit.reserve_unchecked(self.state, holds, now_us, reservation);
+                self.hold = answer.hold;
+                CheckResult { decision: answer.decision, receipt: None }
+            }
+            (Some(holds), None) => self.limit.check_beside(self.state, holds, now_us, self.request),
+            (None, _) => self.limit.check(self.state, now_us, self.request),
+        };
+        self.result = Some(result);
     }
 
     fn part(&self, now_us: u64) -> Option<DecisionPart> {
         let decision = *self.decision()?;
+        // A limit with holds is not shaping, so that the longest wait makes no difference.
+        let has_holds = self.holds.as_ref().is_some_and(|holds| !holds.is_empty());
         let requests_remaining = match self.request.max_wait_us {
-            Some(_) => self.limit.fits(self.state, now_us, self.request),
-            None => decision.remaining / self.request.cost.units(),
+            Some(_) if !has_holds => self.limit.fits(self.state, now_us, self.request),
+            _ => decision.remaining / self.request.cost.units(),
         };
         Some(DecisionPart { role: self.role, decision, requests_remaining })
     }

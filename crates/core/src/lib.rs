@@ -44,6 +44,7 @@ extern crate alloc;
 mod algorithm;
 mod check_all;
 mod decision;
+mod holds;
 mod limit;
 mod muldiv;
 mod parameter;
@@ -62,6 +63,10 @@ pub use check_all::{
 pub use decision::{
     ChargePlace, ChargeReceipt, CheckResult, Cost, CostError, LimitDecision, Retry, UnitRequest,
     Verdict,
+};
+pub use holds::{
+    EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime,
+    HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement,
 };
 pub use limit::{Bound, CarryOver, Limit, State};
 pub use parameter::{

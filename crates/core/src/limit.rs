@@ -1,5 +1,6 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
+mod beside_holds;
 mod common;
 mod more;
 mod quota;
@@ -231,16 +232,22 @@ impl Limit {
     pub fn carry_over(&self, old: &Limit, state: State, now_us: u64, cost: Cost) -> CarryOver {
         let now_us = now_us.min(MAX_TIME_US);
         let spent = old.spent(&state, now_us);
-        let are_buckets = self.bucket().is_some() && old.bucket().is_some();
-        let must_fit = if are_buckets { 0 } else { cost.units() };
-        if spent.saturating_add(must_fit) > self.size() && !self.counts_all_of(old) {
+        if !self.takes_over(old, spent, cost.units()) {
             return CarryOver::Stays { decides: old.with_size(self.size()), state };
         }
         CarryOver::Done(self.carried(old, state, spent, now_us))
     }
 
-    /// Whether every charge that counts under the `old` limit also counts under this one: both are windows of
-    /// the same kind, and this window is no shorter.
+    /// Whether a key that has spent `spent` under the `old` limit can move to this one, for a request that needs room
+    /// for `units` more.
+    fn takes_over(&self, old: &Limit, spent: u64, units: u64) -> bool {
+        let are_buckets = self.bucket().is_some() && old.bucket().is_some();
+        let must_fit = if are_buckets { 0 } else { units };
+        spent.saturating_add(must_fit) <= self.size() || self.counts_all_of(old)
+    }
+
+    /// Whether everything that counts under the `old` limit also counts under this one: both are windows of
+    /// the same kind, and this one is no shorter.
     fn counts_all_of(&self, old: &Limit) -> bool {
         match (self, old) {
             (Limit::FixedWindow(new), Limit::FixedWindow(old)) => {

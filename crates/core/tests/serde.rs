@@ -1,4 +1,4 @@
-//! Limits, decisions and receipts as data.
+//! Limits, decisions and receipts in JSON.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ fn decision() -> impl Strategy<Value = LimitDecision> {
     )
 }
 
-/// The message of the error that reading `value` as a `T` gives.
+/// The error message of reading `value` as a `T`.
 fn problem<T: serde::de::DeserializeOwned + std::fmt::Debug>(value: Value) -> String {
     from_value::<T>(value).unwrap_err().to_string()
 }
@@ -122,26 +122,26 @@ fn cost_out_of_range_is_refused() {
 
 proptest! {
     #[test]
-    fn every_limit_comes_back(limit in any::limit()) {
+    fn every_limit_survives_a_round_trip(limit in any::limit()) {
         let text = to_value(limit).unwrap();
         prop_assert_eq!(&text, &json!(limit.to_string()));
         prop_assert_eq!(from_value::<Limit>(text).unwrap(), limit);
     }
 
     #[test]
-    fn every_decision_comes_back(decision in decision()) {
+    fn every_decision_survives_a_round_trip(decision in decision()) {
         prop_assert_eq!(from_value::<LimitDecision>(to_value(decision).unwrap()).unwrap(), decision);
         let verdict = decision.verdict;
         prop_assert_eq!(from_value::<Verdict>(to_value(verdict).unwrap()).unwrap(), verdict);
     }
 
     #[test]
-    fn every_retry_comes_back(retry in retry()) {
+    fn every_retry_survives_a_round_trip(retry in retry()) {
         prop_assert_eq!(from_value::<Retry>(to_value(retry).unwrap()).unwrap(), retry);
     }
 
     #[test]
-    fn every_receipt_comes_back(cost in 1..=MAX_UNITS, place in place()) {
+    fn every_receipt_survives_a_round_trip(cost in 1..=MAX_UNITS, place in place()) {
         let cost = Cost::new(cost).unwrap();
         let written = to_value(ChargeReceipt::of(cost, place)).unwrap();
         prop_assert_eq!(from_value::<ChargeReceipt>(written).unwrap(), ChargeReceipt::of(cost, place));

@@ -20,16 +20,16 @@ use view::ClusterView;
 /// The number of slots.
 const SLOTS: u16 = 16_384;
 
-/// How long until a replica has given up a requested fail-over.
+/// The time after which a replica gives up a requested fail-over.
 const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// The shortest time that votes count; otherwise they count for two timeouts of a node.
-const MIN_LIFE_OF_VOTES: Duration = Duration::from_secs(2);
+/// The shortest time for which votes count. They count for two node timeouts if that is longer.
+const MIN_VOTE_LIFETIME: Duration = Duration::from_secs(2);
 
-/// How much of each node's log is shown when a wait for the nodes has failed.
-const LINES_OF_LOG: usize = 40;
+/// The number of lines of each node's log that the error shows when a wait has timed out.
+const LOG_LINES_SHOWN: usize = 40;
 
-/// Servers that share the slots; dropping the cluster stops them all.
+/// A cluster of servers that share the slots. Dropping it stops all of them.
 ///
 /// ```no_run
 /// use tollgate_launcher::{Cluster, FailOver, Flavour};
@@ -46,14 +46,14 @@ pub struct Cluster {
     node: Launch,
     binary: PathBuf,
     servers: Vec<Server>,
-    /// The ids of the nodes, in the same order.
+    /// The ids of the nodes, in the order of `servers`.
     ids: Vec<String>,
     node_timeout: Duration,
 }
 
 /// One node of a [`Cluster`]. Indexing with it returns its server: `cluster[node].freeze()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Node(usize);
+pub struct ClusterNode(usize);
 
 /// How a replica takes over from its primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +66,16 @@ pub enum FailOver {
     TakeOver,
 }
 
-impl Index<Node> for Cluster {
+impl Index<ClusterNode> for Cluster {
     type Output = Server;
 
-    fn index(&self, node: Node) -> &Server {
+    fn index(&self, node: ClusterNode) -> &Server {
         &self.servers[node.0]
     }
 }
 
-impl IndexMut<Node> for Cluster {
-    fn index_mut(&mut self, node: Node) -> &mut Server {
+impl IndexMut<ClusterNode> for Cluster {
+    fn index_mut(&mut self, node: ClusterNode) -> &mut Server {
         &mut self.servers[node.0]
     }
 }
@@ -92,8 +92,8 @@ impl Cluster {
     }
 
     /// Returns every node: first the primaries it was started with, then their replicas, then added nodes.
-    pub fn nodes(&self) -> Vec<Node> {
-        (0..self.servers.len()).map(Node).collect()
+    pub fn nodes(&self) -> Vec<ClusterNode> {
+        (0..self.servers.len()).map(ClusterNode).collect()
     }
 
     /// Returns the servers, in the same order.
@@ -109,23 +109,28 @@ impl Cluster {
     }
 
     /// Returns the live nodes that report that they are primaries, with slots or without.
-    pub fn primaries(&self) -> Result<Vec<Node>, LaunchError> {
-        self.live_that(|view| view.myself().is_some_and(|known| known.primary.is_none()))
+    pub fn primaries(&self) -> Result<Vec<ClusterNode>, LaunchError> {
+        self.live_nodes_where(|view| view.myself().is_some_and(|known| known.primary.is_none()))
     }
 
     /// Returns the live nodes that report that they are replicas of this one.
-    pub fn replicas_of(&self, primary: Node) -> Result<Vec<Node>, LaunchError> {
+    pub fn replicas_of(&self, primary: ClusterNode) -> Result<Vec<ClusterNode>, LaunchError> {
         let id = Some(&self.ids[primary.0]);
-        self.live_that(|view| view.myself().is_some_and(|known| known.primary.as_ref() == id))
+        self.live_nodes_where(|view| {
+            view.myself().is_some_and(|known| known.primary.as_ref() == id)
+        })
     }
 
-    fn live_that(&self, holds: impl Fn(&ClusterView) -> bool) -> Result<Vec<Node>, LaunchError> {
+    fn live_nodes_where(
+        &self,
+        holds: impl Fn(&ClusterView) -> bool,
+    ) -> Result<Vec<ClusterNode>, LaunchError> {
         let views = self.views()?;
         Ok(views.iter().filter(|(_, view)| holds(view)).map(|(node, _)| *node).collect())
     }
 
     /// Returns the node that owns a slot; where live nodes differ, the one with the latest claim.
-    pub fn owner_of(&self, slot: u16) -> Result<Node, LaunchError> {
+    pub fn owner_of(&self, slot: u16) -> Result<ClusterNode, LaunchError> {
         let views = self.views()?;
         let claims = views.iter().filter_map(|(_, view)| view.owner_of(slot));
         let latest = claims.max_by_key(|known| known.epoch);
@@ -133,7 +138,7 @@ impl Cluster {
     }
 
     /// Adds an empty primary, and waits until all nodes know it.
-    pub fn add_node(&mut self) -> Result<Node, LaunchError> {
+    pub fn add_node(&mut self) -> Result<ClusterNode, LaunchError> {
         let server = self.node.start_program(&self.binary)?;
         self.ids.push(server.ask(cmd("CLUSTER").arg("MYID"))?);
         for other in self.servers.iter().filter(|server| server.is_live()) {
@@ -141,7 +146,7 @@ impl Cluster {
         }
         self.servers.push(server);
         self.wait_until_settled()?;
-        Ok(Node(self.servers.len() - 1))
+        Ok(ClusterNode(self.servers.len() - 1))
     }
 
     /// Makes a replica take over from its primary, and waits until all live nodes agree.
@@ -149,7 +154,7 @@ impl Cluster {
     /// After an election, it also waits until the votes have expired. Redis forgets to discard them
     /// ([redis#8752](https://github.com/redis/redis/issues/8752)): in the next election such a node counts
     /// them as new ones, and calls itself a primary while no other node agrees.
-    pub fn fail_over(&self, replica: Node, how: FailOver) -> Result<(), LaunchError> {
+    pub fn fail_over(&self, replica: ClusterNode, how: FailOver) -> Result<(), LaunchError> {
         let mut command = cmd("CLUSTER");
         command.arg("FAILOVER");
         match how {
@@ -158,38 +163,39 @@ impl Cluster {
             FailOver::TakeOver => command.arg("TAKEOVER"),
         };
         self[replica].ask::<()>(&command)?;
-        let mut asked_at = Instant::now();
+        let mut requested_at = Instant::now();
         self.wait_until("a replica became the primary", || {
-            if asked_at.elapsed() > FAIL_OVER_TIMEOUT && !self.is_primary(replica)? {
-                asked_at = Instant::now();
+            if requested_at.elapsed() > FAIL_OVER_TIMEOUT && !self.is_primary(replica)? {
+                requested_at = Instant::now();
                 self[replica].ask::<()>(&command)?;
             }
             Ok(self.is_primary(replica)? && self.is_settled()?)
         })?;
         if how != FailOver::TakeOver {
-            thread::sleep((2 * self.node_timeout).max(MIN_LIFE_OF_VOTES));
+            thread::sleep((2 * self.node_timeout).max(MIN_VOTE_LIFETIME));
         }
         Ok(())
     }
 
     /// Waits until a node is a primary and all live nodes agree, as after its primary has died.
     ///
-    /// Its votes expire before it can take part in another election: two deaths have to be noticed before
-    /// that, its own and another.
-    pub fn wait_for_primary(&self, node: Node) -> Result<(), LaunchError> {
+    /// Unlike [`Cluster::fail_over`], it does not wait until the votes of the election have expired. Before this
+    /// node takes part in another election, the cluster has to notice two more deaths, its own and then its
+    /// successor's, and the votes expire in that time.
+    pub fn wait_for_primary(&self, node: ClusterNode) -> Result<(), LaunchError> {
         self.wait_until("a node was the primary and all agreed", || {
             Ok(self.is_primary(node)? && self.is_settled()?)
         })
     }
 
-    /// Waits until all live nodes are up, are in sync, and have the same view of each other as each has of
-    /// itself.
+    /// Waits until all live nodes are up and in sync, and the view that each has of another equals that node's
+    /// view of itself.
     pub fn wait_until_settled(&self) -> Result<(), LaunchError> {
         self.wait_until("all nodes of a cluster agreed", || self.is_settled())
     }
 
-    /// Does the same as [`wait::until`]; if the wait fails, the error shows what the nodes know and what they
-    /// logged.
+    /// Does the same as [`wait::until`]. If the wait times out, the error shows each node's view of the cluster
+    /// and its log.
     fn wait_until(
         &self,
         what: &str,
@@ -203,19 +209,20 @@ impl Cluster {
         })
     }
 
+    /// Returns each node's view of the cluster and the end of its log.
     fn scene(&self) -> Scene {
-        let of_one = |(server, id): (&Server, &String)| {
+        let describe = |(server, id): (&Server, &String)| {
             let nodes = server.ask(cmd("CLUSTER").arg("NODES"));
             let nodes: String = nodes.unwrap_or_else(|error| format!("{error}\n"));
             let log = server.log();
-            let start = log.lines().count().saturating_sub(LINES_OF_LOG);
+            let start = log.lines().count().saturating_sub(LOG_LINES_SHOWN);
             let log: Vec<_> = log.lines().skip(start).collect();
             format!("\n{id} at {}:\n{nodes}{}\n", server.addr(), log.join("\n"))
         };
-        Scene(self.servers.iter().zip(&self.ids).map(of_one).collect())
+        Scene(self.servers.iter().zip(&self.ids).map(describe).collect())
     }
 
-    fn is_primary(&self, node: Node) -> Result<bool, LaunchError> {
+    fn is_primary(&self, node: ClusterNode) -> Result<bool, LaunchError> {
         Ok(self.primaries()?.contains(&node))
     }
 
@@ -238,13 +245,13 @@ impl Cluster {
     }
 
     /// Returns the view that every live node has of the cluster.
-    fn views(&self) -> Result<Vec<(Node, ClusterView)>, LaunchError> {
+    fn views(&self) -> Result<Vec<(ClusterNode, ClusterView)>, LaunchError> {
         let live = self.nodes().into_iter().filter(|node| self[*node].is_live());
         live.map(|node| Ok((node, ClusterView::of(&self[node])?))).collect()
     }
 
-    fn by_id(&self, id: &str) -> Option<Node> {
-        self.ids.iter().position(|known| known == id).map(Node)
+    fn by_id(&self, id: &str) -> Option<ClusterNode> {
+        self.ids.iter().position(|known| known == id).map(ClusterNode)
     }
 }
 
@@ -263,7 +270,7 @@ mod tests {
     #[test]
     fn scene_shows_the_view_and_the_log_of_every_node() {
         let mut cluster = Cluster::start(Flavour::Valkey, 2, 0).unwrap();
-        cluster[Node(1)].kill();
+        cluster[ClusterNode(1)].kill();
         let scene = cluster.scene().to_string();
         for server in cluster.servers() {
             assert!(scene.contains(&format!("at {}:", server.addr())), "{scene}");

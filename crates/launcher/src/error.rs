@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::Flavour;
 
-/// A description of the servers' state when a wait failed; empty, or lines of text.
+/// The state of the servers when a wait timed out, as lines of text; empty for a single server.
 #[derive(Clone, Default)]
 pub struct Scene(pub(crate) String);
 
@@ -19,7 +19,7 @@ impl fmt::Display for Scene {
     }
 }
 
-/// Prints the text unescaped, because `unwrap` shows this and escaped lines are hard to read.
+/// Prints the text unescaped, because `unwrap` prints the error with `Debug`, and escaped lines are hard to read.
 impl fmt::Debug for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -31,7 +31,7 @@ impl fmt::Debug for Scene {
 #[non_exhaustive]
 pub enum LaunchError {
     /// No such server is installed.
-    #[error("no {flavour} server found; run `make servers`, or set {variable} to one")]
+    #[error("no {flavour} server found; run `make servers`, or set {variable} to its path")]
     NotFound {
         /// The kind of server.
         flavour: Flavour,
@@ -86,7 +86,7 @@ pub enum LaunchError {
         what: String,
         /// How long the launcher waited.
         waited: Duration,
-        /// The state of the servers instead.
+        /// The state of the servers when the wait timed out.
         scene: Scene,
         /// The last error while the condition was checked, if there was one.
         #[source]
@@ -94,17 +94,17 @@ pub enum LaunchError {
     },
     /// Redis as Debian builds it hangs in libfaketime.
     #[error(
-        "a {flavour} server cannot have a clock of its own, because it hangs with one; use valkey"
+        "a {flavour} server cannot have its own clock, because it hangs in libfaketime; use valkey"
     )]
     ClockUnsupported {
         /// The kind of server.
         flavour: Flavour,
     },
     /// libfaketime is not installed.
-    #[error("libfaketime not found, which is needed for a clock of its own; run `make servers`")]
+    #[error("libfaketime not found; a server needs it to have its own clock; run `make servers`")]
     ClockNotFound,
     /// The server uses the machine's clock.
-    #[error("the server at {addr} has no clock of its own; start it with `clock_offset`")]
+    #[error("the server at {addr} does not have its own clock; start it with `clock_offset`")]
     ClockNotOwn {
         /// The server's address.
         addr: SocketAddr,
@@ -115,8 +115,8 @@ pub enum LaunchError {
         /// The slot.
         slot: u16,
     },
-    /// Every sentinel is down or frozen, or none was started.
-    #[error("there is no live sentinel to ask")]
+    /// No sentinel was started, or all of them are down or frozen.
+    #[error("no live sentinel")]
     NoSentinels,
     /// A certificate could not be made.
     // Certificates need the feature `tls`.

@@ -6,13 +6,12 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 
-use crate::server::{Admin, Program, Server};
-use crate::{Flavour, LaunchError, ServerCertificate, clock, find, ports};
+use crate::server::{Admin, Program, SOCKET, Server};
+use crate::{Flavour, LaunchError, ServerCertificate, faketime, find, ports};
 
-/// How often a port may be taken by another process between being found free and being used.
+/// The number of ports to try: another process may take a port after it was found free and before it is used.
 const MAX_PORTS_TRIED: u32 = 10;
 
-pub(crate) const SOCKET: &str = "server.sock";
 const CONFIG: &str = "server.conf";
 const CERTIFICATE: &str = "server.crt";
 const KEY: &str = "server.key";
@@ -22,13 +21,13 @@ const AUTHORITY: &str = "authority.crt";
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub(crate) flavour: Flavour,
-    /// Lines of the launcher, which come before the lines of the caller.
-    own: Vec<(String, String)>,
+    /// Lines of the launcher. They come before the lines of the caller, which override them.
+    own_lines: Vec<(String, String)>,
     config: Vec<(String, String)>,
     tls: Option<ServerCertificate>,
     admin: Option<Admin>,
     clock_offset_s: Option<i64>,
-    part: ProcessRole,
+    role: ProcessRole,
 }
 
 /// The role of the process.
@@ -47,15 +46,15 @@ impl Launch {
     pub fn new(flavour: Flavour) -> Launch {
         let launch = Launch {
             flavour,
-            own: Vec::new(),
+            own_lines: Vec::new(),
             config: Vec::new(),
             tls: None,
             admin: None,
             clock_offset_s: None,
-            part: ProcessRole::Alone,
+            role: ProcessRole::Alone,
         };
-        // For primaries: replicas are in sync at once, not after 5 s.
-        launch.own("repl-diskless-sync", "yes").own("repl-diskless-sync-delay", 0)
+        // A primary then brings its replicas in sync at once, not after 5 s.
+        launch.own_line("repl-diskless-sync", "yes").own_line("repl-diskless-sync-delay", 0)
     }
 
     /// Adds a line to the configuration; a later line overrides an earlier one and the launcher's own.
@@ -64,9 +63,9 @@ impl Launch {
         self
     }
 
-    /// Makes the server use TLS, and nothing else, on its port. Not every build of a server can.
-    pub fn tls(self, certified: ServerCertificate) -> Launch {
-        Launch { tls: Some(certified), ..self }
+    /// Makes the server accept only TLS on its port. Some builds of the servers do not support TLS.
+    pub fn tls(self, certificate: ServerCertificate) -> Launch {
+        Launch { tls: Some(certificate), ..self }
     }
 
     /// Sets the user that the launcher logs in as, if `default` does not have all permissions.
@@ -77,14 +76,14 @@ impl Launch {
         Launch { admin: Some(admin), ..self }
     }
 
-    /// Starts the server as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught
+    /// Makes the server a replica of `primary`. [`Server::wait_until_in_sync`] waits until the replica has caught
     /// up.
     ///
     /// If the primary requires a password, add `masterauth`, and for its user `masteruser`.
     pub fn replica_of(self, primary: &Server) -> Launch {
         let addr = primary.addr();
-        let replica = self.own("replicaof", format_args!("{} {}", addr.ip(), addr.port()));
-        if primary.speaks_tls() { replica.own("tls-replication", "yes") } else { replica }
+        let replica = self.own_line("replicaof", format_args!("{} {}", addr.ip(), addr.port()));
+        if primary.speaks_tls() { replica.own_line("tls-replication", "yes") } else { replica }
     }
 
     /// Gives the server a clock of its own, this many seconds ahead of the machine's. Only Valkey supports
@@ -101,19 +100,19 @@ impl Launch {
     }
 
     /// Adds a line of the launcher, which lines of the caller override.
-    pub(crate) fn own(mut self, name: &str, value: impl Display) -> Launch {
-        self.own.push((name.to_owned(), value.to_string()));
+    pub(crate) fn own_line(mut self, name: &str, value: impl Display) -> Launch {
+        self.own_lines.push((name.to_owned(), value.to_string()));
         self
     }
 
-    pub(crate) fn part(self, part: ProcessRole) -> Launch {
-        Launch { part, ..self }
+    pub(crate) fn role(self, role: ProcessRole) -> Launch {
+        Launch { role, ..self }
     }
 
     pub(crate) fn start_program(&self, binary: &Path) -> Result<Server, LaunchError> {
         for _ in 1..MAX_PORTS_TRIED {
             match self.start_on(binary, ports::free_port()?) {
-                Err(error) if error.is_taken_port() => {}
+                Err(error) if error.is_port_taken() => {}
                 result => return result,
             }
         }
@@ -140,7 +139,7 @@ impl Launch {
     fn start_on(&self, binary: &Path, port: u16) -> Result<Server, LaunchError> {
         let directory = tempfile::tempdir()?;
         let bus_port =
-            if self.part == ProcessRole::Node { Some(ports::free_port()?) } else { None };
+            if self.role == ProcessRole::Node { Some(ports::free_port()?) } else { None };
         let config = directory.path().join(CONFIG);
         fs::write(&config, self.config_text(port, bus_port, directory.path()))?;
         if let Some(ServerCertificate { certificate, key, authority }) = &self.tls {
@@ -150,12 +149,12 @@ impl Launch {
         }
         let mut program =
             Program { binary: binary.into(), arguments: vec![config.into()], environment: vec![] };
-        if self.part == ProcessRole::Sentinel {
+        if self.role == ProcessRole::Sentinel {
             program.arguments.push("--sentinel".into());
         }
         if let Some(seconds) = self.clock_offset_s {
-            program.environment = clock::environment(self.flavour, directory.path())?;
-            clock::set(directory.path(), seconds)?;
+            program.environment = faketime::environment(self.flavour, directory.path())?;
+            faketime::write_offset(directory.path(), seconds)?;
         }
         let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
         Server::start(program, directory, scheme, port, bus_port, self.admin.clone())
@@ -180,7 +179,7 @@ impl Launch {
         if bus_port.is_some() && self.tls.is_some() {
             text.push_str("tls-cluster yes\ntls-replication yes\n");
         }
-        for (name, value) in self.own.iter().chain(&self.config) {
+        for (name, value) in self.own_lines.iter().chain(&self.config) {
             text.push_str(&format!("{name} {value}\n"));
         }
         text

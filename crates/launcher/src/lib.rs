@@ -1,4 +1,4 @@
-//! Starts real Redis and Valkey servers for tests, each in a directory and on a port of its own.
+//! Starts real Redis and Valkey servers for tests, each in its own directory and on its own port.
 //!
 //! ```no_run
 //! use tollgate_launcher::{Flavour, Launch};
@@ -9,20 +9,21 @@
 //! ```
 //!
 //! A server stops when it is dropped, also when a test panics. A server in a `static` is never dropped: put
-//! it into a [`Shared`], which stops it when the process ends. `make servers` installs both servers.
+//! it into a [`SharedServers`], which stops it when the process ends. `make servers` installs both servers.
 //! `TOLLGATE_REDIS_SERVER` and `TOLLGATE_VALKEY_SERVER` name others.
 //!
 //! The main types:
 //!
 //! - [`Server`] can be frozen, killed, restarted, made a replica of another, and have its clock set.
 //! - [`Cluster`] is a group of servers that share the slots; [`Sentinels`] watch a primary.
-//! - [`Proxy`] forwards connections to a server and loses, cuts or delays its replies.
+//! - [`Proxy`] forwards connections to a server and drops, cuts or delays its replies.
 
 mod ask;
 mod certificate;
 mod clock;
 mod cluster;
 mod error;
+mod faketime;
 mod find;
 mod launch;
 mod ports;
@@ -36,14 +37,14 @@ mod wait;
 #[cfg(feature = "tls")]
 pub use certificate::Authority;
 pub use certificate::ServerCertificate;
-pub use cluster::{Cluster, ClusterLaunch, FailOver, Node};
+pub use cluster::{Cluster, ClusterLaunch, ClusterNode, FailOver};
 pub use error::{LaunchError, Scene};
 pub use launch::Launch;
 pub use ports::free_port;
 pub use proxy::Proxy;
 pub use sentinels::{SentinelLaunch, Sentinels};
 pub use server::Server;
-pub use shared::{Running, Shared};
+pub use shared::{ServerGroup, SharedServers};
 
 use std::fmt;
 

@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the system gives to outgoing connections, so that no such connection takes the port
-/// of a server that is down.
+/// The first port. All ports are below the range that the system uses for outgoing connections, so that no such
+/// connection takes the port of a server that is down.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 20_000;
 
-/// The port that this process tries next: concurrent processes start at different ports.
+/// The port that this process tries next, less [`FIRST`]. Concurrent processes start at different ports.
 static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
     let random = RandomState::new().hash_one(std::process::id());
     // OK because a remainder below 2^16 fits.
@@ -23,7 +23,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(listen()?.local_addr()?.port())
 }
 
-/// Listens on such a port.
+/// Listens on a port that [`free_port`] could return.
 pub(crate) fn listen() -> io::Result<TcpListener> {
     let mut result = try_next();
     for _ in 1..COUNT {

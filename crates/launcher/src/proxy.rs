@@ -1,9 +1,10 @@
-//! A proxy between clients and a server, which injects faults.
+//! A proxy that injects faults between clients and a server.
 
 mod connection;
-mod door;
 mod faults;
 mod frame;
+mod listener;
+mod open_connections;
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +14,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::ports;
-use door::Door;
 use faults::{ProxyState, ReplyFault};
+use listener::ProxyListener;
+use open_connections::OpenConnections;
 
-/// A proxy between clients and one server, which loses, cuts or delays replies as requested.
+/// A proxy between clients and one server that drops, cuts or delays replies on request.
 ///
 /// Faults apply only to replies of scripts, `EVAL` and `EVALSHA`, that the server has run: an error such as
 /// `NOSCRIPT` passes, and does not count as one of the next replies. The proxy does not read TLS, and expects
@@ -28,29 +30,38 @@ use faults::{ProxyState, ReplyFault};
 /// let server = Launch::new(Flavour::Redis).start()?;
 /// let proxy = Proxy::start(server.addr())?;
 /// proxy.cut_mid_reply(1);
-/// println!("the next script at {} runs, and its caller does not learn how", proxy.url());
+/// println!("the next script at {} runs, and its caller gets half of the reply", proxy.url());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<ProxyState>,
-    door: Arc<Door>,
-    doorkeeper: Option<JoinHandle<()>>,
+    open_connections: Arc<OpenConnections>,
+    listener: Arc<ProxyListener>,
+    accept_thread: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Listens for clients of `server` on a port of its own.
+    /// Starts a proxy in front of `server`, on a free port.
     pub fn start(server: SocketAddr) -> io::Result<Proxy> {
-        let listener = ports::listen()?;
-        let addr = listener.local_addr()?;
+        let socket = ports::listen()?;
+        let addr = socket.local_addr()?;
         let shared = Arc::new(ProxyState::new(server));
-        let door = Arc::new(Door::open());
-        let doorkeeper = thread::spawn({
-            let (shared, door) = (Arc::clone(&shared), Arc::clone(&door));
-            move || door.keep(addr, listener, |client| connection::begin(client, &shared))
+        let open_connections = Arc::new(OpenConnections::default());
+        let listener = Arc::new(ProxyListener::open());
+        let accept_thread = thread::spawn({
+            let (shared, listener) = (Arc::clone(&shared), Arc::clone(&listener));
+            let open_connections = Arc::clone(&open_connections);
+            move || {
+                listener.accept_until_removed(addr, socket, |client| {
+                    if let Some((connection, threads)) = connection::begin(client, &shared) {
+                        open_connections.add(connection, threads);
+                    }
+                });
+            }
         });
-        Ok(Proxy { addr, shared, door, doorkeeper: Some(doorkeeper) })
+        Ok(Proxy { addr, shared, open_connections, listener, accept_thread: Some(accept_thread) })
     }
 
     /// Returns the proxy's address.
@@ -95,19 +106,19 @@ impl Proxy {
         self.shared.faults().delay = Some(Box::new(delay));
     }
 
-    /// Refuses new connections, as if no server listened; open connections stay.
+    /// Refuses new connections, as if no server listened. Open connections stay open.
     pub fn refuse_connections(&self) {
-        self.door.shut(self.addr);
+        self.listener.close(self.addr);
     }
 
     /// Accepts connections again.
     pub fn accept_connections(&self) {
-        self.door.reopen();
+        self.listener.reopen();
     }
 
     /// Closes every open connection.
     pub fn cut_connections(&self) {
-        self.shared.close_connections();
+        self.open_connections.close();
     }
 
     /// Returns how many scripts were passed to the server, including scripts that the server did not know.
@@ -133,12 +144,12 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.door.remove(self.addr);
-        if let Some(doorkeeper) = self.doorkeeper.take() {
-            // The thread has ended either way.
-            let _ = doorkeeper.join();
+        self.listener.remove(self.addr);
+        if let Some(thread) = self.accept_thread.take() {
+            // OK because an error means that the thread has panicked, and so has ended too.
+            let _ = thread.join();
         }
-        self.shared.close_connections();
-        self.shared.join_connections();
+        self.open_connections.close();
+        self.open_connections.join();
     }
 }

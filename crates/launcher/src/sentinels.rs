@@ -9,10 +9,10 @@ use redis::cmd;
 use crate::launch::ProcessRole;
 use crate::{Flavour, Launch, LaunchError, Server, find, wait};
 
-/// Shorter intervals than the defaults, in milliseconds.
+/// Intervals of a sentinel that are shorter than the defaults, in milliseconds.
 ///
-/// How often a sentinel checks its servers and announces itself to the others, and how long it does nothing
-/// after it was frozen.
+/// In this order: between two checks of a server, between two announcements to the other sentinels, and how long
+/// the sentinel does nothing after it was frozen.
 const PERIODS: [(&str, u32); 3] =
     [("info-period", 500), ("publish-period", 500), ("tilt-period", 2_000)];
 
@@ -53,7 +53,7 @@ impl SentinelLaunch<'_> {
         SentinelLaunch { count, ..self }
     }
 
-    /// Sets how many sentinels must find the primary dead; by default more than half.
+    /// Sets how many sentinels must report the primary as dead; by default more than half.
     pub fn quorum(self, quorum: usize) -> Self {
         SentinelLaunch { quorum: Some(quorum), ..self }
     }
@@ -95,17 +95,17 @@ impl SentinelLaunch<'_> {
         let (ip, port) = (addr.ip(), addr.port());
         let quorum = self.quorum.unwrap_or(self.count / 2 + 1);
         let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
-        let mut launch = self.sentinel.clone().part(ProcessRole::Sentinel);
+        let mut launch = self.sentinel.clone().role(ProcessRole::Sentinel);
         launch = launch
-            .own("sentinel", format_args!("monitor {name} {ip} {port} {quorum}"))
-            .own("sentinel", format_args!("down-after-milliseconds {name} {down}"))
-            .own("sentinel", format_args!("failover-timeout {name} {timeout}"));
+            .own_line("sentinel", format_args!("monitor {name} {ip} {port} {quorum}"))
+            .own_line("sentinel", format_args!("down-after-milliseconds {name} {down}"))
+            .own_line("sentinel", format_args!("failover-timeout {name} {timeout}"));
         if let Some((user, password)) = &self.auth {
             launch = launch
-                .own("sentinel", format_args!("auth-user {name} {user}"))
-                .own("sentinel", format_args!("auth-pass {name} {password}"));
+                .own_line("sentinel", format_args!("auth-user {name} {user}"))
+                .own_line("sentinel", format_args!("auth-pass {name} {password}"));
         }
-        if self.primary.speaks_tls() { launch.own("tls-replication", "yes") } else { launch }
+        if self.primary.speaks_tls() { launch.own_line("tls-replication", "yes") } else { launch }
     }
 }
 
@@ -165,13 +165,13 @@ impl Sentinels {
     /// them agree.
     pub fn fail_over(&self) -> Result<SocketAddr, LaunchError> {
         let before = self.primary()?;
-        let asked = self.live()?;
-        // Refused as long as the sentinel finds no suitable replica.
+        let sentinel = self.live()?;
+        // The sentinel refuses as long as it finds no suitable replica.
         wait::until("a sentinel began to fail over", || {
-            asked.ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(&self.name))?;
+            sentinel.ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(&self.name))?;
             Ok(true)
         })?;
-        wait::until("the sentinels had another primary", || Ok(self.primary()? != before))?;
+        wait::until("the sentinels reported another primary", || Ok(self.primary()? != before))?;
         let after = self.primary()?;
         self.wait_for_primary(after)?;
         Ok(after)
@@ -179,7 +179,7 @@ impl Sentinels {
 
     /// Waits until every live sentinel reports that the primary is at `addr` and is healthy.
     pub fn wait_for_primary(&self, addr: SocketAddr) -> Result<(), LaunchError> {
-        wait::until(&format!("all sentinels said that {addr} is the primary"), || {
+        wait::until(&format!("all sentinels reported {addr} as the primary"), || {
             self.all(|server| {
                 let facts = self.facts(server)?;
                 let is_well = facts.get("flags").is_some_and(|flags| flags == "master");
@@ -189,6 +189,7 @@ impl Sentinels {
         })
     }
 
+    /// Returns the first live sentinel.
     fn live(&self) -> Result<&Server, LaunchError> {
         let live = self.servers.iter().find(|server| server.is_live());
         live.ok_or(LaunchError::NoSentinels)
@@ -207,10 +208,11 @@ impl Sentinels {
         Ok(true)
     }
 
+    /// Returns the primary's address, as one sentinel reports it.
     fn primary_by(&self, server: &Server) -> Result<SocketAddr, LaunchError> {
-        let mut question = cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let (ip, port): (String, u16) = server.ask(&question)?;
+        let mut command = cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        let (ip, port): (String, u16) = server.ask(&command)?;
         // OK because every server that the launcher starts is at 127.0.0.1.
         Ok((ip.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port).into())
     }
@@ -220,6 +222,7 @@ impl Sentinels {
         server.ask(cmd("SENTINEL").arg("MASTER").arg(&self.name))
     }
 
+    /// Whether a sentinel knows all other sentinels and the healthy primary with this number of healthy replicas.
     fn knows_all(&self, server: &Server, replicas: usize) -> Result<bool, LaunchError> {
         let facts = self.facts(server)?;
         let others = (self.servers.len() - 1).to_string();

@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::launch::SOCKET;
 use crate::wait::PATIENCE;
-use crate::{LaunchError, clock, wait};
+use crate::{LaunchError, faketime, wait};
 
+/// The name of the Unix socket in the server's directory.
+pub(crate) const SOCKET: &str = "server.sock";
 const LOG: &str = "server.log";
 
 /// A running server; dropping it stops it and removes its directory.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) child: Child,
-    /// Whether the process was waited for: its process id may then belong to another process.
+    /// Whether the process has ended and was waited for. Its process id may then belong to another process.
     pub(crate) gone: bool,
     pub(crate) frozen: AtomicBool,
     program: Program,
@@ -31,7 +32,7 @@ pub struct Server {
     bus_port: Option<u16>,
     pub(crate) admin: Option<Admin>,
     pub(crate) directory: TempDir,
-    /// Where in the log the latest start begins.
+    /// The length of the log, in bytes, at the latest start.
     log_start: usize,
 }
 
@@ -111,12 +112,12 @@ impl Server {
         if self.gone {
             return;
         }
-        // OK because an error means that the server is gone already.
+        // OK because an error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.gone = true;
         self.frozen.store(false, Ordering::Relaxed);
-        clock::clean_up(&self.program.environment, self.child.id());
+        faketime::remove_shared_memory(&self.program.environment, self.child.id());
     }
 
     /// Starts the server again on the same port, in the same directory, and waits until it answers.
@@ -131,8 +132,8 @@ impl Server {
             self.child = self.program.spawn(self.directory.path())?;
             self.gone = false;
             match self.wait_until_it_answers() {
-                // Another process has the port at the moment.
-                Err(error) if error.is_taken_port() && Instant::now() < deadline => self.kill(),
+                // Another process uses the port at the moment.
+                Err(error) if error.is_port_taken() && Instant::now() < deadline => self.kill(),
                 result => return result,
             }
         }
@@ -167,11 +168,12 @@ impl Server {
         self.bus_port.unwrap_or_default()
     }
 
-    pub(crate) fn has_clock(&self) -> bool {
+    pub(crate) fn has_own_clock(&self) -> bool {
         !self.program.environment.is_empty()
     }
 
-    /// Asks on the Unix socket, which no other process can have taken; the server listens on TCP before that.
+    /// Waits until the server answers on its Unix socket, which belongs to no other process. The server listens on
+    /// TCP before it listens there.
     fn wait_until_it_answers(&mut self) -> Result<(), LaunchError> {
         let deadline = Instant::now() + PATIENCE;
         while !self.answers() {
@@ -194,7 +196,7 @@ impl Server {
         self.log().get(self.log_start..).unwrap_or_default().to_owned()
     }
 
-    /// Whether the server answers; an error for missing permissions is an answer too.
+    /// Whether the server answers. An error for missing permissions counts as an answer.
     fn answers(&self) -> bool {
         match self.ask::<String>(&redis::cmd("PING")) {
             Ok(_) => true,
@@ -227,8 +229,8 @@ impl Program {
 }
 
 impl LaunchError {
-    /// Whether a server ended because another process had its port.
-    pub(crate) fn is_taken_port(&self) -> bool {
+    /// Whether the server ended because another process had its port.
+    pub(crate) fn is_port_taken(&self) -> bool {
         matches!(self, LaunchError::Exited { log, .. } if log.contains("Address already in use"))
     }
 }

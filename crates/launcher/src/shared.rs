@@ -21,22 +21,22 @@ while [ $# -gt 0 ]; do
 done
 "#;
 
-/// A server, or several, that all tests of a process share.
+/// One server, or several, that all tests of a process share.
 ///
-/// For tests that keep their keys apart and do not freeze, kill, flush or configure the server.
-/// The first use starts it. It stops when the process ends, also when a test panics or the process is killed.
+/// Each test must use its own keys, and must not freeze, kill, flush or configure the server. The first use starts
+/// the server. It stops when the process ends, also when a test panics or the process is killed.
 ///
 /// ```no_run
-/// use tollgate_launcher::{Flavour, Launch, Server, Shared};
+/// use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 ///
-/// static SERVER: Shared<Server> = Shared::new();
+/// static SERVER: SharedServers<Server> = SharedServers::new();
 ///
 /// let server = SERVER.get(|| Launch::new(Flavour::Redis).start())?;
 /// println!("{}", server.url());
 /// # Ok::<(), &tollgate_launcher::LaunchError>(())
 /// ```
 #[derive(Debug)]
-pub struct Shared<T>(OnceLock<Result<RunningServers<T>, LaunchError>>);
+pub struct SharedServers<T>(OnceLock<Result<RunningServers<T>, LaunchError>>);
 
 /// Servers that run until the process ends.
 #[derive(Debug)]
@@ -46,29 +46,30 @@ struct RunningServers<T> {
     _stopper: Child,
 }
 
-impl<T: Running> Shared<T> {
-    /// Returns an empty one: nothing is started yet.
-    pub const fn new() -> Shared<T> {
-        Shared(OnceLock::new())
+impl<T: ServerGroup> SharedServers<T> {
+    /// Returns a value that has not started any server yet.
+    pub const fn new() -> SharedServers<T> {
+        SharedServers(OnceLock::new())
     }
 
     /// Returns what the first call started; if that failed, every call returns the same error.
     pub fn get(&self, start: impl FnOnce() -> Result<T, LaunchError>) -> Result<&T, &LaunchError> {
-        self.0.get_or_init(|| keep(start()?)).as_ref().map(|kept| &kept.running)
+        self.0.get_or_init(|| stop_at_end(start()?)).as_ref().map(|servers| &servers.running)
     }
 }
 
-impl<T: Running> Default for Shared<T> {
-    fn default() -> Shared<T> {
-        Shared::new()
+impl<T: ServerGroup> Default for SharedServers<T> {
+    fn default() -> SharedServers<T> {
+        SharedServers::new()
     }
 }
 
-fn keep<T: Running>(running: T) -> Result<RunningServers<T>, LaunchError> {
+/// Starts a shell that stops the servers when this process ends.
+fn stop_at_end<T: ServerGroup>(running: T) -> Result<RunningServers<T>, LaunchError> {
     let shell = Path::new("/bin/sh");
     let mut command = Command::new(shell);
     command.args(["-c", STOP_AT_END, "stop at end"]);
-    for server in running.running() {
+    for server in running.servers() {
         command.arg(server.pid().to_string()).arg(server.directory.path());
     }
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -77,26 +78,26 @@ fn keep<T: Running>(running: T) -> Result<RunningServers<T>, LaunchError> {
     Ok(RunningServers { running, _stopper })
 }
 
-/// A server or several, which can be [`Shared`].
-pub trait Running {
+/// One server or several, which can be kept in [`SharedServers`].
+pub trait ServerGroup {
     /// Returns every server.
-    fn running(&self) -> &[Server];
+    fn servers(&self) -> &[Server];
 }
 
-impl Running for Server {
-    fn running(&self) -> &[Server] {
+impl ServerGroup for Server {
+    fn servers(&self) -> &[Server] {
         slice::from_ref(self)
     }
 }
 
-impl<const N: usize> Running for [Server; N] {
-    fn running(&self) -> &[Server] {
+impl<const N: usize> ServerGroup for [Server; N] {
+    fn servers(&self) -> &[Server] {
         self
     }
 }
 
-impl Running for Cluster {
-    fn running(&self) -> &[Server] {
+impl ServerGroup for Cluster {
+    fn servers(&self) -> &[Server] {
         self.servers()
     }
 }

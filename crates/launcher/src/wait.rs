@@ -9,7 +9,7 @@ use crate::error::Scene;
 /// How long any wait may take before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `holds`; an error counts as not yet.
+/// Waits until `holds` returns true. An error counts as false.
 pub(crate) fn until(
     what: &str,
     mut holds: impl FnMut() -> Result<bool, LaunchError>,

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// Returns how far the server's clock is ahead, to within the second or so that asking takes.
+/// Returns how far the server's clock is ahead, with an error of about one second.
 fn ahead_s(server: &Server) -> i64 {
     let (seconds, _): (i64, i64) = server.ask(&cmd("TIME")).unwrap();
     let machine = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -20,7 +20,7 @@ fn assert_ahead(server: &Server, wanted_s: i64) {
 }
 
 #[test]
-fn a_clock_steps_forth_and_back() {
+fn clock_steps_forwards_and_backwards() {
     let mut server = Launch::new(Flavour::Valkey).clock_offset(3_600).start().unwrap();
     assert_ahead(&server, 3_600);
     for offset_s in [7_200, 0, -100, 86_400 * 366, 50] {
@@ -42,7 +42,7 @@ fn key_expires_by_the_server_clock() {
 }
 
 #[test]
-fn a_script_sees_the_clock() {
+fn script_reads_the_set_clock() {
     let server = Launch::new(Flavour::Valkey).clock_offset(0).start().unwrap();
     let script = "return redis.call('TIME')";
     let time = || server.ask::<(i64, i64)>(cmd("EVAL").arg(script).arg(0)).unwrap().0;
@@ -56,7 +56,7 @@ fn redis_cannot_have_its_own_clock() {
     let error = Launch::new(Flavour::Redis).clock_offset(0).start().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a redis server cannot have a clock of its own, because it hangs with one; use valkey"
+        "a redis server cannot have its own clock, because it hangs in libfaketime; use valkey"
     );
 }
 
@@ -68,9 +68,9 @@ fn machine_clock_cannot_be_set() {
 }
 
 #[test]
-fn a_missing_library_is_an_error_that_says_what_to_run() {
+fn missing_library_error_says_what_to_run() {
     assert_eq!(
         LaunchError::ClockNotFound.to_string(),
-        "libfaketime not found, which is needed for a clock of its own; run `make servers`"
+        "libfaketime not found; a server needs it to have its own clock; run `make servers`"
     );
 }

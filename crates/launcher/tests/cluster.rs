@@ -1,18 +1,18 @@
-//! Clusters start, move slots, lose nodes and gain them.
+//! Clusters start, move slots, fail over, and add nodes.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 use redis::cmd;
-use tollgate_launcher::{Cluster, FailOver, Flavour, Launch, LaunchError, Node};
+use tollgate_launcher::{Cluster, ClusterNode, FailOver, Flavour, Launch, LaunchError};
 
-/// `{a}` is in slot 15495, `{b}` in 3300.
+/// The slot of keys with the hash tag `{a}`.
 const SLOT_OF_A: u16 = 15_495;
 
 fn start(flavour: Flavour, primaries: u16, replicas_of_each: u16) -> Cluster {
     Cluster::start(flavour, primaries, replicas_of_each).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-fn refusal<T: std::fmt::Debug>(answer: Result<T, LaunchError>) -> String {
+fn error_text<T: std::fmt::Debug>(answer: Result<T, LaunchError>) -> String {
     match answer {
         Err(LaunchError::CommandFailed { source, .. }) => {
             format!("{} {}", source.code().unwrap(), source.detail().unwrap())
@@ -21,16 +21,16 @@ fn refusal<T: std::fmt::Debug>(answer: Result<T, LaunchError>) -> String {
     }
 }
 
-fn value(cluster: &Cluster, node: Node, key: &str) -> Result<Option<u32>, LaunchError> {
+fn value(cluster: &Cluster, node: ClusterNode, key: &str) -> Result<Option<u32>, LaunchError> {
     cluster[node].ask(cmd("GET").arg(key))
 }
 
-fn set(cluster: &Cluster, node: Node, key: &str, value: u32) {
+fn set(cluster: &Cluster, node: ClusterNode, key: &str, value: u32) {
     cluster[node].ask::<()>(cmd("SET").arg(key).arg(value)).unwrap();
 }
 
 #[test]
-fn all_slots_are_shared_and_every_primary_has_its_replica() {
+fn cluster_shares_all_slots_and_gives_every_primary_a_replica() {
     for flavour in Flavour::ALL {
         let cluster = start(flavour, 3, 1);
         let nodes = cluster.nodes();
@@ -45,12 +45,12 @@ fn all_slots_are_shared_and_every_primary_has_its_replica() {
         let addrs: Vec<_> = cluster.servers().iter().map(|it| it.addr().to_string()).collect();
         assert_eq!(cluster.url(), format!("redis+cluster://{}", addrs.join(",")));
         set(&cluster, nodes[2], "a", 7);
-        assert!(refusal(value(&cluster, nodes[0], "a")).contains(&addrs[2]), "{flavour}");
+        assert!(error_text(value(&cluster, nodes[0], "a")).contains(&addrs[2]), "{flavour}");
     }
 }
 
 #[test]
-fn a_slot_moves_in_steps() {
+fn slot_moves_in_steps() {
     for flavour in Flavour::ALL {
         let mut cluster = start(flavour, 3, 0);
         let from = cluster.owner_of(SLOT_OF_A).unwrap();
@@ -69,13 +69,13 @@ fn a_slot_moves_in_steps() {
 
         assert_eq!(cluster.move_keys(SLOT_OF_A, to, 2).unwrap(), 1, "{flavour}");
         assert_eq!(cluster.move_keys(SLOT_OF_A, to, 2).unwrap(), 0, "{flavour}");
-        assert!(refusal(value(&cluster, from, keys[0])).contains("ASK"), "{flavour}");
+        assert!(error_text(value(&cluster, from, keys[0])).contains("ASK"), "{flavour}");
         cluster.end_migration(SLOT_OF_A, to).unwrap();
         assert_eq!(cluster.owner_of(SLOT_OF_A).unwrap(), to, "{flavour}");
         for (number, key) in (0..).zip(keys) {
             assert_eq!(value(&cluster, to, key).unwrap(), Some(number), "{flavour}");
         }
-        assert!(refusal(value(&cluster, from, keys[0])).contains("MOVED"), "{flavour}");
+        assert!(error_text(value(&cluster, from, keys[0])).contains("MOVED"), "{flavour}");
 
         cluster.migrate_slot(SLOT_OF_A, from).unwrap();
         assert_eq!(value(&cluster, from, keys[2]).unwrap(), Some(2), "{flavour}");
@@ -106,7 +106,7 @@ fn replica_takes_over_on_command_and_when_its_primary_dies() {
 }
 
 #[test]
-fn a_frozen_primary_finds_itself_replaced() {
+fn frozen_primary_becomes_a_replica_after_it_thaws() {
     for flavour in Flavour::ALL {
         let cluster = start(flavour, 3, 1);
         let primary = cluster.nodes()[0];
@@ -121,7 +121,7 @@ fn a_frozen_primary_finds_itself_replaced() {
 }
 
 #[test]
-fn a_cluster_with_passwords_is_set_up_by_its_admin() {
+fn admin_sets_up_a_cluster_with_passwords() {
     for flavour in Flavour::ALL {
         let launch = Launch::new(flavour)
             .config("user", "default off")
@@ -139,7 +139,7 @@ fn a_cluster_with_passwords_is_set_up_by_its_admin() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn a_cluster_speaks_tls() {
+fn cluster_speaks_tls() {
     let authority = tollgate_launcher::Authority::new("test").unwrap();
     let launch = Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap());
     let cluster = launch.cluster().primaries(2).replicas_of_each(1).start().unwrap();

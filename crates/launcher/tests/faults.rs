@@ -1,4 +1,4 @@
-//! Servers freeze, die, come back, and follow one another.
+//! Servers can be frozen, killed, restarted and replicated.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn set(server: &Server, key: &str, value: &str) {
 }
 
 #[test]
-fn a_frozen_server_accepts_and_does_not_answer_until_it_thaws() {
+fn frozen_server_accepts_connections_and_answers_after_it_thaws() {
     for flavour in Flavour::ALL {
         let server = Launch::new(flavour).start().unwrap();
         server.freeze();
@@ -39,7 +39,7 @@ fn a_frozen_server_accepts_and_does_not_answer_until_it_thaws() {
 }
 
 #[test]
-fn a_frozen_server_is_stopped_when_dropped() {
+fn frozen_server_is_stopped_when_dropped() {
     let server = Launch::new(Flavour::Redis).start().unwrap();
     server.freeze();
     let process = format!("/proc/{}", server.pid());
@@ -48,7 +48,7 @@ fn a_frozen_server_is_stopped_when_dropped() {
 }
 
 #[test]
-fn a_killed_server_is_gone_and_comes_back_empty_where_it_was() {
+fn killed_server_restarts_empty_on_the_same_port() {
     for flavour in Flavour::ALL {
         let mut server = Launch::new(flavour).start().unwrap();
         let (addr, pid) = (server.addr(), server.pid());
@@ -82,30 +82,30 @@ fn server_keeps_its_data_on_disk_after_a_restart() {
 }
 
 #[test]
-fn a_replica_follows_its_primary() {
+fn replica_copies_its_primary() {
     for flavour in Flavour::ALL {
         let primary = Launch::new(flavour).start().unwrap();
-        set(&primary, "key", "followed");
+        set(&primary, "key", "copied");
         let replica = Launch::new(flavour).replica_of(&primary).start().unwrap();
         replica.wait_until_in_sync().unwrap();
-        assert_eq!(value(&replica, "key").as_deref(), Some("followed"), "{flavour}");
+        assert_eq!(value(&replica, "key").as_deref(), Some("copied"), "{flavour}");
     }
 }
 
 #[test]
-fn a_replica_of_a_primary_with_a_password_logs_in() {
+fn replica_logs_in_to_a_primary_with_a_password() {
     for flavour in Flavour::ALL {
-        let locked = || {
+        let with_password = || {
             let launch = Launch::new(flavour).config("user", "default off");
             let launch = launch.config("user", "root on >secret ~* &* +@all");
             launch.admin("root", "secret")
         };
-        let primary = locked().start().unwrap();
-        set(&primary, "key", "followed");
-        let replica = locked().config("masteruser", "root").config("masterauth", "secret");
+        let primary = with_password().start().unwrap();
+        set(&primary, "key", "copied");
+        let replica = with_password().config("masteruser", "root").config("masterauth", "secret");
         let replica = replica.replica_of(&primary).start().unwrap();
         replica.wait_until_in_sync().unwrap();
-        assert_eq!(value(&replica, "key").as_deref(), Some("followed"), "{flavour}");
+        assert_eq!(value(&replica, "key").as_deref(), Some("copied"), "{flavour}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A proxy loses, cuts and delays complete replies, and only the requested ones.
+//! A proxy drops, cuts and delays the replies that the test chose, and no others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -86,7 +86,7 @@ fn dropped_reply_belongs_to_a_script_that_ran() {
 }
 
 #[test]
-fn nothing_follows_a_dropped_reply_on_its_connection() {
+fn connection_with_a_dropped_reply_delivers_no_later_reply() {
     let (server, proxy) = start();
     let (mut first, mut second) = (connect(&proxy), connect(&proxy));
     proxy.drop_replies(1);
@@ -103,7 +103,7 @@ fn nothing_follows_a_dropped_reply_on_its_connection() {
 }
 
 #[test]
-fn a_connection_is_cut_after_the_request() {
+fn proxy_cuts_a_connection_after_the_request() {
     let (server, proxy) = start();
     proxy.cut_after_request(1);
     let mut stream = connect(&proxy);
@@ -118,7 +118,7 @@ fn a_connection_is_cut_after_the_request() {
 }
 
 #[test]
-fn a_connection_is_cut_within_the_reply() {
+fn proxy_cuts_a_connection_within_the_reply() {
     let (server, proxy) = start();
     proxy.cut_mid_reply(2);
     for run in 1..=2 {
@@ -133,7 +133,7 @@ fn a_connection_is_cut_within_the_reply() {
 }
 
 #[test]
-fn delays_keep_the_order_and_do_not_add_up() {
+fn delayed_replies_keep_their_order_and_delays_do_not_add_up() {
     let (_server, proxy) = start();
     let mut delays_ms = [300, 0, 300, 0, 300].into_iter();
     proxy.delay(move || Duration::from_millis(delays_ms.next().unwrap_or(0)));
@@ -148,7 +148,7 @@ fn delays_keep_the_order_and_do_not_add_up() {
 }
 
 #[test]
-fn connections_are_refused_and_accepted_again() {
+fn proxy_refuses_connections_and_accepts_them_again() {
     let (_server, proxy) = start();
     let mut open = connect(&proxy);
     send(&mut open, "PING\r\n");

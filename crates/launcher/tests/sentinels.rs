@@ -1,4 +1,4 @@
-//! Sentinels know their primary, and another when it dies.
+//! Sentinels watch a primary, and replace it when it dies.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, Sentinels, Server};
 
-fn pair(launch: &Launch) -> (Server, Server) {
+fn start_pair(launch: &Launch) -> (Server, Server) {
     let primary = launch.start().unwrap();
     let replica = launch.clone().replica_of(&primary).start().unwrap();
     replica.wait_until_in_sync().unwrap();
@@ -17,7 +17,7 @@ fn pair(launch: &Launch) -> (Server, Server) {
 #[test]
 fn sentinels_replace_a_primary_that_dies() {
     for flavour in Flavour::ALL {
-        let (mut primary, replica) = pair(&Launch::new(flavour));
+        let (mut primary, replica) = start_pair(&Launch::new(flavour));
         let sentinels = Sentinels::start(flavour, 3, "limits", &primary).unwrap();
         let addrs: Vec<_> = sentinels.servers().iter().map(|it| it.addr().to_string()).collect();
         assert_eq!(sentinels.url(), format!("redis+sentinel://{}/limits", addrs.join(",")));
@@ -34,9 +34,9 @@ fn sentinels_replace_a_primary_that_dies() {
 }
 
 #[test]
-fn sentinels_fail_over_on_command_also_if_one_is_down() {
+fn sentinels_fail_over_on_command_when_one_of_them_is_down() {
     for flavour in Flavour::ALL {
-        let (primary, replica) = pair(&Launch::new(flavour));
+        let (primary, replica) = start_pair(&Launch::new(flavour));
         let mut sentinels = Sentinels::start(flavour, 3, "limits", &primary).unwrap();
         sentinels.servers_mut()[0].kill();
         assert_eq!(sentinels.fail_over().unwrap(), replica.addr(), "{flavour}");
@@ -50,14 +50,14 @@ fn sentinels_fail_over_on_command_also_if_one_is_down() {
 #[test]
 fn sentinels_work_with_passwords() {
     for flavour in Flavour::ALL {
-        let locked = || {
+        let with_password = || {
             let launch = Launch::new(flavour).config("user", "default off");
             let launch = launch.config("user", "root on >secret ~* &* +@all");
             launch.admin("root", "secret")
         };
-        let server = locked().config("masteruser", "root").config("masterauth", "secret");
-        let (mut primary, replica) = pair(&server);
-        let sentinel = locked()
+        let server = with_password().config("masteruser", "root").config("masterauth", "secret");
+        let (mut primary, replica) = start_pair(&server);
+        let sentinel = with_password()
             .config("sentinel", "sentinel-user root")
             .config("sentinel", "sentinel-pass secret");
         let sentinels = sentinel
@@ -79,7 +79,7 @@ fn sentinels_work_with_passwords() {
 fn sentinels_speak_tls() {
     let authority = tollgate_launcher::Authority::new("test").unwrap();
     let launch = Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap());
-    let (primary, replica) = pair(&launch);
+    let (primary, replica) = start_pair(&launch);
     let sentinels = launch.sentinels("limits", &primary).start().unwrap();
     assert!(sentinels.url().starts_with("rediss+sentinel://127.0.0.1:"));
     assert_eq!(sentinels.fail_over().unwrap(), replica.addr());

@@ -1,4 +1,4 @@
-//! Both servers start, answer, and are gone afterwards.
+//! Redis and Valkey servers start, answer, and stop when they are dropped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,8 +8,8 @@ use std::path::Path;
 
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// Sends one inline command over TCP; whether the reply begins with `wanted`.
-fn says(server: &Server, command: &str, wanted: &str) -> bool {
+/// Sends one inline command over TCP, and returns whether the reply begins with `wanted`.
+fn replies_with(server: &Server, command: &str, wanted: &str) -> bool {
     let mut stream = TcpStream::connect(server.addr()).unwrap();
     stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
     let mut reply = vec![0; wanted.len()];
@@ -18,10 +18,10 @@ fn says(server: &Server, command: &str, wanted: &str) -> bool {
 }
 
 #[test]
-fn a_server_answers_until_it_is_dropped() {
+fn server_answers_until_it_is_dropped() {
     for flavour in Flavour::ALL {
         let server = Launch::new(flavour).start().unwrap();
-        assert!(says(&server, "PING", "+PONG"), "{flavour}");
+        assert!(replies_with(&server, "PING", "+PONG"), "{flavour}");
         let (addr, socket) = (server.addr(), server.unix_socket());
         let process = format!("/proc/{}", server.pid());
         drop(server);
@@ -32,12 +32,12 @@ fn a_server_answers_until_it_is_dropped() {
 }
 
 #[test]
-fn a_server_stops_when_its_test_panics() {
+fn server_stops_when_its_test_panics() {
     let (send, receive) = std::sync::mpsc::channel();
     let test = std::thread::spawn(move || {
         let server = Launch::new(Flavour::Redis).start().unwrap();
         send.send(server.addr()).unwrap();
-        panic!("the panic that this test is about");
+        panic!("expected by this test");
     });
     assert!(test.join().is_err());
     assert!(TcpStream::connect(receive.recv().unwrap()).is_err());
@@ -48,7 +48,7 @@ fn server_gets_the_configuration_lines() {
     for flavour in Flavour::ALL {
         let server = Launch::new(flavour).config("maxmemory", "7mb").start().unwrap();
         let wanted = "*2\r\n$9\r\nmaxmemory\r\n$7\r\n7340032\r\n";
-        assert!(says(&server, "CONFIG GET maxmemory", wanted), "{flavour}");
+        assert!(replies_with(&server, "CONFIG GET maxmemory", wanted), "{flavour}");
     }
 }
 
@@ -61,7 +61,7 @@ fn launch_error_shows_the_log_of_a_server_that_does_not_start() {
 }
 
 #[test]
-fn servers_side_by_side_do_not_share_a_port() {
+fn concurrent_servers_have_different_ports() {
     let servers: Vec<_> = (0..3).map(|_| Launch::new(Flavour::Redis).start().unwrap()).collect();
     for pair in servers.windows(2) {
         assert_ne!(pair[0].addr(), pair[1].addr());
@@ -69,7 +69,7 @@ fn servers_side_by_side_do_not_share_a_port() {
 }
 
 #[test]
-fn a_port_that_stays_taken_is_an_error() {
+fn launch_fails_when_the_port_stays_taken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for flavour in Flavour::ALL {
@@ -79,11 +79,11 @@ fn a_port_that_stays_taken_is_an_error() {
 }
 
 #[test]
-fn a_missing_server_is_an_error_that_says_what_to_run() {
+fn missing_server_error_says_what_to_run() {
     let variable = "TOLLGATE_VALKEY_SERVER";
     let error = LaunchError::NotFound { flavour: Flavour::Valkey, variable };
     assert_eq!(
         error.to_string(),
-        "no valkey server found; run `make servers`, or set TOLLGATE_VALKEY_SERVER to one"
+        "no valkey server found; run `make servers`, or set TOLLGATE_VALKEY_SERVER to its path"
     );
 }

@@ -1,4 +1,4 @@
-//! A shared server is started once and does not outlive the process.
+//! A shared server is started once, and stops when the process ends.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollgate_launcher::{Flavour, Launch, Server, Shared};
+use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 
-static SERVER: Shared<Server> = Shared::new();
+static SERVER: SharedServers<Server> = SharedServers::new();
 
-/// Set in a process that starts the shared server: how that process ends.
+/// The environment variable that says how a process with a shared server ends. Unset in the process of the tests.
 const ENDS_BY: &str = "TOLLGATE_SHARED_ENDS_BY";
 
 fn server() -> &'static Server {
@@ -29,20 +29,20 @@ fn shared_server_is_started_once() {
     assert!(TcpStream::connect(server().addr()).is_ok());
 }
 
-/// Not a test of its own: the tests below run it in another process.
+/// Not a test by itself: the tests below run it in another process.
 #[test]
 fn process_with_a_shared_server() {
     let Some(ends_by) = env::var_os(ENDS_BY) else { return };
     println!("\nserver {} {}", server().addr(), server().unix_socket().display());
     if ends_by == "panic" {
-        panic!("the panic that this test is about");
+        panic!("expected by this test");
     }
     // Waits until the parent kills this process: standard input does not close before that.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
 /// Starts a process that starts a shared server; returns the server's address and its directory.
-fn process(ends_by: &str) -> (Child, SocketAddr, PathBuf) {
+fn start_process(ends_by: &str) -> (Child, SocketAddr, PathBuf) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "process_with_a_shared_server", "--nocapture"]);
     command.env(ENDS_BY, ends_by).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -65,14 +65,14 @@ fn assert_stops(addr: SocketAddr, directory: &Path) {
 
 #[test]
 fn shared_server_stops_when_a_test_of_the_process_fails() {
-    let (mut child, addr, directory) = process("panic");
+    let (mut child, addr, directory) = start_process("panic");
     assert!(!child.wait().unwrap().success());
     assert_stops(addr, &directory);
 }
 
 #[test]
 fn shared_server_stops_when_the_process_is_killed() {
-    let (mut child, addr, directory) = process("kill");
+    let (mut child, addr, directory) = start_process("kill");
     assert!(TcpStream::connect(addr).is_ok() && directory.exists());
     child.kill().unwrap();
     child.wait().unwrap();

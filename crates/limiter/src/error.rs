@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tollgate_core::{CostError, LimitError};
+use tollgate_core::{CostError, HoldError, LimitError};
 
 /// Why there is no decision. A spent quota is a decision, never an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +15,12 @@ pub enum Error {
     /// An invalid limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// Units that cannot be held: for no time, for more than 366 days, or under a shaping limit.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+    /// The store across the network has no holds.
+    #[error("this store has no holds; use a limiter in memory for reservations")]
+    HoldsUnsupported,
     /// A request brings numbers for a rule's limit, and they are not valid for it.
     #[error("the request's numbers do not fit the limit `{scope}`: {problem}")]
     LimitedTo {

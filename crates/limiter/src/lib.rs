@@ -11,7 +11,7 @@
 //! - `queues`: the queues of waiters, one for each key
 //! - `limiter`: a store, a clock, and the registry of names
 //! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several;
-//!   `acquire`: waiting until a request is admitted
+//!   `acquire`: waiting until a request is admitted; `hold`: units that are set aside and settled later
 //! - `serialize`: decisions and receipts for serde (feature `serde`)
 
 mod acquire;
@@ -24,6 +24,7 @@ mod decision;
 mod error;
 mod failure;
 mod health;
+mod hold;
 mod joint;
 mod key;
 mod limiter;
@@ -44,6 +45,7 @@ pub use decision::Decision;
 pub use error::{Error, StoreError};
 pub use failure::OnFailure;
 pub use health::{BreakerState, Health, ServerHealth};
+pub use hold::{Hold, HoldDecision, HoldExtension, HoldRequest, HoldSettlement};
 pub use joint::JointDecision;
 pub use key::Key;
 pub use limiter::{Builder, DEADLINE, Limiter, RemoteBuilder};

@@ -107,7 +107,7 @@ impl RemoteBackend {
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
     clock: Option<Clock>,
-    /// `None` removes the ceiling: every key is memory_scope.
+    /// `None` removes the ceiling: every key is kept.
     max_bytes: Option<usize>,
     room_for: usize,
     max_waiting: usize,

@@ -53,7 +53,7 @@ pub struct Scope {
     backend: ScopeBackend,
 }
 
-/// Where the state of a scope's keys is memory_scope.
+/// Where the state of a scope's keys is kept.
 #[derive(Clone, Debug)]
 pub(crate) enum ScopeBackend {
     Memory { backend: Arc<MemoryBackend>, memory_scope: Arc<memory::MemoryScope> },
@@ -76,12 +76,12 @@ impl RemoteScope {
     }
 
     /// Returns a charge of one unit, to identify the key in a request that charges nothing.
-    fn unit_charge(&self, key: &[u8]) -> Charge {
+    pub(crate) fn unit_charge(&self, key: &[u8]) -> Charge {
         self.charge(key, Demand::of(UnitRequest::new(Cost::ONE)))
     }
 
     /// Returns the time, the deadline and the policy of a request other than a check.
-    fn call(&self) -> Call {
+    pub(crate) fn call(&self) -> Call {
         let StoreTerms { deadline, .. } = self.terms;
         Call { at_us: self.remote.time(None), deadline, on_failure: OnFailure::Closed }
     }
@@ -316,7 +316,7 @@ impl Scope {
         Ok(Receipt::new(core::ChargeReceipt::of(cost, place), self.fingerprint(key)))
     }
 
-    fn fingerprint(&self, key: &[u8]) -> Fingerprint {
+    pub(crate) fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         match &self.backend {
             ScopeBackend::Memory { backend, memory_scope } => {
                 backend.memory.place(memory_scope, key).fingerprint()
@@ -325,7 +325,7 @@ impl Scope {
         }
     }
 
-    /// Forgets the state of `key`, as if it had spent nothing.
+    /// Forgets the state of `key`, as if it had spent nothing, and its holds.
     ///
     /// On Redis, other processes see the reset within a second: until then they may refuse the key because of
     /// a remembered refusal ([`Decision::is_cached`](crate::Decision::is_cached)). This process sees it at
@@ -373,7 +373,8 @@ impl Scope {
         };
         let is_log = matches!(scope.limit, Limit::SlidingWindowLog(_));
         self.state(key).then(move |state| {
-            let KeyState { limit, state, now_us } = state?;
+            let KeyState { limit, mut state, mut holds, now_us } = state?;
+            limit.charge_expired(&mut state, &mut holds, now_us);
             // Empty for a limit that is not a log, even while its key is still under a log.
             let entries = is_log.then(|| limit.entries(&state, now_us)).flatten();
             Ok(entries.map(Iterator::collect).unwrap_or_default())
@@ -391,8 +392,8 @@ impl Scope {
         match &self.backend {
             ScopeBackend::Memory { backend, memory_scope } => {
                 let now_us = backend.clock.now_us();
-                let (limit, state) = backend.memory.state(memory_scope, key, now_us);
-                Answer::ready(Ok(KeyState { limit, state, now_us }))
+                let (limit, state, holds) = backend.memory.state(memory_scope, key, now_us);
+                Answer::ready(Ok(KeyState { limit, state, holds, now_us }))
             }
             ScopeBackend::Remote(scope) => {
                 scope.remote.store.state(scope.unit_charge(key), scope.call())

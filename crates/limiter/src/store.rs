@@ -31,6 +31,19 @@
 //!    [`StoreError::Timeout`]. A charge whose outcome is unknown is not sent again.
 //! 7. Waits, queues and memory are bounded.
 //!
+//! # Holds
+//!
+//! A store can have holds ([`RemoteStore::reserve`], [`settle`](RemoteStore::settle) and
+//! [`extend`](RemoteStore::extend)); without them these methods answer [`Error::HoldsUnsupported`]. A store with holds:
+//!
+//! 1. Keeps the [`Holds`] of a key with its state, and passes both to every operation: a check, a peek and a refund
+//!    decide beside the holds. [`StoredState`] and the methods of [`Charge`] do.
+//! 2. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
+//!    expired.
+//! 3. Keeps a state with open holds at least until the last of them has expired.
+//! 4. Forgets the holds with the state, when a key is reset.
+//! 5. Refuses a reservation when it has no memory for one more hold. That is a denial, not an error.
+//!
 //! # Writing a store
 //!
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
@@ -62,7 +75,10 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{ChargeReceipt, Limit, State};
+use tollgate_core::{
+    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Limit, Reservation,
+    ReserveAnswer, SettleAnswer, State,
+};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
@@ -133,6 +149,47 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a copy of the state of a key.
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState>;
+
+    /// Decides a reservation, and sets its units aside if it is admitted. The cost of the charge is that of the
+    /// reservation. The limiter never sends a charge to a shaping limit.
+    ///
+    /// If the answer is dropped, the hold stays until it expires.
+    fn reserve(
+        &self,
+        charge: Charge,
+        reservation: Reservation,
+        call: Call,
+    ) -> Answer<ReserveAnswer> {
+        let _ = (charge, reservation, call);
+        Answer::ready(Err(Error::HoldsUnsupported))
+    }
+
+    /// Charges what was used of a hold, under the limit that the key is under now. Calls `wake` when that is done, also
+    /// if the answer was dropped.
+    fn settle(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        used: HoldUse,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<SettleAnswer> {
+        let _ = (charge, hold, used, call, wake);
+        Answer::ready(Err(Error::HoldsUnsupported))
+    }
+
+    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the key is
+    /// carried over. Without more units, and if the hold is no longer listed, it stays under the limit that it is under.
+    fn extend(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        growth: HoldGrowth,
+        call: Call,
+    ) -> Answer<ExtendAnswer> {
+        let _ = (charge, hold, growth, call);
+        Answer::ready(Err(Error::HoldsUnsupported))
+    }
 
     /// Returns the state of the servers, as this process sees them.
     fn health(&self) -> Health;
@@ -305,6 +362,8 @@ pub struct KeyState {
     pub limit: Limit,
     /// The state.
     pub state: State,
+    /// The holds. Some may have expired: read both with the functions of [`Limit`] whose names end in `_beside`.
+    pub holds: Holds,
     /// The time at which to read it.
     pub now_us: u64,
 }

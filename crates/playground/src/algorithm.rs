@@ -6,43 +6,44 @@ use tollgate::{Limit, LimitError};
 use utoipa::ToSchema;
 
 use super::error::PlaygroundError;
-use super::fields::{given, number};
+use super::fields::{number, present};
 
 /// The lowest and the highest accepted value.
 type Range = (f64, f64);
 
-/// The ranges of sizes, in requests or tokens; of windows, in seconds; and of refill and leak rates, in units a second.
+/// The range of sizes, in requests or tokens.
 const SIZES: Range = (1.0, 1_000.0);
+/// The range of windows, in seconds.
 const WINDOWS: Range = (0.1, 3_600.0);
+/// The range of refill and leak rates, in units per second.
 const RATES: Range = (0.01, 1_000.0);
 
 /// The longest period of a rate, in seconds.
 const MAX_RATE_S: f64 = 1e6;
 
-/// An algorithm to play with.
+/// An algorithm of the playground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = PlaygroundAlgorithm)]
-pub enum Algorithm {
-    /// Counts requests in windows that follow each other.
+pub enum PlaygroundAlgorithm {
+    /// Counts requests in windows, one after the other.
     FixedWindow,
-    /// Remembers when each request was charged.
+    /// Stores when each request was charged.
     SlidingWindowLog,
     /// Estimates a sliding window from two fixed ones.
     SlidingWindowCounter,
-    /// Spends tokens, which come back at a rate.
+    /// Spends tokens, which are refilled at a rate.
     TokenBucket,
     /// Fills a bucket, which leaks at a rate.
     LeakyBucket,
 }
 
-/// The parameters of an algorithm. Parameters of other algorithms are accepted and ignored, so that a client may send
-/// the same parameters to all.
+/// The parameters of an algorithm. Parameters of other algorithms are accepted and ignored, so that a client can send the
+/// same parameters to all algorithms.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundConfig)]
-pub(crate) struct Parameters {
-    /// The most requests in a window or a log.
+pub(crate) struct AlgorithmParameters {
+    /// The maximum number of requests in a window or a log.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_requests: Option<f64>,
@@ -54,7 +55,7 @@ pub(crate) struct Parameters {
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_tokens: Option<f64>,
-    /// The tokens that come back to a token bucket per second.
+    /// The number of tokens that are refilled per second.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     refill_rate: Option<f64>,
@@ -62,99 +63,105 @@ pub(crate) struct Parameters {
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     capacity: Option<f64>,
-    /// The requests that leave a leaky bucket per second.
+    /// The number of requests that leave a leaky bucket per second.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     leak_rate: Option<f64>,
-    /// Whether a leaky bucket refuses requests that come too soon, or delays them.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Mode, required = false, default = "policing")]
-    mode: Option<Mode>,
+    /// Whether a leaky bucket refuses requests above its rate, or delays them.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = PlaygroundMode, required = false, default = "policing")]
+    mode: Option<PlaygroundMode>,
 }
 
-/// How a leaky bucket treats a request that comes too soon.
+/// How a leaky bucket treats requests above its rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(rename_all = "lowercase")]
-#[schema(as = PlaygroundMode)]
-pub(super) enum Mode {
+pub(super) enum PlaygroundMode {
     #[default]
+    /// It refuses them when the bucket is full.
     Policing,
+    /// It delays them.
     Shaping,
 }
 
-impl Mode {
+impl PlaygroundMode {
     const fn name(self) -> &'static str {
         match self {
-            Mode::Policing => "policing",
-            Mode::Shaping => "shaping",
+            PlaygroundMode::Policing => "policing",
+            PlaygroundMode::Shaping => "shaping",
         }
     }
 }
 
-/// Reads a string first: for any other value, the message of serde's derived code would call it invalid JSON.
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Mode, D::Error> {
+/// Written by hand, because the derived code reports any value but a string as invalid JSON.
+impl<'de> Deserialize<'de> for PlaygroundMode {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<PlaygroundMode, D::Error> {
         let text = String::deserialize(json)?;
-        let mode = [Mode::Policing, Mode::Shaping].into_iter().find(|mode| mode.name() == text);
+        let mode = [PlaygroundMode::Policing, PlaygroundMode::Shaping]
+            .into_iter()
+            .find(|mode| mode.name() == text);
         mode.ok_or_else(|| D::Error::unknown_variant(&text, &["policing", "shaping"]))
     }
 }
 
-impl Parameters {
-    /// Returns the same parameters with the other mode of a leaky bucket.
-    pub(super) fn in_the_other_mode(self) -> Parameters {
+impl AlgorithmParameters {
+    /// Returns these parameters with the other mode of a leaky bucket.
+    pub(super) fn with_other_mode(self) -> AlgorithmParameters {
         let mode = match self.mode.unwrap_or_default() {
-            Mode::Policing => Mode::Shaping,
-            Mode::Shaping => Mode::Policing,
+            PlaygroundMode::Policing => PlaygroundMode::Shaping,
+            PlaygroundMode::Shaping => PlaygroundMode::Policing,
         };
-        Parameters { mode: Some(mode), ..self }
+        AlgorithmParameters { mode: Some(mode), ..self }
     }
 }
 
-impl Algorithm {
+impl PlaygroundAlgorithm {
     /// All algorithms, in the order of the page.
-    pub const ALL: [Algorithm; 5] = [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindowLog,
-        Algorithm::SlidingWindowCounter,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
+    pub const ALL: [PlaygroundAlgorithm; 5] = [
+        PlaygroundAlgorithm::FixedWindow,
+        PlaygroundAlgorithm::SlidingWindowLog,
+        PlaygroundAlgorithm::SlidingWindowCounter,
+        PlaygroundAlgorithm::TokenBucket,
+        PlaygroundAlgorithm::LeakyBucket,
     ];
 
     /// Returns the algorithm's name, as in a path: `token-bucket`.
     pub const fn name(self) -> &'static str {
         match self {
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::SlidingWindowLog => "sliding-window-log",
-            Algorithm::SlidingWindowCounter => "sliding-window-counter",
-            Algorithm::TokenBucket => "token-bucket",
-            Algorithm::LeakyBucket => "leaky-bucket",
+            PlaygroundAlgorithm::FixedWindow => "fixed-window",
+            PlaygroundAlgorithm::SlidingWindowLog => "sliding-window-log",
+            PlaygroundAlgorithm::SlidingWindowCounter => "sliding-window-counter",
+            PlaygroundAlgorithm::TokenBucket => "token-bucket",
+            PlaygroundAlgorithm::LeakyBucket => "leaky-bucket",
         }
     }
 
     /// Returns the algorithm of this name, as in a path.
-    pub fn from_name(name: &str) -> Option<Algorithm> {
-        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    pub fn from_name(name: &str) -> Option<PlaygroundAlgorithm> {
+        PlaygroundAlgorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Returns the limit with these parameters. Also checks the parameters of the other algorithms, so that a wrong value
-    /// is refused by all of them.
-    pub(super) fn limit(self, own: &Parameters) -> Result<Limit, PlaygroundError> {
-        let requests = size("maxRequests", own.max_requests)?;
-        let window_us = (within("windowSeconds", own.window_seconds, 10.0, WINDOWS)? * 1e6).round();
-        let tokens = size("maxTokens", own.max_tokens)?;
-        let refill = rate("refillRate", own.refill_rate)?;
-        let capacity = size("capacity", own.capacity)?;
-        let leak = rate("leakRate", own.leak_rate)?;
-        let mode = own.mode.unwrap_or_default().name();
+    /// Returns the limit with these parameters. Also checks the parameters of the other algorithms, so that all
+    /// algorithms refuse the same values.
+    pub(super) fn limit(self, parameters: &AlgorithmParameters) -> Result<Limit, PlaygroundError> {
+        let requests = size("maxRequests", parameters.max_requests)?;
+        let window_us =
+            (within("windowSeconds", parameters.window_seconds, 10.0, WINDOWS)? * 1e6).round();
+        let tokens = size("maxTokens", parameters.max_tokens)?;
+        let refill = rate("refillRate", parameters.refill_rate)?;
+        let capacity = size("capacity", parameters.capacity)?;
+        let leak = rate("leakRate", parameters.leak_rate)?;
+        let mode = parameters.mode.unwrap_or_default().name();
         let text = match self {
-            Algorithm::TokenBucket => format!("token-bucket capacity={tokens} refill={refill}s"),
-            Algorithm::LeakyBucket => {
+            PlaygroundAlgorithm::TokenBucket => {
+                format!("token-bucket capacity={tokens} refill={refill}s")
+            }
+            PlaygroundAlgorithm::LeakyBucket => {
                 format!("leaky-bucket capacity={capacity} leak={leak}s mode={mode}")
             }
-            Algorithm::FixedWindow
-            | Algorithm::SlidingWindowLog
-            | Algorithm::SlidingWindowCounter => {
+            PlaygroundAlgorithm::FixedWindow
+            | PlaygroundAlgorithm::SlidingWindowLog
+            | PlaygroundAlgorithm::SlidingWindowCounter => {
                 format!("{} limit={requests} window={window_us}us", self.name())
             }
         };
@@ -162,14 +169,16 @@ impl Algorithm {
     }
 }
 
+/// Returns a size, which must be a whole number; 10 by default.
 fn size(name: &str, given: Option<f64>) -> Result<f64, PlaygroundError> {
     match within(name, given, 10.0, SIZES)? {
         size if size.fract() == 0.0 => Ok(size),
-        _ => Err(out_of(name, "is no whole number", SIZES)),
+        _ => Err(out_of_range(name, "not a whole number", SIZES)),
     }
 }
 
-/// Writes a rate as a fraction: `1/6` for 0.16666666666666666 a second, so that ten a minute are ten and not eleven.
+/// Writes a rate as a fraction: `1/6` for 0.16666666666666666 per second. Rounding errors of the number then do not turn
+/// ten per minute into eleven.
 fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     let rate = within(name, given, 1.0, RATES)?;
     let (mut above, mut before) = ((1.0, 0.0), (0.0, 1.0));
@@ -177,7 +186,7 @@ fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     loop {
         let whole = rest.floor();
         let next = (whole * above.0 + before.0, whole * above.1 + before.1);
-        // Stops when the fraction is as near as a typed number is to the value meant, or the period is the longest.
+        // Stops when the fraction is within rounding errors of the number, or when the period would be too long.
         if next.1 > MAX_RATE_S {
             return Ok(format!("{}/{}", above.0, above.1));
         }
@@ -189,21 +198,22 @@ fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     }
 }
 
+/// Returns the given value if it is in range, or the default.
 fn within(
     name: &str,
     given: Option<f64>,
-    usual: f64,
+    default: f64,
     range: Range,
 ) -> Result<f64, PlaygroundError> {
-    match given.unwrap_or(usual) {
-        own if own < range.0 => Err(out_of(name, "is too little", range)),
-        own if own > range.1 => Err(out_of(name, "is too much", range)),
+    match given.unwrap_or(default) {
+        own if own < range.0 => Err(out_of_range(name, "too small", range)),
+        own if own > range.1 => Err(out_of_range(name, "too large", range)),
         own => Ok(own),
     }
 }
 
-fn out_of(name: &str, problem: &str, (least, most): Range) -> PlaygroundError {
-    PlaygroundError::Invalid(format!("config.{name}: it {problem}; use {least} to {most}"))
+fn out_of_range(name: &str, problem: &str, (min, max): Range) -> PlaygroundError {
+    PlaygroundError::Invalid(format!("config.{name}: {problem}; use {min} to {max}"))
 }
 
 #[cfg(test)]
@@ -211,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_what_was_meant() {
+    fn rate_is_written_as_the_fraction_that_was_meant() {
         for (given, want) in [
             (1.0, "1/1"),
             (0.01, "1/100"),
@@ -229,21 +239,21 @@ mod tests {
             let given = 0.01 + f64::from(own) * std::f64::consts::PI / 7.0;
             let text = rate("leakRate", Some(given)).unwrap();
             let (units, seconds) = text.split_once('/').unwrap();
-            let told = units.parse::<f64>().unwrap() / seconds.parse::<f64>().unwrap();
-            assert!((told - given).abs() < 1e-6, "{given} is not {text}");
+            let written = units.parse::<f64>().unwrap() / seconds.parse::<f64>().unwrap();
+            assert!((written - given).abs() < 1e-6, "{given} was written as {text}");
         }
     }
 
     #[test]
-    fn any_rate_in_range_makes_a_limit() {
+    fn every_rate_in_range_gives_a_limit() {
         for own in 0..10_000 {
             let rate = 0.01 + f64::from(own) * 0.099_998_7;
-            let parameters = Parameters {
+            let parameters = AlgorithmParameters {
                 refill_rate: Some(rate),
                 leak_rate: Some(rate),
-                ..Parameters::default()
+                ..AlgorithmParameters::default()
             };
-            for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+            for algorithm in [PlaygroundAlgorithm::TokenBucket, PlaygroundAlgorithm::LeakyBucket] {
                 assert!(algorithm.limit(&parameters).is_ok(), "{rate}");
             }
         }

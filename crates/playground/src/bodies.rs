@@ -1,11 +1,11 @@
-//! The requests to an algorithm and its answers, as JSON.
+//! The requests to an algorithm, and the answers, as JSON.
 
 use serde::{Deserialize, Serialize};
 use tollgate::{Decision, Scope};
 use utoipa::ToSchema;
 
-use super::algorithm::Parameters;
-use super::fields::{WholeNumber, given, object};
+use super::algorithm::AlgorithmParameters;
+use super::fields::{WholeNumber, object, present};
 
 /// The body of a request.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -14,7 +14,7 @@ use super::fields::{WholeNumber, given, object};
 pub struct RequestBody {
     /// The parameters that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
-    pub(super) config: Option<Parameters>,
+    pub(super) config: Option<AlgorithmParameters>,
 }
 
 /// The body of a burst.
@@ -24,9 +24,9 @@ pub struct RequestBody {
 pub struct BurstBody {
     /// The parameters that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
-    pub(super) config: Option<Parameters>,
+    pub(super) config: Option<AlgorithmParameters>,
     /// The number of requests.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 50, default = 10)]
     pub(super) count: Option<WholeNumber>,
 }
@@ -36,7 +36,7 @@ pub struct BurstBody {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundDecision)]
 pub struct AnswerJson {
-    /// Whether the request may go.
+    /// Whether the request is allowed.
     allowed: bool,
     /// The number of further requests that would be allowed at this instant.
     #[schema(example = 9)]
@@ -65,11 +65,12 @@ impl AnswerJson {
     }
 }
 
-/// Says that the counters were reset.
+/// The answer after the counters were reset.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundReset)]
 pub struct ResetJson {
+    /// Always true.
     #[schema(example = true)]
     pub(super) ok: bool,
 }

@@ -4,34 +4,37 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Limit, Mode, Verdict};
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters};
-use super::configs::Configs;
+use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
+use super::configs::AlgorithmConfigs;
 use super::error::PlaygroundError;
-use super::fields::{WholeNumber, given, object};
+use super::fields::{WholeNumber, object, present};
 
-/// The most requests of a pattern, and the latest time of one.
+/// The maximum number of requests.
 const MAX_REQUESTS: usize = 2_000;
+/// The latest time of a request.
 const MAX_AT_MS: u64 = 3_600_000;
 
-/// The default length of the window in which the most requests are searched for.
-const USUAL_WINDOW_MS: u64 = 10_000;
+/// The default length of the window for which the largest number of requests is found.
+const DEFAULT_WINDOW_MS: u64 = 10_000;
 
-/// The traffic begins at this time or a little before, at the start of a window of the limit.
-const BEGINS_US: u64 = 1_800_000_000_000_000;
+/// The time at which the traffic begins. If the limit has aligned windows, it begins at the start of the window that
+/// contains this time.
+const START_US: u64 = 1_800_000_000_000_000;
 
-/// The traffic, and the parameters of the algorithms it is sent to.
+/// The traffic, and the parameters of the algorithms that decide it.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CompareRequest)]
-pub struct Traffic {
+pub struct CompareBody {
+    /// The parameters of each algorithm that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
-    config: Option<Configs>,
+    config: Option<AlgorithmConfigs>,
     /// The times of the requests, in milliseconds from the beginning, in order.
     #[serde(default)]
     #[schema(value_type = Vec<u64>, max_items = 2000, required = false)]
     at_ms: Vec<WholeNumber>,
-    /// The length, in milliseconds, of the window in which the most requests are searched for.
-    #[serde(default, deserialize_with = "given")]
+    /// The length, in milliseconds, of the window for which the largest number of requests is found.
+    #[serde(default, deserialize_with = "present")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 3_600_000, default = 10_000)]
     window_ms: Option<WholeNumber>,
 }
@@ -42,39 +45,40 @@ pub struct Traffic {
 #[schema(as = Compared)]
 pub struct Comparison {
     /// The algorithm. A leaky bucket is listed twice, once in each mode.
-    algorithm: Algorithm,
-    /// The algorithm with its numbers.
+    algorithm: PlaygroundAlgorithm,
+    /// The limit: the algorithm with its parameters.
     limit: String,
-    /// For each request, when it left, in milliseconds from the beginning; null if it was refused.
+    /// When each request left, in milliseconds from the beginning; null if it was refused.
     goes_ms: Vec<Option<f64>>,
-    /// The number of requests that were admitted.
+    /// The number of allowed requests.
     allowed: usize,
-    /// The most requests that left within any `window_ms` of this traffic.
+    /// The largest number of requests that left within any `window_ms` of this traffic.
     worst: usize,
     /// When that window began.
     worst_from_ms: f64,
-    /// The proven bound: the most requests that can leave within any `window_ms` of any traffic.
+    /// The proven bound: the largest number of requests that can leave within any `window_ms`, for any traffic.
     bound: u64,
 }
 
-/// Sends the same traffic to every algorithm, at simulated times. Charges nothing to any session.
-pub fn compare(traffic: Traffic) -> Result<Vec<Comparison>, PlaygroundError> {
-    let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |WholeNumber(window_ms)| window_ms);
+/// Sends the same traffic to every algorithm, at simulated times. No session is charged.
+pub fn compare(traffic: CompareBody) -> Result<Vec<Comparison>, PlaygroundError> {
+    let window_ms = traffic.window_ms.map_or(DEFAULT_WINDOW_MS, |WholeNumber(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|WholeNumber(at_ms)| *at_ms).collect();
-    check(&at_ms, window_ms)?;
+    check_ranges(&at_ms, window_ms)?;
     let config = traffic.config.unwrap_or_default();
-    let compared = |(algorithm, parameters): (Algorithm, Parameters)| {
+    let comparison = |(algorithm, parameters): (PlaygroundAlgorithm, AlgorithmParameters)| {
         let limit = algorithm.limit(&parameters)?;
         Ok(Comparison::new(algorithm, &limit, &at_ms, window_ms))
     };
-    let each = Algorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
-    let leaky = Algorithm::LeakyBucket;
-    let in_the_other_mode = (leaky, config.of(leaky).in_the_other_mode());
-    let each = each.into_iter().chain([in_the_other_mode]);
-    each.map(compared).collect()
+    let each = PlaygroundAlgorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
+    let leaky = PlaygroundAlgorithm::LeakyBucket;
+    let with_other_mode = (leaky, config.of(leaky).with_other_mode());
+    let each = each.into_iter().chain([with_other_mode]);
+    each.map(comparison).collect()
 }
 
-fn check(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
+/// Fails if the traffic or the window is out of range.
+fn check_ranges(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
     let detail = match (at_ms.len(), at_ms.last().copied().unwrap_or(0)) {
         (count, _) if count > MAX_REQUESTS => {
             format!("at_ms: {count} requests are too many; send at most {MAX_REQUESTS}")
@@ -83,7 +87,7 @@ fn check(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
             format!("at_ms: {last} is too late; use at most {MAX_AT_MS}")
         }
         _ if !at_ms.is_sorted() => {
-            "at_ms: a request comes before the one before it; sort them".to_owned()
+            "at_ms: the times are not in ascending order; sort them".to_owned()
         }
         _ if !(1..=MAX_AT_MS).contains(&window_ms) => {
             format!("window_ms: {window_ms} is out of range; use 1 to {MAX_AT_MS}")
@@ -94,36 +98,41 @@ fn check(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
 }
 
 impl Comparison {
-    fn new(algorithm: Algorithm, limit: &Limit, at_ms: &[u64], window_ms: u64) -> Comparison {
-        let begins_us = match limit {
-            Limit::FixedWindow(own) => BEGINS_US - BEGINS_US % own.window_us(),
-            Limit::SlidingWindowCounter(own) => BEGINS_US - BEGINS_US % own.window_us(),
-            _ => BEGINS_US,
+    fn new(
+        algorithm: PlaygroundAlgorithm,
+        limit: &Limit,
+        at_ms: &[u64],
+        window_ms: u64,
+    ) -> Comparison {
+        let start_us = match limit {
+            Limit::FixedWindow(own) => START_US - START_US % own.window_us(),
+            Limit::SlidingWindowCounter(own) => START_US - START_US % own.window_us(),
+            _ => START_US,
         };
         let mut state = limit.fresh();
-        let mut went_us = Vec::new();
+        let mut left_us = Vec::new();
         let goes = at_ms.iter().map(|at_ms| {
-            // OK because a pattern is at most an hour long.
+            // OK because the traffic is at most an hour long.
             let at_us = at_ms * 1_000;
-            let checked = limit.check(&mut state, begins_us + at_us, Cost::ONE.into());
+            let checked = limit.check(&mut state, start_us + at_us, Cost::ONE.into());
             let Verdict::Allowed { delay_us } = checked.decision.verdict else { return None };
-            went_us.push(at_us.saturating_add(delay_us));
+            left_us.push(at_us.saturating_add(delay_us));
             Some(at_us.saturating_add(delay_us) as f64 / 1e3)
         });
         let goes_ms = goes.collect();
-        went_us.sort_unstable();
+        left_us.sort_unstable();
         let window_us = window_ms * 1_000;
-        let (worst, worst_from_us) = worst(&went_us, window_us);
-        let (allowed, worst_from_ms) = (went_us.len(), worst_from_us as f64 / 1e3);
+        let (worst, worst_from_us) = worst(&left_us, window_us);
+        let (allowed, worst_from_ms) = (left_us.len(), worst_from_us as f64 / 1e3);
         let (limit, bound) = (limit.to_string(), bound(limit, window_us));
         Comparison { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound }
     }
 }
 
-/// The most requests of cost 1 that can leave within a window, for any traffic.
+/// Returns the largest number of requests of cost 1 that can leave within a window, for any traffic.
 fn bound(limit: &Limit, window_us: u64) -> u64 {
     match limit {
-        // A shaping bucket admits a burst, and delays its requests so that they go 1/leak apart. Rounding up to whole
+        // A shaping bucket admits a burst, and delays its requests so that they leave 1/leak apart. Rounding to whole
         // microseconds can move a request from just before the window to its beginning, so the bound is rounded up.
         Limit::LeakyBucket(own) if own.mode() == Mode::Shaping => {
             let (units, per_us) = (u128::from(own.leak().units()), u128::from(own.leak().per_us()));
@@ -134,18 +143,18 @@ fn bound(limit: &Limit, window_us: u64) -> u64 {
     }
 }
 
-/// Returns the most requests that left within a window, its end excluded, and when that window began.
-fn worst(went_us: &[u64], window_us: u64) -> (usize, u64) {
+/// Returns the largest number of requests that left within a window, its end excluded, and when that window began.
+fn worst(left_us: &[u64], window_us: u64) -> (usize, u64) {
     let mut worst = (0, 0);
     let mut first = 0;
-    for (at, went) in went_us.iter().enumerate() {
-        while went_us[first] + window_us <= *went {
+    for (at, left) in left_us.iter().enumerate() {
+        while left_us[first] + window_us <= *left {
             first += 1;
         }
-        // OK because the first request is never after this one: a window is not empty.
+        // OK because the first request of the window is this one or an earlier one.
         let count = at - first + 1;
         if count > worst.0 {
-            worst = (count, went_us[first]);
+            worst = (count, left_us[first]);
         }
     }
     worst
@@ -157,22 +166,22 @@ mod tests {
 
     use super::*;
 
-    fn limits(count: u64, window_ms: u64) -> [(Algorithm, Limit); 6] {
+    fn limits(count: u64, window_ms: u64) -> [(PlaygroundAlgorithm, Limit); 6] {
         let window = format!("limit={count} window={window_ms}ms");
         [
-            (Algorithm::FixedWindow, format!("fixed-window {window}")),
-            (Algorithm::SlidingWindowLog, format!("sliding-window-log {window}")),
-            (Algorithm::SlidingWindowCounter, format!("sliding-window-counter {window}")),
+            (PlaygroundAlgorithm::FixedWindow, format!("fixed-window {window}")),
+            (PlaygroundAlgorithm::SlidingWindowLog, format!("sliding-window-log {window}")),
+            (PlaygroundAlgorithm::SlidingWindowCounter, format!("sliding-window-counter {window}")),
             (
-                Algorithm::TokenBucket,
+                PlaygroundAlgorithm::TokenBucket,
                 format!("token-bucket capacity={count} refill={count}/{window_ms}ms"),
             ),
             (
-                Algorithm::LeakyBucket,
+                PlaygroundAlgorithm::LeakyBucket,
                 format!("leaky-bucket capacity={count} leak={count}/{window_ms}ms mode=policing"),
             ),
             (
-                Algorithm::LeakyBucket,
+                PlaygroundAlgorithm::LeakyBucket,
                 format!("leaky-bucket capacity={count} leak={count}/{window_ms}ms mode=shaping"),
             ),
         ]
@@ -180,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_those_of_the_algorithms() {
+    fn bounds_equal_the_bounds_of_the_algorithms() {
         let bounds = limits(10, 10_000)
             .map(|(algorithm, limit)| Comparison::new(algorithm, &limit, &[], 10_000).bound);
         assert_eq!(bounds, [20, 10, 20, 19, 19, 10]);
@@ -197,7 +206,7 @@ mod tests {
             at_ms.sort_unstable();
             for (algorithm, limit) in limits(count, limit_ms) {
                 let Comparison { worst, bound, .. } = Comparison::new(algorithm, &limit, &at_ms, window_ms);
-                prop_assert!(worst as u64 <= bound, "{limit}: {worst} above {bound}");
+                prop_assert!(worst as u64 <= bound, "{limit}: {worst} exceeds {bound}");
             }
         }
     }

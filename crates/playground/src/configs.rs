@@ -3,35 +3,36 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters};
+use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
 use super::fields::object;
 
 /// The parameters of each algorithm that differ from the defaults.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[schema(as = PlaygroundConfigs)]
-pub(super) struct Configs {
+pub(super) struct AlgorithmConfigs {
     #[serde(default, deserialize_with = "object")]
-    fixed_window: Option<Parameters>,
+    fixed_window: Option<AlgorithmParameters>,
     #[serde(default, deserialize_with = "object")]
-    sliding_window_log: Option<Parameters>,
+    sliding_window_log: Option<AlgorithmParameters>,
     #[serde(default, deserialize_with = "object")]
-    sliding_window_counter: Option<Parameters>,
+    sliding_window_counter: Option<AlgorithmParameters>,
     #[serde(default, deserialize_with = "object")]
-    token_bucket: Option<Parameters>,
+    token_bucket: Option<AlgorithmParameters>,
     #[serde(default, deserialize_with = "object")]
-    leaky_bucket: Option<Parameters>,
+    leaky_bucket: Option<AlgorithmParameters>,
 }
 
-impl Configs {
-    pub(super) fn of(&self, algorithm: Algorithm) -> Parameters {
-        let own = match algorithm {
-            Algorithm::FixedWindow => &self.fixed_window,
-            Algorithm::SlidingWindowLog => &self.sliding_window_log,
-            Algorithm::SlidingWindowCounter => &self.sliding_window_counter,
-            Algorithm::TokenBucket => &self.token_bucket,
-            Algorithm::LeakyBucket => &self.leaky_bucket,
+impl AlgorithmConfigs {
+    /// Returns the parameters of an algorithm.
+    pub(super) fn of(&self, algorithm: PlaygroundAlgorithm) -> AlgorithmParameters {
+        let parameters = match algorithm {
+            PlaygroundAlgorithm::FixedWindow => &self.fixed_window,
+            PlaygroundAlgorithm::SlidingWindowLog => &self.sliding_window_log,
+            PlaygroundAlgorithm::SlidingWindowCounter => &self.sliding_window_counter,
+            PlaygroundAlgorithm::TokenBucket => &self.token_bucket,
+            PlaygroundAlgorithm::LeakyBucket => &self.leaky_bucket,
         };
-        own.clone().unwrap_or_default()
+        parameters.clone().unwrap_or_default()
     }
 }

@@ -1,20 +1,20 @@
-//! Why there is no answer.
+//! The errors of the playground.
 
 use std::time::Duration;
 
-/// Why the playground has no answer. Not `#[non_exhaustive]`: a server has to turn each of them into an answer.
+/// Why the playground did not answer. Not `#[non_exhaustive]`, because a server has to turn every error into a response.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaygroundError {
-    /// A number is out of range: the message says which, and what to use.
+    /// A value is out of range. The message names the value and the range.
     #[error("{0}")]
     Invalid(String),
-    /// Too many sessions are active at the moment.
-    #[error("too many play at the moment")]
+    /// Too many sessions are active at the moment, or they make too many requests.
+    #[error("too many sessions are active; try again later")]
     Busy {
         /// How long to wait, if that is known.
         retry_after: Option<Duration>,
     },
-    /// The limiter has no answer, because its store failed.
+    /// The limiter failed, because its store did.
     #[error(transparent)]
     Limiter(#[from] tollgate::Error),
 }

@@ -1,4 +1,4 @@
-//! How the fields of a body are read. Stricter than serde: `null` is not an absent field, and an array is not an object.
+//! Reads the fields of a body. Stricter than serde: `null` is not an absent field, and an array is not an object.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,14 +8,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use tollgate_core::MAX_UNITS;
 
-/// Reads a field that is present; `null` is not the same as an absent field.
-pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+/// Reads a field that is present. `null` is not the same as an absent field.
+pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
-/// A whole number below 2^53: larger numbers are not exact in every language.
+/// A whole number up to `MAX_UNITS`. Larger numbers are not exact in every language.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WholeNumber(pub(super) u64);
 
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for WholeNumber {
 
             /// Accepts `5.0` and `5e0` as 5: some languages write all numbers in this way.
             fn visit_f64<E: Error>(self, number: f64) -> Result<WholeNumber, E> {
-                // OK because whole numbers up to 2^53 are exact as a float; negative numbers and NaN become 0.
+                // OK because whole numbers up to 2^53 are exact as a float. Negative numbers and NaN become 0, which differs.
                 let whole = number as u64;
                 match whole {
                     0..=MAX_UNITS if whole as f64 == number => Ok(WholeNumber(whole)),

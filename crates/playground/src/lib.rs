@@ -1,4 +1,4 @@
-//! The playground: algorithms to send requests to. Each session has its own counters, and does not use up any other
+//! The playground: a client sends requests to an algorithm. Each session has its own counters, and charges no other
 //! limit.
 //!
 //! [`Playground`] decides a session's requests and shows its state; [`compare`] shows how all algorithms decide the same
@@ -6,25 +6,25 @@
 //! [`PlaygroundError`] into a response.
 //!
 //! ```
-//! # use tollgate_playground::{Algorithm, BurstBody, Playground, Session};
+//! # use tollgate_playground::{BurstBody, Playground, PlaygroundAlgorithm, Session};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tollgate_playground::PlaygroundError> {
 //! let playground = Playground::in_memory();
-//! // Without a cookie, a session is new.
+//! // Without a cookie, the session is new.
 //! let session = Session::of(&http::HeaderMap::new());
-//! let full = playground.burst(Algorithm::TokenBucket, BurstBody::default(), &session).await?;
-//! let last = full.last().map(|(_, decision)| decision.remaining());
+//! let decisions = playground.burst(PlaygroundAlgorithm::TokenBucket, BurstBody::default(), &session).await?;
+//! let last = decisions.last().map(|(_, decision)| decision.remaining());
 //! assert_eq!(last, Some(0), "a burst is 10 requests, and the bucket holds 10");
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! - `play`: sessions send requests to algorithms; `bodies`: the requests and answers as JSON
-//! - `state`: a session's state under every algorithm; `compare`: algorithms side by side
+//! - `state`: a session's state under every algorithm; `compare`: all algorithms on the same traffic
 //! - `algorithm`: one algorithm and its parameters; `configs`: the parameters of all of them
 //! - `session`: a session and its cookie; `sessions`: at most a fixed number of sessions
 //! - `fields`: how fields of bodies are read
-//! - `error`: why there is no answer
+//! - `error`: the errors
 
 mod algorithm;
 mod bodies;
@@ -37,10 +37,10 @@ mod session;
 mod sessions;
 mod state;
 
-pub use algorithm::Algorithm;
+pub use algorithm::PlaygroundAlgorithm;
 pub use bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
-pub use compare::{Comparison, Traffic, compare};
+pub use compare::{CompareBody, Comparison, compare};
 pub use error::PlaygroundError;
-pub use play::{Playground, Round};
+pub use play::{Playground, PlaygroundDecisions};
 pub use session::Session;
 pub use state::{StateBody, StateJson};

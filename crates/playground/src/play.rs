@@ -1,42 +1,43 @@
-//! Sessions send requests to algorithms.
+//! Decides the requests that sessions send to algorithms.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Decision, Limit, Limiter, OnFailure, Scope};
 
-use super::algorithm::{Algorithm, Parameters};
+use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
 use super::bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
 use super::error::PlaygroundError;
 use super::fields::WholeNumber;
-use super::session::{Id, Session};
+use super::session::{Session, SessionId};
 use super::sessions::{ActiveSession, SessionEntry, Sessions};
 
-/// How many requests a burst has, and the most that it may have.
-const BURST: u64 = 10;
+/// The number of requests in a burst by default.
+const DEFAULT_BURST: u64 = 10;
+/// The largest number of requests in a burst.
 const MAX_BURST: u64 = 50;
 
-/// The shortest deadline of a request to the store: a person waits for the answer, not a service.
-const LEAST_DEADLINE: Duration = Duration::from_millis(500);
+/// The shortest deadline of a request to the store. It can be long, because a person waits for the answer, not a service.
+const MIN_DEADLINE: Duration = Duration::from_millis(500);
 
-/// The most memory for sessions when limits are in memory, in addition to the memory of keys that count. Enough for
-/// the longest log of every session.
-const MAX_PLAYED_BYTES: usize = 32 << 20;
+/// The memory bound of the sessions' counters if limits are in memory. It is separate from the bound of other limits, and
+/// is enough for the longest log of every session.
+const MAX_SESSIONS_BYTES: usize = 32 << 20;
 
-/// The limit on the decisions of all sessions together, on a store that others use as well.
-const PACE: &str = "token-bucket capacity=5000 refill=1000/s";
+/// The limit on the decisions of all sessions together, if the playground shares its store with other limits.
+const SHARED_LIMIT: &str = "token-bucket capacity=5000 refill=1000/s";
 
-/// How often a session tries to get a slot while others take the free ones.
-const TRIES: u32 = 3;
+/// The number of times that a session tries to get a slot, because another session may take the slot that was freed.
+const MAX_TRIES: u32 = 3;
 
-/// The decisions of an algorithm on some requests of a session.
+/// The decisions of an algorithm on requests of a session.
 #[derive(Debug)]
-pub struct Round {
+pub struct PlaygroundDecisions {
     scope: Scope,
     decisions: Vec<Decision>,
 }
 
-impl Round {
+impl PlaygroundDecisions {
     /// Returns each decision, in the order of the requests.
     pub fn answers(&self) -> impl Iterator<Item = AnswerJson> {
         self.decisions.iter().map(|decision| AnswerJson::new(decision, &self.scope))
@@ -53,86 +54,92 @@ impl Round {
 pub struct Playground {
     limiter: Limiter,
     sessions: Arc<Sessions>,
-    /// `memory` or `redis`.
+    /// The name of the store: `memory` or `redis`.
     store: &'static str,
-    /// `None` if the store is the playground's own.
-    pace: Option<Scope>,
+    /// The limit on all sessions together; `None` if only the playground uses the store.
+    shared_limit: Option<Scope>,
     deadline: Duration,
 }
 
 impl Playground {
-    /// Creates a playground whose counters are in memory of its own.
+    /// Creates a playground with its counters in memory.
     pub fn in_memory() -> Playground {
-        let limiter = Limiter::builder().max_bytes(MAX_PLAYED_BYTES).build();
-        let (sessions, deadline) = (Arc::default(), LEAST_DEADLINE);
-        Playground { limiter, sessions, store: "memory", pace: None, deadline }
+        let limiter = Limiter::builder().max_bytes(MAX_SESSIONS_BYTES).build();
+        let (sessions, deadline) = (Arc::default(), MIN_DEADLINE);
+        Playground { limiter, sessions, store: "memory", shared_limit: None, deadline }
     }
 
-    /// Creates a playground on the Redis servers of a limiter, which others use as well. `deadline` is that of other
-    /// requests to these servers; the playground's may be longer.
+    /// Creates a playground on the Redis servers of a limiter, which other limits also use. `deadline` is the deadline of
+    /// other requests to these servers; the playground's own deadline is at least 500 ms.
     pub fn on_servers(
         limiter: &Limiter,
         deadline: Duration,
     ) -> Result<Playground, PlaygroundError> {
-        let pace = PACE.parse::<Limit>().map_err(tollgate::Error::from)?;
-        let pace = Some(Limiter::memory().scope("playground", pace)?);
-        let (sessions, deadline) = (Arc::default(), deadline.max(LEAST_DEADLINE));
-        Ok(Playground { limiter: limiter.clone(), sessions, store: "redis", pace, deadline })
+        let limit = SHARED_LIMIT.parse::<Limit>().map_err(tollgate::Error::from)?;
+        let shared_limit = Some(Limiter::memory().scope("playground", limit)?);
+        let (sessions, deadline) = (Arc::default(), deadline.max(MIN_DEADLINE));
+        Ok(Playground {
+            limiter: limiter.clone(),
+            sessions,
+            store: "redis",
+            shared_limit,
+            deadline,
+        })
     }
 
     /// Sends one request to an algorithm.
     pub async fn request(
         &self,
-        algorithm: Algorithm,
-        asked: RequestBody,
+        algorithm: PlaygroundAlgorithm,
+        body: RequestBody,
         session: &Session,
-    ) -> Result<Round, PlaygroundError> {
-        let scope = self.scope(algorithm, &asked.config.unwrap_or_default())?;
-        self.spend(1)?;
-        let _playing = self.play(session).await?;
+    ) -> Result<PlaygroundDecisions, PlaygroundError> {
+        let scope = self.scope(algorithm, &body.config.unwrap_or_default())?;
+        self.charge_shared_limit(1)?;
+        let _active = self.enter(session).await?;
         let decisions = vec![scope.check(session.key()).await?];
-        Ok(Round { scope, decisions })
+        Ok(PlaygroundDecisions { scope, decisions })
     }
 
     /// Sends several requests at once to an algorithm.
     pub async fn burst(
         &self,
-        algorithm: Algorithm,
-        asked: BurstBody,
+        algorithm: PlaygroundAlgorithm,
+        body: BurstBody,
         session: &Session,
-    ) -> Result<Round, PlaygroundError> {
-        let count = asked.count.map_or(BURST, |WholeNumber(count)| count);
+    ) -> Result<PlaygroundDecisions, PlaygroundError> {
+        let count = body.count.map_or(DEFAULT_BURST, |WholeNumber(count)| count);
         if !(1..=MAX_BURST).contains(&count) {
             let detail = format!("count: {count} is out of range; use 1 to {MAX_BURST}");
             return Err(PlaygroundError::Invalid(detail));
         }
-        let scope = self.scope(algorithm, &asked.config.unwrap_or_default())?;
-        self.spend(count)?;
-        let _playing = self.play(session).await?;
+        let scope = self.scope(algorithm, &body.config.unwrap_or_default())?;
+        self.charge_shared_limit(count)?;
+        let _active = self.enter(session).await?;
         let check = [scope.check(session.key())];
         let checks: Vec<_> = (0..count).map(|_| &check[..]).collect();
         let mut decisions = Vec::new();
-        for together in self.limiter.batch(&checks).await? {
-            decisions.extend(together?.into_each());
+        for decision in self.limiter.batch(&checks).await? {
+            decisions.extend(decision?.into_each());
         }
-        Ok(Round { scope, decisions })
+        Ok(PlaygroundDecisions { scope, decisions })
     }
 
     /// Resets the session's counters of all algorithms.
     pub async fn reset(&self, session: &Session) -> Result<ResetJson, PlaygroundError> {
-        self.forget(session.id()).await?;
+        self.reset_counters(session.id()).await?;
         Ok(ResetJson { ok: true })
     }
 
-    /// Returns where the counters are: `memory` or `redis`.
+    /// Returns the name of the store: `memory` or `redis`.
     pub(super) fn store(&self) -> &'static str {
         self.store
     }
 
     /// Charges decisions to the limit that all sessions share.
-    pub(super) fn spend(&self, decisions: u64) -> Result<(), PlaygroundError> {
-        let Some(pace) = &self.pace else { return Ok(()) };
-        let decision = pace.check("all").cost(decisions).now()?;
+    pub(super) fn charge_shared_limit(&self, decisions: u64) -> Result<(), PlaygroundError> {
+        let Some(limit) = &self.shared_limit else { return Ok(()) };
+        let decision = limit.check("all").cost(decisions).now()?;
         if decision.is_allowed() {
             Ok(())
         } else {
@@ -140,48 +147,49 @@ impl Playground {
         }
     }
 
-    /// Returns a slot for a session. If all slots are taken, the session that was idle for longest is evicted, and its
-    /// counters in the store are reset: so the memory that visitors use there is bounded.
-    async fn play(&self, session: &Session) -> Result<ActiveSession, PlaygroundError> {
-        for _ in 0..TRIES {
+    /// Returns a slot for a session. If all slots are taken, the session that was idle for longest is evicted and its
+    /// counters in the store are reset, so that the memory of sessions is bounded.
+    async fn enter(&self, session: &Session) -> Result<ActiveSession, PlaygroundError> {
+        for _ in 0..MAX_TRIES {
             match self.sessions.enter(session.id()) {
-                SessionEntry::Playing(playing) => return Ok(playing),
+                SessionEntry::Active(active) => return Ok(active),
                 SessionEntry::Full => break,
-                SessionEntry::Idle(rested) => {
-                    // A task of its own, which completes even if the client disconnects meanwhile.
-                    let own = self.clone();
-                    let gone = tokio::spawn(async move { own.let_go(rested).await }).await;
-                    gone.map_err(|_| PlaygroundError::Busy { retry_after: None })??;
+                SessionEntry::Evict(idle) => {
+                    // In its own task, which completes even if the client disconnects.
+                    let playground = self.clone();
+                    let evicted = tokio::spawn(async move { playground.evict(idle).await }).await;
+                    evicted.map_err(|_| PlaygroundError::Busy { retry_after: None })??;
                 }
             }
         }
         Err(PlaygroundError::Busy { retry_after: None })
     }
 
-    async fn let_go(&self, rested: Id) -> Result<(), PlaygroundError> {
-        let forgotten = self.forget(rested).await;
-        match forgotten {
-            Ok(()) => self.sessions.left(rested),
-            Err(_) => self.sessions.stays(rested),
+    /// Resets the counters of an idle session and frees its slot.
+    async fn evict(&self, idle: SessionId) -> Result<(), PlaygroundError> {
+        let reset = self.reset_counters(idle).await;
+        match reset {
+            Ok(()) => self.sessions.evicted(idle),
+            Err(_) => self.sessions.eviction_failed(idle),
         }
-        forgotten
+        reset
     }
 
     /// Resets a session's counters of all algorithms.
-    async fn forget(&self, id: Id) -> Result<(), PlaygroundError> {
-        self.spend(Algorithm::ALL.len() as u64)?;
-        for algorithm in Algorithm::ALL {
-            self.scope(algorithm, &Parameters::default())?.reset(id.key()).await?;
+    async fn reset_counters(&self, id: SessionId) -> Result<(), PlaygroundError> {
+        self.charge_shared_limit(PlaygroundAlgorithm::ALL.len() as u64)?;
+        for algorithm in PlaygroundAlgorithm::ALL {
+            self.scope(algorithm, &AlgorithmParameters::default())?.reset(id.key()).await?;
         }
         Ok(())
     }
 
-    /// Returns the limit of an algorithm with these parameters. Its name has a space, so it never equals the name of a
-    /// limit or rule of a file. While the store fails there is no answer: only decisions of the store are shown.
+    /// Returns the limit of an algorithm with these parameters. Its name has a space, so that it never equals the name of a
+    /// limit or rule in a file. If the store fails, a check is an error: the playground only shows decisions of the store.
     pub(super) fn scope(
         &self,
-        algorithm: Algorithm,
-        parameters: &Parameters,
+        algorithm: PlaygroundAlgorithm,
+        parameters: &AlgorithmParameters,
     ) -> Result<Scope, PlaygroundError> {
         let limit = algorithm.limit(parameters)?;
         let scope = self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?;

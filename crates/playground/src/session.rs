@@ -1,4 +1,4 @@
-//! A session, which is identified by its cookie alone.
+//! A session, which is identified only by its cookie.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
@@ -14,34 +14,34 @@ const MAX_AGE_S: u32 = 86_400;
 /// The length of a session's id, in hexadecimal digits.
 pub(super) const DIGITS: usize = 32;
 
-/// A session, which has counters of its own.
+/// A session, with its own counters.
 #[derive(Debug)]
 pub struct Session {
-    id: Id,
+    id: SessionId,
     is_new: bool,
 }
 
 /// The id of a session: the cookie's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id(pub(super) [u8; DIGITS]);
+pub(super) struct SessionId(pub(super) [u8; DIGITS]);
 
-impl Id {
-    /// Returns the key that limits have for the session.
+impl SessionId {
+    /// Returns the session's key under every limit.
     pub(super) fn key(&self) -> &[u8] {
         &self.0
     }
 }
 
 impl Session {
-    /// Returns the session that a client names in its cookies, or else a new one.
+    /// Returns the session that the cookies of a request name, or a new session.
     pub fn of(headers: &HeaderMap) -> Session {
-        match named(headers) {
+        match id_in_cookies(headers) {
             Some(id) => Session { id, is_new: false },
-            None => Session { id: fresh(), is_new: true },
+            None => Session { id: new_id(), is_new: true },
         }
     }
 
-    pub(super) fn id(&self) -> Id {
+    pub(super) fn id(&self) -> SessionId {
         self.id
     }
 
@@ -49,8 +49,8 @@ impl Session {
         self.id.key()
     }
 
-    /// Returns the cookie of a new session, which a browser sends back with requests below `path`; `None` if the client
-    /// has one.
+    /// Returns the cookie of a new session, which a browser then sends with requests below `path`; `None` if the client
+    /// already has the cookie.
     pub fn cookie(&self, path: &str) -> Option<HeaderValue> {
         if !self.is_new {
             return None;
@@ -63,24 +63,25 @@ impl Session {
     }
 }
 
-/// Returns the session that a client names, if the name has the form of an id.
-fn named(headers: &HeaderMap) -> Option<Id> {
+/// Returns the id that the cookies of a request have, if it has the format of an id.
+fn id_in_cookies(headers: &HeaderMap) -> Option<SessionId> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = cookies.flat_map(|cookies| cookies.split(';'));
-    let mut ids = pairs.filter_map(|own| own.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='));
+    let mut ids = pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='));
     let id = ids.next()?.as_bytes();
     let is_id = id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    Some(Id(id.try_into().ok().filter(|_| is_id)?))
+    Some(SessionId(id.try_into().ok().filter(|_| is_id)?))
 }
 
-/// Returns an id that cannot be guessed: std's keys come from the system's random numbers, and SipHash does not reveal them.
-fn fresh() -> Id {
+/// Returns an id that cannot be guessed, because the keys of `RandomState` come from the system's random numbers and
+/// SipHash does not reveal them.
+fn new_id() -> SessionId {
     let mut digits = String::with_capacity(DIGITS);
     for part in 0..2_u8 {
         // OK because writing to a `String` never fails.
         let _ = write!(digits, "{:016x}", RandomState::new().hash_one(part));
     }
-    Id(digits.as_bytes().try_into().unwrap_or([b'0'; DIGITS]))
+    SessionId(digits.as_bytes().try_into().unwrap_or([b'0'; DIGITS]))
 }
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_what_looks_like_one() {
+    fn session_id_is_32_lower_case_hexadecimal_digits() {
         let good = "0123456789abcdef0123456789abcdef";
         for (cookies, want) in [
             (format!("tollgate_session={good}"), true),
@@ -103,13 +104,13 @@ mod tests {
         ] {
             let headers =
                 HeaderMap::from_iter([(COOKIE, HeaderValue::try_from(&cookies).unwrap())]);
-            assert_eq!(named(&headers).is_some(), want, "{cookies}");
+            assert_eq!(id_in_cookies(&headers).is_some(), want, "{cookies}");
         }
     }
 
     #[test]
-    fn no_two_are_alike() {
-        assert_ne!(fresh(), fresh());
-        assert_ne!(fresh().key()[..16], fresh().key()[16..]);
+    fn new_ids_differ() {
+        assert_ne!(new_id(), new_id());
+        assert_ne!(new_id().key()[..16], new_id().key()[16..]);
     }
 }

@@ -1,97 +1,102 @@
-//! The sessions that were active last: at most a fixed number, because each has counters in the store.
+//! The sessions that were active most recently. Their number is bounded, because each has counters in the store.
 
 use std::sync::Arc;
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
 
-use super::session::Id;
+use super::session::SessionId;
 
-/// The most sessions that are kept. A further session takes the slot of the one that was idle for longest.
+/// The largest number of sessions. A further session takes the slot of the session that was idle for longest.
 pub(super) const MAX_SESSIONS: usize = 1_024;
 
-/// The sessions that were active last.
+/// The sessions that were active most recently.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<SessionTable>);
 
+/// The slots by session, and a count of their uses.
 #[derive(Debug, Default)]
 struct SessionTable {
-    slots: AHashMap<Id, SessionSlot>,
-    turn: u64,
+    slots: AHashMap<SessionId, SessionSlot>,
+    uses: u64,
 }
 
+/// The slot of a session.
 #[derive(Debug)]
 struct SessionSlot {
-    /// When the slot was last used, as a count of all uses.
-    turn: u64,
+    /// The count of all uses when this slot was last used. A smaller number means a longer idle time.
+    last_use: u64,
     /// The number of requests in flight.
-    playing: u32,
-    /// Whether the store is resetting the session's counters; after that the slot is free.
-    is_leaving: bool,
+    requests_in_flight: u32,
+    /// Whether the session is being evicted: the store is resetting its counters. The slot is free after that.
+    is_evicting: bool,
 }
 
 /// The result of entering a session.
 #[derive(Debug)]
 pub(super) enum SessionEntry {
-    Playing(ActiveSession),
-    /// No slot is free until the store has reset this idle session. Then call [`Sessions::left`], or on failure
-    /// [`Sessions::stays`].
-    Idle(Id),
-    /// All slots are in use.
+    /// The session has a slot.
+    Active(ActiveSession),
+    /// No slot is free. The caller has to reset this idle session in the store, and then call [`Sessions::evicted`], or
+    /// on failure [`Sessions::eviction_failed`].
+    Evict(SessionId),
+    /// All slots belong to sessions with requests in flight, or to sessions that are being evicted.
     Full,
 }
 
-/// A session's slot in use, until this is dropped.
+/// A request in flight of a session. The session is not evicted until this is dropped.
 #[derive(Debug)]
 pub(super) struct ActiveSession {
     sessions: Arc<Sessions>,
-    id: Id,
+    id: SessionId,
 }
 
 impl Sessions {
-    /// Returns a slot for a session: its own, a free one, or none yet.
-    pub(super) fn enter(self: &Arc<Self>, id: Id) -> SessionEntry {
-        let mut own = self.0.lock();
-        own.turn += 1;
-        let turn = own.turn;
-        let is_full = own.slots.len() >= MAX_SESSIONS;
-        match own.slots.get_mut(&id) {
-            Some(slot) if slot.is_leaving => return SessionEntry::Full,
+    /// Enters a session: uses its slot, or a free one, or chooses an idle session to evict.
+    pub(super) fn enter(self: &Arc<Self>, id: SessionId) -> SessionEntry {
+        let mut table = self.0.lock();
+        table.uses += 1;
+        let last_use = table.uses;
+        let is_full = table.slots.len() >= MAX_SESSIONS;
+        match table.slots.get_mut(&id) {
+            Some(slot) if slot.is_evicting => return SessionEntry::Full,
             Some(slot) => {
-                slot.turn = turn;
-                slot.playing += 1;
+                slot.last_use = last_use;
+                slot.requests_in_flight += 1;
             }
-            None if is_full => return own.rested(),
+            None if is_full => return table.choose_idle(),
             None => {
-                own.slots.insert(id, SessionSlot { turn, playing: 1, is_leaving: false });
+                let slot = SessionSlot { last_use, requests_in_flight: 1, is_evicting: false };
+                table.slots.insert(id, slot);
             }
         }
-        drop(own);
-        SessionEntry::Playing(ActiveSession { sessions: Arc::clone(self), id })
+        drop(table);
+        SessionEntry::Active(ActiveSession { sessions: Arc::clone(self), id })
     }
 
     /// Frees the slot of a session that the store has reset.
-    pub(super) fn left(&self, id: Id) {
+    pub(super) fn evicted(&self, id: SessionId) {
         self.0.lock().slots.remove(&id);
     }
 
-    /// Keeps the slot of a session that the store failed to reset. It is the next to be evicted.
-    pub(super) fn stays(&self, id: Id) {
+    /// Keeps the slot of a session that the store failed to reset. This session is the next to be evicted.
+    pub(super) fn eviction_failed(&self, id: SessionId) {
         if let Some(slot) = self.0.lock().slots.get_mut(&id) {
-            slot.is_leaving = false;
+            slot.is_evicting = false;
         }
     }
 }
 
 impl SessionTable {
-    /// Chooses the session that was idle for longest for eviction.
-    fn rested(&mut self) -> SessionEntry {
-        let free = self.slots.iter_mut().filter(|(_, own)| own.playing == 0 && !own.is_leaving);
-        match free.min_by_key(|(_, own)| own.turn) {
+    /// Chooses the session that was idle for longest, to be evicted.
+    fn choose_idle(&mut self) -> SessionEntry {
+        let is_idle = |slot: &SessionSlot| slot.requests_in_flight == 0 && !slot.is_evicting;
+        let idle = self.slots.iter_mut().filter(|(_, slot)| is_idle(slot));
+        match idle.min_by_key(|(_, slot)| slot.last_use) {
             None => SessionEntry::Full,
             Some((id, slot)) => {
-                slot.is_leaving = true;
-                SessionEntry::Idle(*id)
+                slot.is_evicting = true;
+                SessionEntry::Evict(*id)
             }
         }
     }
@@ -100,7 +105,7 @@ impl SessionTable {
 impl Drop for ActiveSession {
     fn drop(&mut self) {
         if let Some(slot) = self.sessions.0.lock().slots.get_mut(&self.id) {
-            slot.playing = slot.playing.saturating_sub(1);
+            slot.requests_in_flight = slot.requests_in_flight.saturating_sub(1);
         }
     }
 }
@@ -109,21 +114,21 @@ impl Drop for ActiveSession {
 mod tests {
     use super::*;
 
-    fn id(number: usize) -> Id {
-        Id(format!("{number:032x}").as_bytes().try_into().unwrap())
+    fn id(number: usize) -> SessionId {
+        SessionId(format!("{number:032x}").as_bytes().try_into().unwrap())
     }
 
     fn full() -> Arc<Sessions> {
         let sessions = Arc::new(Sessions::default());
         for number in 0..MAX_SESSIONS {
-            assert!(matches!(sessions.enter(id(number)), SessionEntry::Playing(_)));
+            assert!(matches!(sessions.enter(id(number)), SessionEntry::Active(_)));
         }
         sessions
     }
 
-    fn rested(sessions: &Arc<Sessions>, number: usize) -> Id {
+    fn evicted_by(sessions: &Arc<Sessions>, number: usize) -> SessionId {
         match sessions.enter(id(number)) {
-            SessionEntry::Idle(rested) => rested,
+            SessionEntry::Evict(idle) => idle,
             other => panic!("{other:?}"),
         }
     }
@@ -131,31 +136,32 @@ mod tests {
     #[test]
     fn longest_idle_session_is_evicted_and_then_its_slot_is_free() {
         let sessions = full();
-        assert!(matches!(sessions.enter(id(0)), SessionEntry::Playing(_)));
-        assert_eq!(rested(&sessions, MAX_SESSIONS), id(1));
-        // A session that enters meanwhile evicts another one.
-        assert_eq!(rested(&sessions, MAX_SESSIONS + 1), id(2));
-        assert!(matches!(sessions.enter(id(1)), SessionEntry::Full), "it is leaving");
-        sessions.left(id(1));
-        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Playing(_)));
+        assert!(matches!(sessions.enter(id(0)), SessionEntry::Active(_)));
+        assert_eq!(evicted_by(&sessions, MAX_SESSIONS), id(1));
+        // Another session that enters during the eviction evicts a different session.
+        assert_eq!(evicted_by(&sessions, MAX_SESSIONS + 1), id(2));
+        assert!(matches!(sessions.enter(id(1)), SessionEntry::Full), "it is being evicted");
+        sessions.evicted(id(1));
+        assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Active(_)));
         assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
     }
 
     #[test]
     fn session_keeps_its_slot_and_is_evicted_next_when_the_store_fails() {
         let sessions = full();
-        assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
-        sessions.stays(id(0));
-        assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
+        assert_eq!(evicted_by(&sessions, MAX_SESSIONS), id(0));
+        sessions.eviction_failed(id(0));
+        assert_eq!(evicted_by(&sessions, MAX_SESSIONS), id(0));
         assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
     }
 
     #[test]
     fn session_with_a_request_in_flight_is_not_evicted() {
         let sessions = full();
-        let playing: Vec<_> = (0..MAX_SESSIONS).map(|number| sessions.enter(id(number))).collect();
+        let in_flight: Vec<_> =
+            (0..MAX_SESSIONS).map(|number| sessions.enter(id(number))).collect();
         assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Full));
-        drop(playing);
-        assert_eq!(rested(&sessions, MAX_SESSIONS), id(0));
+        drop(in_flight);
+        assert_eq!(evicted_by(&sessions, MAX_SESSIONS), id(0));
     }
 }

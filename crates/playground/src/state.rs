@@ -1,4 +1,4 @@
-//! A session's state under every algorithm, for the page to draw.
+//! A session's state under every algorithm, which the page draws.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use tollgate::store::KeyState;
 use tollgate_core::{Cost, Fill, Limit};
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters};
-use super::configs::Configs;
+use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
+use super::configs::AlgorithmConfigs;
 use super::error::PlaygroundError;
 use super::fields::object;
 use super::play::Playground;
@@ -19,8 +19,9 @@ use super::session::Session;
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStateRequest)]
 pub struct StateBody {
+    /// The parameters of each algorithm that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
-    config: Option<Configs>,
+    config: Option<AlgorithmConfigs>,
 }
 
 /// A session's state.
@@ -28,53 +29,53 @@ pub struct StateBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundState)]
 pub struct StateJson {
-    /// Where the counters are: `memory` or `redis`.
+    /// The store that has the counters: `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
     /// The state under each algorithm, by the algorithm's name.
-    algorithms: BTreeMap<&'static str, StandingJson>,
+    algorithms: BTreeMap<&'static str, AlgorithmStateJson>,
 }
 
 /// A session's state under one algorithm.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStanding)]
-struct StandingJson {
-    /// The algorithm with its numbers.
+struct AlgorithmStateJson {
+    /// The limit: the algorithm with its parameters.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
-    /// The limit that decides now. After a change of the numbers this is the old limit until enough of what was spent
-    /// under it has left.
-    decides: DecidesJson,
+    /// The limit that decides now. After a change of the parameters this is the old limit, until enough of the units that
+    /// were spent under it have come back.
+    decides: DecidingLimitJson,
     /// The limit's size.
     limit: u64,
     /// The number of requests that would be allowed at this instant.
     remaining: u64,
     /// The store's time of this state, in microseconds since the Unix epoch.
     now_us: u64,
-    state: ShownState,
+    state: StoredStateJson,
 }
 
 /// The limit that decides on a session.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundDecides)]
-struct DecidesJson {
-    /// The algorithm with its numbers.
+struct DecidingLimitJson {
+    /// The limit: the algorithm with its parameters.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
-    /// The length of a window or a log.
+    /// The length of a window or a log; null for a bucket.
     #[schema(required)]
     window_us: Option<u64>,
-    /// The units that come back to a bucket, or leave it, per second.
+    /// The units that a bucket refills or leaks per second; null for a window or a log.
     #[schema(required)]
     per_second: Option<f64>,
     /// Whether requests are delayed.
     shaping: bool,
 }
 
-impl DecidesJson {
-    fn new(limit: &Limit) -> DecidesJson {
+impl DecidingLimitJson {
+    fn new(limit: &Limit) -> DecidingLimitJson {
         let (window_us, rate) = match limit {
             Limit::FixedWindow(own) => (Some(own.window_us()), None),
             Limit::SlidingWindowLog(own) => (Some(own.window_us()), None),
@@ -83,7 +84,12 @@ impl DecidesJson {
             Limit::LeakyBucket(own) => (None, Some(own.leak())),
         };
         let per_second = rate.map(|rate| rate.units() as f64 * 1e6 / rate.per_us() as f64);
-        DecidesJson { text: limit.to_string(), window_us, per_second, shaping: limit.is_shaping() }
+        DecidingLimitJson {
+            text: limit.to_string(),
+            window_us,
+            per_second,
+            shaping: limit.is_shaping(),
+        }
     }
 }
 
@@ -91,7 +97,7 @@ impl DecidesJson {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 #[schema(as = PlaygroundShownState)]
-enum ShownState {
+enum StoredStateJson {
     /// The start of the window, and the units spent in it.
     Window { start_us: u64, spent: u64 },
     /// When each request was charged.
@@ -103,64 +109,64 @@ enum ShownState {
 }
 
 impl Playground {
-    /// Returns the session's state under every algorithm. Charges nothing.
+    /// Returns the session's state under every algorithm, without a charge.
     pub async fn state(
         &self,
-        asked: StateBody,
+        body: StateBody,
         session: &Session,
     ) -> Result<StateJson, PlaygroundError> {
-        let config = asked.config.unwrap_or_default();
-        self.spend(Algorithm::ALL.len() as u64)?;
+        let config = body.config.unwrap_or_default();
+        self.charge_shared_limit(PlaygroundAlgorithm::ALL.len() as u64)?;
         let mut algorithms = BTreeMap::new();
-        for algorithm in Algorithm::ALL {
-            let standing = self.standing(algorithm, &config.of(algorithm), session).await?;
-            algorithms.insert(algorithm.name(), standing);
+        for algorithm in PlaygroundAlgorithm::ALL {
+            let state = self.algorithm_state(algorithm, &config.of(algorithm), session).await?;
+            algorithms.insert(algorithm.name(), state);
         }
         Ok(StateJson { store: self.store(), algorithms })
     }
 
-    async fn standing(
+    async fn algorithm_state(
         &self,
-        algorithm: Algorithm,
-        parameters: &Parameters,
+        algorithm: PlaygroundAlgorithm,
+        parameters: &AlgorithmParameters,
         session: &Session,
-    ) -> Result<StandingJson, PlaygroundError> {
+    ) -> Result<AlgorithmStateJson, PlaygroundError> {
         let scope = self.scope(algorithm, parameters)?;
-        let KeyState { limit, state, now_us } = scope.state(session.key()).await?;
+        let KeyState { limit, state, now_us, .. } = scope.state(session.key()).await?;
         let decision = limit.peek(&state, now_us, Cost::ONE.into());
-        let shown = shown(&limit, &state, now_us);
-        Ok(StandingJson {
+        let stored = stored_state(&limit, &state, now_us);
+        Ok(AlgorithmStateJson {
             text: scope.limit().to_string(),
-            decides: DecidesJson::new(&limit),
+            decides: DecidingLimitJson::new(&limit),
             limit: decision.limit,
             remaining: decision.remaining,
             now_us,
-            state: shown,
+            state: stored,
         })
     }
 }
 
-fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState {
+fn stored_state(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> StoredStateJson {
     match state {
         tollgate_core::State::Window(own) => {
-            ShownState::Window { start_us: own.start_us, spent: own.spent }
+            StoredStateJson::Window { start_us: own.start_us, spent: own.spent }
         }
-        tollgate_core::State::WindowPair(own) => ShownState::Pair {
+        tollgate_core::State::WindowPair(own) => StoredStateJson::Pair {
             start_us: own.start_us,
             current: own.current,
             previous: own.previous,
         },
         tollgate_core::State::Log(_) => {
             let entries = limit.entries(state, now_us).into_iter().flatten();
-            // A log that was short of memory has merged several charges into one.
+            // A log that lacked memory has merged several charges into one entry, with the sum of their costs.
             let each = entries.flat_map(|own| (0..own.cost.units()).map(move |_| own.at_us));
-            ShownState::Entries(each.collect())
+            StoredStateJson::Entries(each.collect())
         }
-        tollgate_core::State::Fill(fill) => ShownState::Level(level(limit, fill, now_us)),
+        tollgate_core::State::Fill(fill) => StoredStateJson::Level(level(limit, fill, now_us)),
     }
 }
 
-/// The level of a bucket, for a picture: it need not be exact.
+/// Returns the level of a bucket. It is drawn, so it need not be exact.
 fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
     let rate = match limit {
         Limit::TokenBucket(own) => own.refill(),
@@ -171,8 +177,8 @@ fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
     };
     let per_us = rate.per_us() as f64;
     let held = fill.level.units as f64 + fill.level.fraction as f64 / per_us;
-    let gone = now_us.saturating_sub(fill.as_of_us) as f64 * rate.units() as f64 / per_us;
-    (held - gone).max(0.0)
+    let left = now_us.saturating_sub(fill.as_of_us) as f64 * rate.units() as f64 / per_us;
+    (held - left).max(0.0)
 }
 
 #[cfg(test)]
@@ -181,16 +187,16 @@ mod tests {
 
     const NOW_US: u64 = 1_800_000_000_000_000;
 
-    /// The level after a charge of this many units, and some time.
+    /// Returns the state, as JSON, some time after a charge of this cost.
     fn after(limit: &str, cost: u64, elapsed_us: u64) -> serde_json::Value {
         let limit: Limit = limit.parse().unwrap();
         let mut state = limit.fresh();
         limit.check(&mut state, NOW_US, Cost::new(cost).unwrap().into());
-        serde_json::to_value(shown(&limit, &state, NOW_US + elapsed_us)).unwrap()
+        serde_json::to_value(stored_state(&limit, &state, NOW_US + elapsed_us)).unwrap()
     }
 
     #[test]
-    fn requests_that_a_log_has_as_one_are_told_each() {
+    fn log_entry_of_cost_3_is_returned_as_three_entries() {
         let log = after("sliding-window-log limit=10 window=10s", 3, 9_999_999);
         assert_eq!(log, serde_json::json!({"entries": [NOW_US, NOW_US, NOW_US]}));
         let log = after("sliding-window-log limit=10 window=10s", 3, 10_000_000);
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_goes_down_until_nothing_is_left() {
+    fn level_decreases_to_zero() {
         for limit in
             ["token-bucket capacity=10 refill=0.5/s", "leaky-bucket capacity=10 leak=0.5/s"]
         {

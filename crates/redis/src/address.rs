@@ -35,7 +35,7 @@ impl Deployment {
         url::deployment(url).map_err(|problem| Error::Setting { setting: "redis", problem })
     }
 
-    /// Gives every server other certificates.
+    /// Changes the certificates of all servers.
     // Certificates need the feature `tls`, which brings a TLS library.
     #[cfg(feature = "tls")]
     pub(super) fn certify(

@@ -39,7 +39,8 @@ pub(super) struct QueueBounds {
     pub(super) others: usize,
 }
 
-/// The queue in which a request waits. Requests of `Usual` and `LongDeadline` are sent in order of arrival.
+/// The queue in which a request waits. The requests in the lanes `Usual` and `LongDeadline` together are sent in order of
+/// arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Usual,
@@ -65,10 +66,10 @@ pub(super) struct Batch<T> {
     pub(super) is_slow: bool,
 }
 
-/// What the caller does after it has put a request into a queue.
+/// The next action of the caller that has put a request into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextAction {
-    /// It starts to send: it takes batches until one is empty.
+    /// The caller starts to send: it takes batches until one is empty.
     Send,
     /// Nothing: another task is sending, and will send the request too.
     Wait,
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_and_patient_requests_are_sent_in_order_of_arrival() {
+    fn usual_requests_and_those_with_a_long_deadline_are_sent_in_order_of_arrival() {
         let mut batcher = with_room(10);
         for (request, lane) in
             [(1, LongDeadline), (2, Usual), (3, Usual), (4, LongDeadline), (5, Usual)]
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn patient_request_does_not_hide_overdue_ones() {
+    fn request_with_a_long_deadline_does_not_hide_overdue_ones() {
         let mut batcher = batcher();
         for (request, lane) in [(1, LongDeadline), (2, Usual), (3, Usual)] {
             batcher.put(request, 1, lane).unwrap();

@@ -21,7 +21,7 @@ impl CheckBatch {
         let name = Arc::new(Name::new("api", []));
         let check = |key: usize| StoreRequest::Check {
             charge: ServerCharge {
-                of: store::Charge::new(Arc::clone(&name), &[], limit, demand),
+                original: store::Charge::new(Arc::clone(&name), &[], limit, demand),
                 key: format!("tollgate:{{user:{key}}}:api").into_bytes().into(),
             },
             at_us: None,

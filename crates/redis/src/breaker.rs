@@ -13,7 +13,7 @@ use tollgate_limiter::BreakerState;
 /// The number of bad outcomes in a row that opens the breaker.
 const MAX_BAD_IN_A_ROW: u32 = 5;
 
-/// The fewest outcomes in a second of which half must be bad to open the breaker.
+/// The rule that half of the outcomes were bad applies only if there were at least this many in the last second.
 const MIN_OUTCOMES: u64 = 20;
 
 /// The outcomes of a second are counted in two halves.
@@ -85,7 +85,7 @@ impl Breaker {
 
     /// Admits a batch, or returns how long until the next batch may be sent, in microseconds.
     pub(super) fn admit(&mut self, now_us: u64) -> Result<Ticket, u64> {
-        if let Some(left_us) = self.is_open(now_us) {
+        if let Some(left_us) = self.wait_us(now_us) {
             return Err(left_us);
         }
         if !matches!(self.phase, BreakerPhase::Closed { .. }) {
@@ -97,7 +97,7 @@ impl Breaker {
     /// Returns how long until the next batch may be sent; `None` if a batch may be sent now. Changes nothing: for a request
     /// that would join a queue.
     #[inline]
-    pub(super) fn is_open(&self, now_us: u64) -> Option<u64> {
+    pub(super) fn wait_us(&self, now_us: u64) -> Option<u64> {
         match self.phase {
             BreakerPhase::Closed { .. } => None,
             BreakerPhase::Open { since_us, pause_us } => left_us(since_us, pause_us, now_us),
@@ -138,7 +138,7 @@ impl Breaker {
     pub(super) fn state(&self, now_us: u64) -> BreakerState {
         match self.phase {
             BreakerPhase::Closed { .. } => BreakerState::Closed,
-            BreakerPhase::Open { .. } if self.is_open(now_us).is_some() => BreakerState::Open,
+            BreakerPhase::Open { .. } if self.wait_us(now_us).is_some() => BreakerState::Open,
             BreakerPhase::Open { .. } | BreakerPhase::Probing { .. } => BreakerState::HalfOpen,
         }
     }
@@ -250,7 +250,7 @@ mod tests {
     /// Opens the breaker, and sends the probe as soon as it may go.
     fn probe(breaker: &mut Breaker, now_us: u64) -> (Ticket, u64) {
         open(breaker, now_us);
-        let then_us = now_us + breaker.is_open(now_us).unwrap();
+        let then_us = now_us + breaker.wait_us(now_us).unwrap();
         (breaker.admit(then_us).unwrap(), then_us)
     }
 
@@ -263,7 +263,7 @@ mod tests {
     fn breaker_is_closed_while_batches_are_answered() {
         let mut breaker = Breaker::new(7, 10_000);
         for at_us in START..START + 1_000 {
-            assert_eq!((breaker.state(at_us), breaker.is_open(at_us)), (Closed, None));
+            assert_eq!((breaker.state(at_us), breaker.wait_us(at_us)), (Closed, None));
             let ticket = breaker.admit(at_us).unwrap();
             breaker.report(ticket, Answered, at_us);
         }
@@ -281,7 +281,7 @@ mod tests {
         }
         let now_us = START + 9 * SECOND;
         assert_eq!(breaker.state(now_us), Open);
-        let left_us = breaker.is_open(now_us).unwrap();
+        let left_us = breaker.wait_us(now_us).unwrap();
         assert_about(left_us, 100 * MS);
         assert_eq!(breaker.admit(now_us), Err(left_us));
         assert_eq!(breaker.admit(now_us + left_us - 1), Err(1));
@@ -352,15 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_goes_and_other_batches_wait_for_it() {
+    fn one_probe_is_sent_and_other_batches_wait_for_its_outcome() {
         let mut breaker = Breaker::new(7, 10_000);
         open(&mut breaker, START);
-        let then_us = START + breaker.is_open(START).unwrap();
-        assert_eq!((breaker.is_open(then_us), breaker.state(then_us)), (None, HalfOpen));
+        let then_us = START + breaker.wait_us(START).unwrap();
+        assert_eq!((breaker.wait_us(then_us), breaker.state(then_us)), (None, HalfOpen));
         let ticket = breaker.admit(then_us).unwrap();
         for at_us in [then_us, then_us + MS, then_us + SECOND] {
             assert_eq!(breaker.admit(at_us), Err(1_000));
-            assert_eq!((breaker.is_open(at_us), breaker.state(at_us)), (Some(1_000), HalfOpen));
+            assert_eq!((breaker.wait_us(at_us), breaker.state(at_us)), (Some(1_000), HalfOpen));
         }
         breaker.report(ticket, Answered, then_us + SECOND);
         assert_eq!(breaker.state(then_us + SECOND), Closed);
@@ -374,7 +374,7 @@ mod tests {
             let (mut ticket, mut now_us) = probe(&mut breaker, START);
             for want_ms in [200, 400, 800, 1_000, 1_000, 1_000] {
                 breaker.report(ticket, outcome, now_us);
-                let left_us = breaker.is_open(now_us).unwrap();
+                let left_us = breaker.wait_us(now_us).unwrap();
                 assert_about(left_us, want_ms * MS);
                 now_us += left_us;
                 ticket = breaker.admit(now_us).unwrap();
@@ -388,11 +388,11 @@ mod tests {
         let (lost, sent_us) = probe(&mut breaker, START);
         let late_us = sent_us + 5 * SECOND;
         assert_eq!(breaker.admit(late_us - 1), Err(1));
-        assert_eq!((breaker.is_open(late_us), breaker.state(late_us)), (None, HalfOpen));
+        assert_eq!((breaker.wait_us(late_us), breaker.state(late_us)), (None, HalfOpen));
         let ticket = breaker.admit(late_us).unwrap();
         for outcome in [Failed, Answered] {
             breaker.report(lost, outcome, late_us);
-            assert_eq!(breaker.admit(late_us), Err(1_000), "the second is still out");
+            assert_eq!(breaker.admit(late_us), Err(1_000), "the second is still in flight");
         }
         breaker.report(ticket, Answered, late_us);
         assert_eq!(breaker.state(late_us), Closed);
@@ -403,10 +403,10 @@ mod tests {
         let mut breaker = Breaker::new(7, 10_000);
         let early = breaker.admit(START).unwrap();
         open(&mut breaker, START);
-        let left_us = breaker.is_open(START);
+        let left_us = breaker.wait_us(START);
         breaker.report(early, Answered, START);
         breaker.report(early, Failed, START);
-        assert_eq!((breaker.is_open(START), breaker.state(START)), (left_us, Open));
+        assert_eq!((breaker.wait_us(START), breaker.state(START)), (left_us, Open));
 
         let then_us = START + left_us.unwrap();
         let ticket = breaker.admit(then_us).unwrap();
@@ -430,7 +430,7 @@ mod tests {
             breaker.report(ticket, Answered, START);
             breaker.report(ticket, Failed, START);
         }
-        let now_us = START + breaker.is_open(START).unwrap();
+        let now_us = START + breaker.wait_us(START).unwrap();
         let probe = breaker.admit(now_us).unwrap();
         breaker.report(probe, Answered, now_us);
         for _ in 0..4 {
@@ -449,7 +449,7 @@ mod tests {
             breaker.report(ticket, Answered, now_us);
             now_us += closed_ms * MS;
             open(&mut breaker, now_us);
-            let left_us = breaker.is_open(now_us).unwrap();
+            let left_us = breaker.wait_us(now_us).unwrap();
             assert_about(left_us, want_ms * MS);
             now_us += left_us;
             ticket = breaker.admit(now_us).unwrap();
@@ -457,12 +457,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_do_not_probe_in_step() {
+    fn breakers_with_different_seeds_probe_at_different_times() {
         let mut pauses_us: Vec<_> = (0..100)
             .map(|seed| {
                 let mut breaker = Breaker::new(seed, 10_000);
                 open(&mut breaker, START);
-                breaker.is_open(START).unwrap()
+                breaker.wait_us(START).unwrap()
             })
             .collect();
         pauses_us.sort();
@@ -532,9 +532,9 @@ mod tests {
 
         fn admit(&mut self) {
             let now_us = self.now_us;
-            let (state, is_open) = (self.breaker.state(now_us), self.breaker.is_open(now_us));
+            let (state, wait_us) = (self.breaker.state(now_us), self.breaker.wait_us(now_us));
             let admitted = self.breaker.admit(now_us);
-            assert_eq!(admitted.err(), is_open);
+            assert_eq!(admitted.err(), wait_us);
             let Ok(ticket) = admitted else { return assert_ne!(state, Closed) };
             assert_ne!(state, Open);
             if state == HalfOpen {

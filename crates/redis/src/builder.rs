@@ -75,15 +75,15 @@ impl Redis {
     ///   has a key depends on their addresses, not on their order
     ///
     /// `rediss` instead of `redis` means TLS (feature `tls`). Redis must be version 6 or newer; a
-    /// proxy that does not know its `HELLO` needs `?protocol=resp2`.
+    /// proxy that does not know the command `HELLO` needs `?protocol=resp2`.
     ///
     /// Limits hold for all processes that use the same servers and prefix. This call does not connect; the first
     /// check does, and again when a connection breaks.
     ///
-    /// One script decides several limits of one check, all or none, if their keys are on one server and, in a cluster, in
-    /// one slot. All limits of one key are. Otherwise the places are charged one after the other, and the charges are given
-    /// back if one place refuses: no limit admits too much, but while such a check is under way, the units that it may give
-    /// back are missing for other requests.
+    /// One script decides several limits of one check, all or none, if their states are on one server and, in a cluster,
+    /// in one slot. The states of one key always are. Otherwise the servers or slots are charged one after the other, and
+    /// the charges are given back if one of them refuses. No limit admits too much, but while such a check is under way,
+    /// other requests cannot spend the units that it may give back.
     ///
     /// TLS trusts the certificates that the system trusts, or the ones in the file that `SSL_CERT_FILE` names.
     /// `?ca=/path/to/ca.pem` trusts the certificates in that file instead, and `?cert=/path&key=/path` shows a

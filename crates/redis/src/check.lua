@@ -239,7 +239,8 @@ local decide_beyond
 
 -- ---- beyond a check
 
-local SHADOW, LOOK = 1, 2
+-- The two parts of a role, which are added.
+local SHADOW_ROLE, PEEK_ROLE = 1, 2
 local WORK = { [PEEK] = 1, [REFUND] = 8, [STATE] = 16 }
 
 -- Returns whether the server will have no state of the key after this call.
@@ -339,7 +340,7 @@ local function check_all(charges, now_us, spare_s)
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
-      if not charge.is_look then
+      if not charge.is_peek then
         algorithm.settle(limit, state, now_us)
       end
       charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
@@ -353,14 +354,14 @@ local function check_all(charges, now_us, spare_s)
     if problem then
       answer(packed_failure(problem) .. struct_pack("<I7", 0))
     else
-      local is_charged = not is_refused and not charge.is_look and decided[1]
+      local is_charged = not is_refused and not charge.is_peek and decided[1]
       if is_charged then
         decided = { check(limit, state, now_us, charge.cost, charge.max_wait_us) }
       end
       local fits = charge.max_wait_us
         and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
       answer(packed_decision(limit, unpack(decided, 1, 7)) .. struct_pack("<I7", fits or 0))
-      if is_charged or not charge.is_look and (state.is_restarted or state.is_carried) then
+      if is_charged or not charge.is_peek and (state.is_restarted or state.is_carried) then
         change(state, now_us, decided[4], spare_s)
       end
     end
@@ -405,7 +406,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
       is_put_off = is_put_off or not state
       charges[index] = {
         key = key, state = state, limit = limit, cost = cost, max_wait_us = max_wait_us,
-        is_shadow = role % LOOK == SHADOW, is_look = role >= LOOK,
+        is_shadow = role % PEEK_ROLE == SHADOW_ROLE, is_peek = role >= PEEK_ROLE,
       }
     elseif not state then
       put_off_from(key)

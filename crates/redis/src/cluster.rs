@@ -27,7 +27,7 @@ const REFRESH_US: u64 = 10_000_000;
 /// The time between two refreshes while servers redirect requests or fail.
 const FAILING_REFRESH_US: u64 = 100_000;
 
-/// How long a node without slots is kept after it was last seen that a slot is being moved to it.
+/// How long a node without slots is kept after the last redirect that said that a slot is being moved to it.
 const IMPORTING_US: u64 = 10_000_000;
 
 /// The most redirects of one request. Two in a row are usual while a slot is being moved.
@@ -52,7 +52,7 @@ pub(super) struct RedisCluster {
     itself: Weak<RedisCluster>,
 }
 
-/// Decides a check of several keys each on its own, because their slot is being moved: some keys are on one server and
+/// Decides a check of several keys one key at a time, because their slot is being moved: some keys are on one server and
 /// some on another.
 pub(super) type SplitCheckFn = Box<dyn Fn(WaitingRequest) + Send + Sync>;
 
@@ -66,7 +66,7 @@ struct Topology {
 /// A node, and whether a slot is being moved to it.
 struct KnownNode {
     node: Arc<Node>,
-    /// When a slot was last being moved to it. It may have no other slot yet.
+    /// When a redirect last said that a slot is being moved to it. Such a node may have no other slot yet.
     importing_us: AtomicU64,
 }
 
@@ -261,7 +261,8 @@ impl Reroute for RedisCluster {
                     self.importing_node_at(to).put(RequestGroup::One(waiting));
                 }
                 // Some of the keys are on this server and some on the other, so each request is sent in a call of its own.
-                // Redis before version 7 also replies ASK in that case, although only a key that is missing here is there.
+                // Redis before version 7 replies ASK in that case too, although only the keys that this server does not
+                // have are on the other server.
                 Redirect::Ask { .. } | Redirect::TryAgain => {
                     waiting.route.is_alone = true;
                     if is_one {
@@ -297,9 +298,9 @@ impl Reroute for RedisCluster {
 /// Queries one server for the slots.
 async fn slots_at(server: &ServerSettings, address: &ServerAddress) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
-    let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
-    let said = said.map_err(|error| Fault::from_command(&error, server.name()))?;
-    let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
+    let reply: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
+    let reply = reply.map_err(|error| Fault::from_command(&error, server.name()))?;
+    let slots = SlotMap::of(&reply, address).filter(|slots| slots.covered() > 0);
     slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }
 

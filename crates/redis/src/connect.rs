@@ -45,7 +45,7 @@ pub(super) async fn open(server: &ServerSettings) -> Result<OpenConnection, Stor
     Ok(OpenConnection { connection, is_closed })
 }
 
-/// Opens a connection for a command or two that every server and version knows.
+/// Opens a connection for a few commands that are not scripts. It uses RESP2, which every server and version knows.
 pub(super) async fn connect(server: &ServerSettings) -> Result<MultiplexedConnection, StoreError> {
     connect_with(&server.with_protocol(ProtocolVersion::RESP2), &config()).await
 }

@@ -64,7 +64,7 @@ impl Bench {
         let value = command.arg(self.now_us).query(&mut self.connection).unwrap();
         let took_us = self.last_took_us();
         let mut answers = ScriptReply::of(value).unwrap();
-        let reply = |end| match end {
+        let reply = |outcome| match outcome {
             RequestOutcome::Reply(reply) => Some(reply.unwrap()),
             RequestOutcome::PutOff => panic!("put off"),
             RequestOutcome::Later => None,
@@ -83,7 +83,7 @@ impl Bench {
     }
 
     /// Asserts the bound.
-    fn hold(&self, name: &str, least_us: u64, median_us: u64) {
+    fn assert_bound(&self, name: &str, least_us: u64, median_us: u64) {
         println!("{:?} | {name} | {least_us} us | {median_us} us", self.flavour);
         assert!(least_us <= MOST_US, "{name} took {least_us} us, not {MOST_US} at most");
     }
@@ -123,8 +123,8 @@ enum Carry {
 fn charge(key: &str, limit: Limit, cost: u64) -> ServerCharge {
     let (name, demand) =
         (Name::new("test", []), Demand::of(UnitRequest::new(Cost::new(cost).unwrap())));
-    let of = store::Charge::new(Arc::new(name), key.as_bytes(), limit, demand);
-    ServerCharge { key: key.as_bytes().into(), of }
+    let original = store::Charge::new(Arc::new(name), key.as_bytes(), limit, demand);
+    ServerCharge { key: key.as_bytes().into(), original }
 }
 
 fn check(key: &str, limit: Limit) -> StoreRequest {
@@ -208,7 +208,7 @@ impl Bench {
         }
         runs.sort_unstable();
         let name = format!("{decided} of {} x {name}", requests.len());
-        self.hold(&name, runs[0], runs[RUNS / 2]);
+        self.assert_bound(&name, runs[0], runs[RUNS / 2]);
         decided
     }
 

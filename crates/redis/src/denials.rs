@@ -53,8 +53,8 @@ struct CachedRefusal {
     limit: u64,
     cost: u64,
     sent_us: u64,
-    /// Never an allowing decision. `None` if units came back at `sent_us`: refusals that were sent before that
-    /// are ignored.
+    /// Always a refusal. `None` if units came back at `sent_us`: refusals of requests that were sent up to then are
+    /// ignored.
     decision: Option<LimitDecision>,
 }
 
@@ -87,8 +87,8 @@ impl Denials {
         }
         let limit = self.limits.hash_one(query.limit);
         let refusal = CachedRefusal { limit, cost: query.cost, sent_us, decision: Some(decision) };
-        let place = self.fingerprint_of(query.key);
-        self.change(|generations| generations.insert(place, refusal));
+        let fingerprint = self.fingerprint_of(query.key);
+        self.change(|generations| generations.insert(fingerprint, refusal));
     }
 
     /// Returns the remembered refusal of a request, with what is left of its wait. It also answers requests of a larger
@@ -100,12 +100,13 @@ impl Denials {
         if self.is_empty() {
             return None;
         }
-        let (place, limit) = (self.fingerprint_of(query.key), self.limits.hash_one(query.limit));
+        let (fingerprint, limit) =
+            (self.fingerprint_of(query.key), self.limits.hash_one(query.limit));
         self.change(|generations| {
             generations.rotate(now_us);
-            let refusal = generations.find(&place)?;
+            let refusal = generations.find(&fingerprint)?;
             if refusal.decision.is_some() && refusal.limit != limit {
-                generations.forget(place, now_us);
+                generations.forget(fingerprint, now_us);
                 return None;
             }
             refusal.answer(query.cost, now_us)
@@ -114,8 +115,8 @@ impl Denials {
 
     /// Forgets the key's refusal, because units came back.
     pub(crate) fn forget(&self, key: &[u8], now_us: u64) {
-        let place = self.fingerprint_of(key);
-        self.change(|generations| generations.forget(place, now_us));
+        let fingerprint = self.fingerprint_of(key);
+        self.change(|generations| generations.forget(fingerprint, now_us));
     }
 
     #[inline]
@@ -143,26 +144,29 @@ impl fmt::Debug for Denials {
 }
 
 impl Generations {
-    fn find(&self, place: &KeyFingerprint) -> Option<&CachedRefusal> {
-        self.young.get(place).or_else(|| self.old.get(place))
+    fn find(&self, fingerprint: &KeyFingerprint) -> Option<&CachedRefusal> {
+        self.young.get(fingerprint).or_else(|| self.old.get(fingerprint))
     }
 
-    fn insert(&mut self, place: KeyFingerprint, new: CachedRefusal) {
+    fn insert(&mut self, fingerprint: KeyFingerprint, new: CachedRefusal) {
         // A late answer does not set the time back.
         self.rotate(new.sent_us.max(self.begun_us));
-        if self.find(&place).is_some_and(|kept| kept.outranks(&new)) {
+        if self.find(&fingerprint).is_some_and(|kept| kept.outranks(&new)) {
             return;
         }
-        if self.young.len() < MAX_PER_GENERATION || self.young.contains_key(&place) {
-            self.old.remove(&place);
-            self.young.insert(place, new);
+        if self.young.len() < MAX_PER_GENERATION || self.young.contains_key(&fingerprint) {
+            self.old.remove(&fingerprint);
+            self.young.insert(fingerprint, new);
         }
     }
 
-    fn forget(&mut self, place: KeyFingerprint, now_us: u64) {
-        self.young.remove(&place);
-        self.old.remove(&place);
-        self.insert(place, CachedRefusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
+    fn forget(&mut self, fingerprint: KeyFingerprint, now_us: u64) {
+        self.young.remove(&fingerprint);
+        self.old.remove(&fingerprint);
+        self.insert(
+            fingerprint,
+            CachedRefusal { limit: 0, cost: 0, sent_us: now_us, decision: None },
+        );
     }
 
     /// Begins a new generation if the young one began at least a second ago, or if the clock has stepped back since.
@@ -633,7 +637,7 @@ mod tests {
             steps_back_us in vec(prop_oneof![8 => Just(0), 1 => 0..3_000_000_u64], 200),
         ) {
             let denials = Denials::new();
-            let mut said: Vec<(u8, (u64, u64, Retry))> = Vec::new();
+            let mut remembered: Vec<(u8, (u64, u64, Retry))> = Vec::new();
             let mut now_us = START_US;
             for ((after_us, act), back_us) in acts.into_iter().zip(steps_back_us) {
                 now_us = now_us + after_us - back_us;
@@ -641,18 +645,18 @@ mod tests {
                     Act::Remember { key, cost, retry, lag_us } => {
                         let sent_us = now_us - lag_us;
                         denials.remember(query(&[key], cost), sent_us, denied(retry));
-                        said.push((key, (cost, sent_us, retry)));
+                        remembered.push((key, (cost, sent_us, retry)));
                     }
                     Act::Recall { key, cost } => {
                         let known = denials.recall(query(&[key], cost), now_us);
-                        let same = |(whose, refused): &(u8, _)| {
-                            *whose == key && expected(refused, cost, now_us) == known
+                        let same = |(other, refused): &(u8, _)| {
+                            *other == key && expected(refused, cost, now_us) == known
                         };
-                        prop_assert!(known.is_none() || said.iter().any(same), "{known:?}");
+                        prop_assert!(known.is_none() || remembered.iter().any(same), "{known:?}");
                     }
                     Act::Forget { key } => {
                         denials.forget(&[key], now_us);
-                        said.retain(|(whose, _)| *whose != key);
+                        remembered.retain(|(other, _)| *other != key);
                     }
                 }
             }

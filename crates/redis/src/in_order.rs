@@ -15,8 +15,8 @@ use super::servers::Servers;
 use super::split_check;
 use super::wire::StoreRequest;
 
-/// Decides requests in their order. The answer has the same order; an error in `requests` is its own answer. `within` is
-/// the time that the caller has for all of them.
+/// Decides requests in their order, and returns the answers in the same order. An element of `requests` that is an error
+/// stays that error in the answers. `within` is the time that the caller has for all of them.
 pub(super) fn decide(
     servers: &Arc<Servers>,
     requests: Vec<Result<(StoreRequest, Call), Error>>,
@@ -29,7 +29,7 @@ pub(super) fn decide(
         began: Instant::now(),
         answers: Vec::new(),
         next: Vec::new(),
-        places: Vec::new(),
+        indexes: Vec::new(),
         weight: 0,
     };
     servers.shared().executor.spawn_movable(batch.decide(requests, sender));
@@ -43,9 +43,9 @@ struct OrderedBatch {
     within: Option<Duration>,
     began: Instant,
     answers: Vec<Option<Result<JointDecision, Error>>>,
-    /// The requests to send next, the places of their answers, and their weight.
+    /// The requests to send next, the indexes of their answers, and their weight.
     next: Vec<(StoreRequest, Call)>,
-    places: Vec<usize>,
+    indexes: Vec<usize>,
     weight: usize,
 }
 
@@ -66,7 +66,7 @@ impl OrderedBatch {
                     if sender.is_closed() {
                         return;
                     }
-                    self.places.push(self.answers.len());
+                    self.indexes.push(self.answers.len());
                     self.weight += request.weight();
                     self.next.push((request, call));
                     self.answers.push(None);
@@ -85,12 +85,12 @@ impl OrderedBatch {
     }
 
     /// Sends the next requests and waits for their replies: one request whose keys are in different places, or several
-    /// that have all their keys in one place each.
+    /// requests, each of which has all its keys in one place.
     async fn send(&mut self) {
         if self.next.is_empty() {
             return;
         }
-        let (mut next, places) = (mem::take(&mut self.next), mem::take(&mut self.places));
+        let (mut next, indexes) = (mem::take(&mut self.next), mem::take(&mut self.indexes));
         self.weight = 0;
         let left = self.within.map(|within| within.saturating_sub(self.began.elapsed()));
         next.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
@@ -98,8 +98,8 @@ impl OrderedBatch {
             Some((request, call)) => vec![split_check::submit(&self.servers, request, &call)],
             None => self.servers.submit_all(next),
         };
-        for (place, receiver) in places.into_iter().zip(receivers) {
-            self.answers[place] = Some(ReplyFuture::new(receiver, joint).await);
+        for (index, receiver) in indexes.into_iter().zip(receivers) {
+            self.answers[index] = Some(ReplyFuture::new(receiver, joint).await);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `tollgate:{user:42}:api` is the prefix, the id and the scope's name. Redis Cluster places a key by
 //! the text in braces, so all keys of one id are on one node. The limit that the state was reached under
-//! is in the state.
+//! is in the state. In this file, "key" is the key on Redis, and "id" is what a check calls its key: `user:42`.
 //!
 //! No id can pass for another, whatever bytes are in it. Neither a prefix nor an escaped id has a brace,
 //! so the three parts of a key can be told apart, and each stands for one original only. No
@@ -54,7 +54,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Returns the keys after a prefix that [`check_prefix`] accepts.
+    /// Makes keys that begin with `prefix`, which [`check_prefix`] must accept.
     pub(crate) fn new(prefix: &str) -> Keys {
         Keys { prefix: format!("{prefix}{{").into_bytes().into() }
     }

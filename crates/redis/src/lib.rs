@@ -66,7 +66,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, Intent};
+use tollgate_core::{ChargeReceipt, Holds, Intent};
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState, RemoteStore,
     UnreadPolicy, Wake,
@@ -92,7 +92,7 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Begins to use servers; none is connected yet.
+    /// Makes the store, without connecting to a server.
     fn new(
         settings: RedisSettings,
         deadline: Duration,
@@ -111,9 +111,9 @@ impl RedisStore {
     }
 
     /// Returns a charge with its key on the server.
-    fn charge(&self, of: Charge) -> ServerCharge {
-        let key = self.keys.key(of.key(), of.name().encoded());
-        ServerCharge { key, of }
+    fn charge(&self, original: Charge) -> ServerCharge {
+        let key = self.keys.key(original.key(), original.name().encoded());
+        ServerCharge { key, original }
     }
 
     /// Sends a request whose keys are in one place.
@@ -121,14 +121,14 @@ impl RedisStore {
         &self,
         request: StoreRequest,
         call: &Call,
-        and_then: FollowUp,
+        follow_up: FollowUp,
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
-        let receiver = self.servers.submit(request, call, and_then);
+        let receiver = self.servers.submit(request, call, follow_up);
         Answer::pending(ReplyFuture::new(receiver, read))
     }
 
-    /// Returns the request for a check of several limits; an error if it is more than one script does.
+    /// Returns the request for a check of several limits; an error if it is too much work for one run of a script.
     fn joint(&self, request: JointRequest) -> Result<(StoreRequest, Call), Error> {
         let JointRequest { charges, call } = request;
         let charges: Vec<ServerCharge> =
@@ -174,11 +174,11 @@ impl RemoteStore for RedisStore {
                 Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };
-        let and_then = match &unread {
+        let follow_up = match &unread {
             Some(unread) => FollowUp::RefundUnlessRead(Arc::clone(unread)),
             None => FollowUp::Nothing,
         };
-        let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, and_then);
+        let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, follow_up);
         Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
     }
 
@@ -228,14 +228,14 @@ impl RemoteStore for RedisStore {
         let request = StoreRequest::State { charge: self.charge(charge), at_us: call.at_us };
         self.send(request, &call, FollowUp::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
-                Some(KeyState { limit, state: *state, now_us })
+                Some(KeyState { limit, state: *state, holds: Holds::default(), now_us })
             }
             _ => None,
         })
     }
 
     fn health(&self) -> Health {
-        let failed = self.servers.shared().failed();
+        let failed = self.servers.shared().failures();
         Health::new(self.servers.health(), failed.by_kind(), failed.last)
     }
 }

@@ -1,6 +1,6 @@
 //! One server: its breaker, its connection, and the queue of requests for it.
 //!
-//! - `flight`: one batch on its way to the server and back; `call`: the requests that one script of it decides
+//! - `flight`: one batch on its way to the server and back; `call`: the requests of it that one run of a script decides
 //! - `connection`: opened when needed, given up when it breaks; `sender`: the task that sends batches
 
 mod call;
@@ -40,7 +40,7 @@ const SLACK: Duration = Duration::from_millis(1);
 
 /// The longest time that a batch delays the next batch, and its report to the breaker, because some of its callers wait
 /// longer than the limiter's deadline.
-const MAX_HOLD: Duration = Duration::from_secs(1);
+const MAX_BATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// The most batches whose late replies are waited for.
 const MAX_LINGERING: usize = 1_024;
@@ -63,7 +63,7 @@ pub(super) struct Node {
 /// A cluster, as its nodes see it: it handles requests that a server did not decide, because another server may have the
 /// keys.
 ///
-/// The cluster gives this to its nodes, so that a node knows nothing of clusters.
+/// A node knows its cluster only by this trait, so this module does not depend on the module `cluster`.
 pub(super) trait Reroute: Send + Sync {
     /// Sends requests to where a server redirects them. That server charged nothing.
     fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect);
@@ -77,7 +77,7 @@ pub(super) trait Reroute: Send + Sync {
 }
 
 /// Requests that go in one batch.
-#[allow(clippy::large_enum_variant, reason = "nearly all are of one")]
+#[allow(clippy::large_enum_variant, reason = "nearly all groups are `One`")]
 pub(super) enum RequestGroup {
     One(WaitingRequest),
     /// In this order.
@@ -105,11 +105,12 @@ impl Node {
         })
     }
 
-    /// Sends requests with the next batch. They stay sent when their receivers are dropped.
+    /// Sends requests with the next batch. A request is sent even if its receiver is dropped before, unless its charge
+    /// would then be refunded.
     pub(super) fn put(self: &Arc<Self>, mut group: RequestGroup) {
-        let is_open = self.breaker.lock().is_open(self.shared.clock.now_us());
-        if let Some(left_us) = is_open {
-            return self.not_sent(flat([group]), &self.breaker_open(left_us));
+        let wait_us = self.breaker.lock().wait_us(self.shared.clock.now_us());
+        if let Some(wait_us) = wait_us {
+            return self.not_sent(flat([group]), &self.breaker_open(wait_us));
         }
         let (weight, lane) = (group.weight(), group.lane(self.shared.deadline));
         let next = {
@@ -157,7 +158,7 @@ impl Node {
     fn max_queue_time(&self, lane: Lane) -> Duration {
         match lane {
             Lane::Usual => self.shared.deadline,
-            Lane::LongDeadline | Lane::Slow => self.shared.deadline.max(MAX_HOLD),
+            Lane::LongDeadline | Lane::Slow => self.shared.deadline.max(MAX_BATCH_WAIT),
         }
     }
 
@@ -217,7 +218,8 @@ impl Node {
         Redirect::of(error, self.target.address()?)
     }
 
-    /// Fails requests that were not sent. In a cluster, another server may have the keys by now and gets the requests.
+    /// Handles requests that were not sent: fails them, or in a cluster lets the cluster send them to the server that has
+    /// their slot by now.
     fn not_sent(
         self: &Arc<Self>,
         waiting: impl IntoIterator<Item = WaitingRequest>,

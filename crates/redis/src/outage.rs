@@ -44,7 +44,7 @@ pub(super) struct OutageEnd {
 
 impl Outages {
     /// Counts a request that the store failed to answer. Returns the outage that begins with it, if any.
-    pub(super) fn failed(
+    pub(super) fn note_failure(
         &mut self,
         now_us: u64,
         error: &StoreError,
@@ -64,7 +64,7 @@ impl Outages {
     }
 
     /// Notes an answer of the store. Returns the outage that ends with it, if any.
-    pub(super) fn answered(&mut self, now_us: u64) -> Option<OutageEnd> {
+    pub(super) fn note_answer(&mut self, now_us: u64) -> Option<OutageEnd> {
         let is_over =
             |outage: &mut Outage| now_us.saturating_sub(outage.last_failure_us) >= QUIET_US;
         let Outage { began_us, failed, degraded, .. } = self.current.take_if(is_over)?;
@@ -120,17 +120,17 @@ mod tests {
     #[test]
     fn outage_starts_once_and_ends_once_with_its_counts() {
         let mut outages = Outages::default();
-        assert_eq!(outages.answered(0), None);
-        let start = outages.failed(0, &busy(), true).unwrap();
+        assert_eq!(outages.note_answer(0), None);
+        let start = outages.note_failure(0, &busy(), true).unwrap();
         assert_eq!(start.failure, "the server refused: busy");
         for failure in 1..=14_694 {
             let is_degraded = failure % 2 == 0;
-            assert_eq!(outages.failed(failure * 1_000, &busy(), is_degraded), None);
+            assert_eq!(outages.note_failure(failure * 1_000, &busy(), is_degraded), None);
         }
         let answered_us = 14_694_000 + SECOND_US;
-        assert_eq!(outages.answered(answered_us), end(14_695, 7_348, 15_694));
-        assert_eq!(outages.answered(answered_us), None);
-        assert!(outages.failed(answered_us, &busy(), true).is_some(), "the next outage");
+        assert_eq!(outages.note_answer(answered_us), end(14_695, 7_348, 15_694));
+        assert_eq!(outages.note_answer(answered_us), None);
+        assert!(outages.note_failure(answered_us, &busy(), true).is_some(), "the next outage");
     }
 
     #[test]
@@ -140,28 +140,28 @@ mod tests {
         for ms in 0..10_000 {
             let (now_us, is_answer) = (ms * 1_000, ms % 2 == 1);
             lines += match is_answer {
-                true => u64::from(outages.answered(now_us).is_some()),
-                false => u64::from(outages.failed(now_us, &busy(), true).is_some()),
+                true => u64::from(outages.note_answer(now_us).is_some()),
+                false => u64::from(outages.note_failure(now_us, &busy(), true).is_some()),
             };
         }
         assert_eq!(lines, 1);
-        assert_eq!(outages.answered(9_998_000 + SECOND_US - 1), None);
-        assert_eq!(outages.answered(9_998_000 + SECOND_US), end(5_000, 5_000, 10_998));
+        assert_eq!(outages.note_answer(9_998_000 + SECOND_US - 1), None);
+        assert_eq!(outages.note_answer(9_998_000 + SECOND_US), end(5_000, 5_000, 10_998));
     }
 
     #[test]
     fn clock_that_steps_back_does_not_end_an_outage_early() {
         let mut outages = Outages::default();
-        assert!(outages.failed(60 * SECOND_US, &busy(), true).is_some());
-        assert_eq!(outages.failed(0, &busy(), true), None);
-        assert_eq!(outages.answered(SECOND_US), None);
-        assert_eq!(outages.answered(61 * SECOND_US), end(2, 2, 1_000));
+        assert!(outages.note_failure(60 * SECOND_US, &busy(), true).is_some());
+        assert_eq!(outages.note_failure(0, &busy(), true), None);
+        assert_eq!(outages.note_answer(SECOND_US), None);
+        assert_eq!(outages.note_answer(61 * SECOND_US), end(2, 2, 1_000));
     }
 
     #[test]
     fn logged_failure_does_not_contain_a_key() {
         let error = StoreError::Corrupt { key: "tollgate:{secret}:api".to_owned() };
-        let start = Outages::default().failed(0, &error, false).unwrap();
+        let start = Outages::default().note_failure(0, &error, false).unwrap();
         assert_eq!(start.kind, "corrupt");
         assert!(!start.failure.contains("secret"), "{}", start.failure);
     }

@@ -138,7 +138,7 @@ fn charge_after_a_refund_on_a_clock_behind_is_kept_until_it_expires() {
 /// A regression: the script that carries over read a state under the limit in its tag, and then got a request of the
 /// same limit. It took them for two limits, and wrote a state that a refusal should not change.
 #[test]
-fn refusal_after_a_look_under_another_limit_changes_nothing() {
+fn refusal_after_a_peek_under_another_limit_changes_nothing() {
     let servers = Servers::start();
     let step = |act, is_changing| Step { key: 0, act, price: Price::Units(5), is_changing };
     let other: Limit = "fixed-window limit=9 window=2s".parse().unwrap();

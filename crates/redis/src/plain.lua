@@ -282,7 +282,7 @@ for index = 1, checks do
     end
   end
   local answer, new_value, expires_at_us, is_as_before = false
-  -- An error is a table without elements.
+  -- If the value is an error, it is a table without elements: its length is 0, which no state has.
   if (#value == limit.bytes or is_new) and not (put_off and put_off[key]) then
     answer, new_value, expires_at_us, is_as_before = limit.check(limit, value, cost)
   end

@@ -47,7 +47,7 @@ impl UnreadCharge {
     ) -> UnreadCharge {
         let is_ordered = match charge.limit() {
             Limit::TokenBucket(_) => true,
-            // A place in a shaping bucket comes back only if it is the last.
+            // A shaping bucket gives back only its last charge, so other charges would gain nothing from an order.
             Limit::LeakyBucket(bucket) => bucket.mode() == Mode::Policing,
             _ => false,
         };
@@ -76,7 +76,7 @@ impl Drop for UnreadCharge {
         let send = |(refund, wake)| (refunds.send)(refund, wake);
         match (number, owed) {
             (Some(number), owed) => {
-                let owed = owed.map(|(place, refund)| (units_before(place), refund));
+                let owed = owed.map(|(place, refund)| (units_up_to(place), refund));
                 refunds.order.end(&charge.key, *number, owed, send);
             }
             (None, Some((_, refund))) => send(refund),
@@ -87,7 +87,7 @@ impl Drop for UnreadCharge {
 
 /// Returns the units that were charged to a bucket up to a place, modulo 2^53. When the count wraps, the order is wrong
 /// once.
-fn units_before(place: ChargePlace) -> u64 {
+fn units_up_to(place: ChargePlace) -> u64 {
     match place {
         ChargePlace::Bucket { charged, .. } => charged,
         // A key that is still under a window or a log, whose refunds have no order.

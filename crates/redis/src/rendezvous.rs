@@ -1,15 +1,15 @@
 //! Rendezvous hashing: finds which of several standalone servers has a key. Every server has a weight
 //! for every key, and the heaviest server has the key.
 //!
-//! All processes that know the same names find the same server, on any machine and in
-//! any release: to change the hash is to lose every key's state. Removing a server moves only its own
-//! keys; a new server takes an equal share from all others.
+//! All processes that know the same names find the same server, on any machine and in any release. If the hash
+//! changed, most keys would lose their states. Removing a server moves only its own keys; a new server takes an equal
+//! share from all others.
 
 use siphasher::sip::SipHasher13;
 
 use super::slots::tag_of;
 
-/// Never to be changed.
+/// Must never change, because it decides which server has a key.
 const HASH_KEY: &[u8; 16] = b"tollgate servers";
 
 /// The servers to choose from.

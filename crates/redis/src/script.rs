@@ -24,7 +24,8 @@ const FIXED_WINDOW: Abilities = Abilities(1);
 const SLIDING_WINDOW_COUNTER: Abilities = Abilities(2);
 const SLIDING_WINDOW_LOG: Abilities = Abilities(4);
 const BUCKETS: Abilities = Abilities(8);
-/// Peeks, refunds, resets, states, and checks of several limits.
+/// All requests but plain checks: peeks, refunds, resets, states, checks of several limits, and checks with a time of the
+/// caller or a longest wait.
 const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
 
@@ -51,7 +52,7 @@ impl Abilities {
         self.0 |= BEYOND_CHECKS.0;
     }
 
-    /// Whether its script is for plain checks only.
+    /// Whether its script is `plain.lua`, for plain checks of windows and buckets only.
     pub(super) const fn is_plain(self) -> bool {
         !self.has(SLIDING_WINDOW_LOG) && !self.has(BEYOND_CHECKS)
     }

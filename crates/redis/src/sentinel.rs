@@ -19,8 +19,8 @@ use super::slots::ServerAddress;
 /// The time between two queries for the primary while there are requests.
 const REFRESH_US: u64 = 1_000_000;
 
-/// The time for one sentinel's answer, and for connecting to the primary. Opening a connection must have time for both, also
-/// when one sentinel does not answer and another one does.
+/// The longest time for one sentinel's answer, and for connecting to the primary. Both together take less than
+/// `MAX_OPENING`, so that opening a connection also succeeds if one sentinel does not answer and another one does.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sentinels of one primary.
@@ -31,7 +31,7 @@ pub(super) struct SentinelGroup {
     service: String,
     /// The settings of connections to the primary; the sentinels know its address.
     primary: ServerSettings,
-    /// What error messages call the primary.
+    /// The name of the primary in error messages.
     name: String,
     connected: Mutex<Option<NamedPrimary>>,
     queried_us: AtomicU64,
@@ -43,7 +43,7 @@ pub(super) struct SentinelGroup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedPrimary {
     address: ServerAddress,
-    /// Grows with every failover: of two sentinels that disagree, the larger one is right.
+    /// Grows with every failover: of two sentinels that disagree, the one with the larger epoch is right.
     epoch: u64,
 }
 
@@ -72,7 +72,7 @@ impl SentinelGroup {
         &self.name
     }
 
-    /// Opens a connection to the server that a sentinel names as the primary and that says so itself.
+    /// Opens a connection to the server that a sentinel names as the primary, if the server itself says that it is.
     pub(super) async fn open(&self) -> Result<OpenConnection, StoreError> {
         self.queried_us.store(self.clock.now_us(), Ordering::Relaxed);
         let known = self.connected.lock().clone();

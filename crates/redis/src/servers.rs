@@ -87,7 +87,8 @@ impl Servers {
         }
     }
 
-    /// Sends a request whose keys are in one place. It stays sent when the receiver is dropped.
+    /// Sends a request whose keys are in one place. It is sent even if the receiver is dropped before, unless its charge
+    /// would then be refunded.
     pub(super) fn submit(
         &self,
         request: StoreRequest,
@@ -99,7 +100,7 @@ impl Servers {
         receiver
     }
 
-    /// Sends requests that have all their keys in one place each. The requests of one server are decided in their order.
+    /// Sends requests, each of which has all its keys in one place. The requests of one server are decided in their order.
     pub(super) fn submit_all(&self, requests: Vec<(StoreRequest, Call)>) -> Vec<Receiver> {
         let waiting = |(request, call)| WaitingRequest::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();

@@ -14,9 +14,9 @@ use super::executor::Executor;
 use super::outage::Outages;
 use super::wire::ServerCharge;
 
-/// What all servers of a limiter share: the deadline, the executor, the deny cache and the counts of failures.
+/// The parts that all servers of a limiter share: the deadline, the executor, the deny cache and the counts of failures.
 pub(super) struct StoreContext {
-    /// The limiter's deadline. A server fails if it does not reply within it.
+    /// The limiter's deadline. A server that does not reply within this time has failed.
     pub(super) deadline: Duration,
     pub(super) executor: Arc<Executor>,
     /// The clock of the deny cache, the breakers and the outages.
@@ -29,7 +29,7 @@ pub(super) struct StoreContext {
     is_failing: AtomicBool,
 }
 
-/// The requests that no server decided.
+/// How many requests no server decided.
 #[derive(Clone, Default)]
 pub(super) struct FailureCounts {
     /// The number of failures of each kind, in the order of [`StoreError::KINDS`].
@@ -82,7 +82,7 @@ impl StoreContext {
         let started = {
             let mut outages = self.outages.lock();
             self.is_failing.store(true, Ordering::Relaxed);
-            outages.failed(now_us, error, is_degraded)
+            outages.note_failure(now_us, error, is_degraded)
         };
         // Without the lock: a subscriber may call the limiter.
         if let Some(started) = started {
@@ -91,13 +91,13 @@ impl StoreContext {
     }
 
     /// Notes a reply of a server. Logs the end of an outage, if the reply ends one.
-    pub(super) fn answered(&self) {
+    pub(super) fn note_answer(&self) {
         if !self.is_failing.load(Ordering::Relaxed) {
             return;
         }
         let ended = {
             let mut outages = self.outages.lock();
-            let ended = outages.answered(self.clock.now_us());
+            let ended = outages.note_answer(self.clock.now_us());
             if ended.is_some() {
                 self.is_failing.store(false, Ordering::Relaxed);
             }
@@ -109,7 +109,7 @@ impl StoreContext {
     }
 
     /// Returns how many requests no server decided, and the last failure.
-    pub(super) fn failed(&self) -> FailureCounts {
+    pub(super) fn failures(&self) -> FailureCounts {
         self.failed.lock().clone()
     }
 }

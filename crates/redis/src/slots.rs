@@ -1,4 +1,4 @@
-//! Where the keys of a Redis Cluster are: 16,384 slots, each with an owner, as the servers say.
+//! Where the keys of a Redis Cluster are: 16,384 slots, each with an owner, as the servers report it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ const MAX_OWNERS: usize = 1_024;
 
 const MAX_HOST_BYTES: usize = 255;
 
-/// The index of the owner of a slot that has no owner.
+/// Stands for the index of the owner in a slot that has no owner.
 const NO_OWNER: u16 = u16::MAX;
 
 /// The address at which a server listens. Shown as `host:port`, or `[::1]:6379`.

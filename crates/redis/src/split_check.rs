@@ -33,7 +33,7 @@ pub(super) fn servers(shared: &Arc<StoreContext>, deployment: Deployment) -> Arc
     })
 }
 
-/// Sends a request whose keys may be in different places. It stays sent when the receiver is dropped.
+/// Sends a request whose keys may be in different places. It is sent even if the receiver is dropped before.
 pub(super) fn submit(servers: &Arc<Servers>, request: StoreRequest, call: &Call) -> Receiver {
     if !servers.is_split(&request) {
         return servers.submit(request, call, FollowUp::Nothing);
@@ -54,7 +54,7 @@ async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     SplitCheck::new(servers, &waiting).decide(groups, waiting).await;
 }
 
-/// Decides a check of several limits each on its own, because their slot is being moved.
+/// Decides a check of several limits one limit at a time, because the slot of their keys is being moved.
 async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
@@ -97,7 +97,7 @@ impl SplitCheck {
     ///
     /// 1. places with peeks only, because a check that they refuse is then charged nowhere
     /// 2. places whose charges can be given back
-    /// 3. places with shaping limits, whose charges can hardly be given back
+    /// 3. places with shaping limits, whose charges can be given back only while no later request was charged
     /// 4. places that cannot refuse, so that they are charged only for checks that all other places admit
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
@@ -150,7 +150,8 @@ impl SplitCheck {
         group: &[usize],
     ) -> Result<CombinedDecision, StoreError> {
         let own: Vec<ServerCharge> = group.iter().map(|&at| charges[at].clone()).collect();
-        let originals: Vec<store::Charge> = own.iter().map(|charge| charge.of.clone()).collect();
+        let originals: Vec<store::Charge> =
+            own.iter().map(|charge| charge.original.clone()).collect();
         let request = StoreRequest::CheckAll { charges: own, at_us: self.call.at_us };
         let joint = match self.send(request).await {
             Ok(Reply::JointDecision(joint)) => joint,
@@ -195,7 +196,7 @@ impl SplitCheck {
                 Ok(Ok(Reply::Decision(decision))) => self.answers[at] = Some(decision),
                 _ => {
                     let (fallback, charge) =
-                        (&self.servers.shared().fallback, charges[at].of.clone());
+                        (&self.servers.shared().fallback, charges[at].original.clone());
                     let decision = fallback.decide(&charge, &self.call);
                     self.answers[at] =
                         decision.or_else(|| Some(fallback.decide_unspent(&charge, &self.call)));
@@ -220,7 +221,8 @@ impl SplitCheck {
     fn decide_unspent(&mut self, charges: &[ServerCharge], group: &[usize]) {
         let fallback = &self.servers.shared().fallback;
         for &at in group {
-            self.answers[at] = Some(fallback.decide_unspent(&charges[at].of.clone(), &self.call));
+            self.answers[at] =
+                Some(fallback.decide_unspent(&charges[at].original.clone(), &self.call));
         }
     }
 

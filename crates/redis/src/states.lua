@@ -49,9 +49,9 @@ local function fresh_at(key, limit)
     or decide.unpacked(decide.nothing, 1, key, limit)
 end
 
--- limit_of_tag returns the limit whose tag a state begins with, nil if it has no valid tag. first_read is how
--- many bytes of a state that may be a log are read first. Both are only in the script that carries over,
--- because it reads states of any limit.
+-- limit_of_tag returns the limit whose tag a state begins with, nil if it has no valid tag. first_read is the
+-- index of the last byte that is read at first, because the state may be a log. Both are only in the script
+-- that carries over, because it reads states of any limit.
 local limit_of_tag, first_read
 
 -- Returns the state of a key, and whether it is new.
@@ -157,8 +157,9 @@ if bucket then
     return struct_pack("<I7I7I7I7", fill.units, fill.fraction, fill.as_of_us, fill.charged)
   end
 
-  -- Computed from the state, as plain.lua finds it again: a refund at a time before the last charge may
-  -- leave nothing spent, and the state then ends before that charge.
+  -- Computed from the state alone and not from over_us, so that plain.lua, which has only the state, computes
+  -- the same time. The two can differ: a refund at a time before the last charge may leave nothing spent, and
+  -- over_us is then before that charge.
   function bucket.expires_us(fill)
     local over_us = fill.as_of_us + drain_time_us(fill.limit, fill.units, fill.fraction)
     return over_us - over_us % EXPIRY_STEP_US + EXPIRY_STEP_US
@@ -186,7 +187,7 @@ local function tag_number(value, at)
   end
 end
 
--- Returns whether the numbers are a valid limit. From 2^52 us on, a bucket takes longer to fill than allowed.
+-- Returns whether the numbers may be a valid limit. A bucket may take 100 years to fill; 2^52 us are 142 years.
 local function is_limit(kind, size, a, b)
   if kind >= 4 then
     return size * b / a < 2 ^ 52

@@ -1,6 +1,6 @@
 //! TLS for `rediss://`: the certificates, and the process's provider of cryptography.
 
-// The feature `tls` brings a TLS library; without it, asking for TLS is an error.
+// The feature `tls` brings a TLS library; without the feature, a URL with `rediss` is an error.
 #[cfg(feature = "tls")]
 pub(super) use with::Certificates;
 #[cfg(not(feature = "tls"))]

@@ -161,9 +161,9 @@ impl WaitingRequest {
 
     /// Answers with a server's reply, unless it is answered already.
     pub(super) fn reply(mut self, reply: Result<Reply, StoreError>) {
-        self.note(reply.as_ref().ok());
+        self.update_denials(reply.as_ref().ok());
         match &reply {
-            Ok(_) => self.shared.answered(),
+            Ok(_) => self.shared.note_answer(),
             // A request that was answered already was counted then.
             Err(error) if !self.is_answered() => self.count_failure(error),
             Err(_) => {}
@@ -179,16 +179,16 @@ impl WaitingRequest {
         }
     }
 
-    /// Answers that no server decided it, unless it is answered already.
+    /// Answers with an error, because no server decided the request, unless it is answered already.
     pub(super) fn fail(mut self, error: StoreError) {
         self.fail_in_place(error);
     }
 
-    /// Answers that no server decided it in time, unless it is answered already. The request keeps its place in the call
-    /// that a server has, so that a late reply to it can be [read](Self::reply).
+    /// Answers with an error, because no server decided the request in time, unless it is answered already. The request
+    /// stays in its call, so that a late reply to it can be [read](Self::reply).
     pub(super) fn fail_in_place(&mut self, error: StoreError) {
         let Some(answer) = self.answer.take() else { return };
-        self.note(None);
+        self.update_denials(None);
         self.count_failure(&error);
         // It fails if the caller has dropped the receiver.
         let _ = answer.send(Err(error));
@@ -202,9 +202,9 @@ impl WaitingRequest {
         self.answer = None;
     }
 
-    /// Remembers a refusal. Forgets the refusal of a key to which units were given back; also after a failure, because the
-    /// server may have given them back all the same.
-    fn note(&self, reply: Option<&Reply>) {
+    /// Updates the deny cache. Remembers a refusal. Forgets the refusal of a key to which units were given back, also if the
+    /// refund or reset failed, because the server may have given the units back all the same.
+    fn update_denials(&self, reply: Option<&Reply>) {
         let StoreContext { denials, clock, .. } = &*self.shared;
         match (&self.request, reply) {
             (StoreRequest::Check { charge, at_us: None }, Some(Reply::Decision(decision)))

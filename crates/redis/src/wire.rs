@@ -38,16 +38,16 @@ pub(crate) struct ServerCharge {
     /// The key on the server.
     pub(super) key: Box<[u8]>,
     /// The charge as the limiter makes it.
-    pub(super) of: store::Charge,
+    pub(super) original: store::Charge,
 }
 
 impl ServerCharge {
     pub(super) fn limit(&self) -> &Limit {
-        self.of.limit()
+        self.original.limit()
     }
 
     pub(super) fn demand(&self) -> &Demand {
-        self.of.demand()
+        self.original.demand()
     }
 
     pub(super) fn denial_query(&self) -> DenialQuery<'_> {

@@ -1,13 +1,13 @@
-//! Bodies of requests on both ports: read whole, and no longer than they may be.
+//! Reads the bodies of requests on both ports, up to a maximum length and within the memory budget.
 
 use axum::body::{Bytes, HttpBody};
 use http_body_util::BodyExt;
 
 use crate::budget::{Budget, BudgetExhausted, MemoryCharge, SMALL_BYTES};
 
-/// What a client is told when bodies and answers take all the memory that they may.
-pub(crate) const OUT_OF_MEMORY: &str = "bodies and answers take all the memory that they may; come back in a second, \
-                                        or send less at a time: what is short is answered";
+/// The detail of a 503 when the memory budget of requests is spent.
+pub(crate) const OUT_OF_MEMORY: &str = "the server is out of memory for requests and answers; try again in a second, \
+                                        or send a shorter request: short requests are answered";
 
 /// Why a body was not read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,9 +16,9 @@ pub(crate) enum UnreadBody {
     TooLong { most: usize },
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
-    /// A body that comes too slowly has no answer: its connection is closed.
-    #[error("the body broke off, or its chunks are malformed; send all of it")]
-    BrokenOff,
+    /// The rest never arrived. (A body that arrives too slowly gets no answer: its connection is closed.)
+    #[error("the body ended early, or its chunks are malformed; send the whole body")]
+    Incomplete,
 }
 
 impl From<BudgetExhausted> for UnreadBody {
@@ -29,8 +29,8 @@ impl From<BudgetExhausted> for UnreadBody {
 
 /// Reads a whole body of at most `most` bytes. A body whose declared length exceeds that is refused unread.
 ///
-/// The part above [`SMALL_BYTES`] is taken from the budget as it arrives, whatever length was declared. A body that
-/// does not arrive at once is also charged to `small`, if there is such a charge.
+/// Memory for a body longer than [`SMALL_BYTES`] is taken from the budget as the body arrives, whatever its declared
+/// length. If a body does not arrive in one piece, [`SMALL_BYTES`] are also charged to `small`, if given.
 pub(crate) async fn read<B>(
     mut body: B,
     most: usize,
@@ -47,7 +47,7 @@ where
     if first.len() > most {
         return Err(UnreadBody::TooLong { most });
     }
-    // Most bodies arrive whole: nothing is copied.
+    // Most bodies arrive in one piece, which is not copied.
     if body.is_end_stream() && first.len() <= SMALL_BYTES {
         return Ok(first);
     }
@@ -58,7 +58,7 @@ where
     held.grow_to(first.len())?;
     let mut all = Vec::from(first);
     while let Some(data) = next(&mut body).await? {
-        // OK because neither is longer than a body in memory.
+        // OK because both are in memory: their sum fits usize.
         let length = all.len() + data.len();
         if length > most {
             return Err(UnreadBody::TooLong { most });
@@ -77,13 +77,13 @@ where
     }
 }
 
-/// What comes next; trailers say nothing.
+/// Returns the next piece of the body; `None` at its end. Trailers are skipped.
 async fn next<B>(body: &mut B) -> Result<Option<Bytes>, UnreadBody>
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| UnreadBody::BrokenOff)?;
+        let frame = frame.map_err(|_| UnreadBody::Incomplete)?;
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
         }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that comes in pieces, and then to an end or to nothing.
+    /// A body that arrives in these pieces.
     struct Pieces(VecDeque<io::Result<&'static [u8]>>);
 
     impl HttpBody for Pieces {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_together_up_to_the_bound() {
+    fn pieces_are_joined_up_to_the_maximum_length() {
         assert_eq!(read_all(vec![], 4).unwrap(), "");
         assert_eq!(read_all(vec![Ok(b"ab"), Ok(b""), Ok(b"cd")], 4).unwrap(), "abcd");
         let one_more = read_all(vec![Ok(b"ab"), Ok(b"cd"), Ok(b"e")], 4);
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_million_pieces_are_not_copied_for_each_of_them() {
-        // That would be 500 GB.
+    fn body_in_a_million_pieces_is_not_copied_for_each_piece() {
+        // Copying the body for each piece would copy 500 GB.
         let pieces = (0..1 << 20).map(|_| Ok(&b" "[..])).collect();
         assert_eq!(read_all(pieces, 1 << 20).unwrap().len(), 1 << 20);
     }
 
     #[test]
-    fn what_is_not_small_is_paid_for_as_it_comes() {
+    fn body_above_the_small_size_is_charged_to_the_budget() {
         let kib =
             |count: usize| (0..count).map(|_| Ok(&[b' '; 1 << 10][..])).collect::<VecDeque<_>>();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -165,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_breaks_off_is_its_clients_fault() {
+    fn incomplete_body_is_an_error() {
         let gone = || Err(io::ErrorKind::UnexpectedEof.into());
-        assert_eq!(read_all(vec![Ok(b"ab"), gone()], 4), Err(UnreadBody::BrokenOff));
+        assert_eq!(read_all(vec![Ok(b"ab"), gone()], 4), Err(UnreadBody::Incomplete));
     }
 }

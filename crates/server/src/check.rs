@@ -13,13 +13,13 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::ask::{Answer, Asked, Wait, segment};
 use crate::cli::{CheckArgs, Format};
+use crate::client::{ResponseTimeout, ServerClient, ServerResponse, segment};
 use crate::secret::Secret;
 use crate::{print, print_error};
 
-const WAIT: Wait = Wait {
-    in_all: Duration::from_secs(10),
+const TIMEOUT: ResponseTimeout = ResponseTimeout {
+    total: Duration::from_secs(10),
     remedy: "the request may be charged or not; see how the server does",
 };
 
@@ -66,13 +66,13 @@ impl PeekAnswer {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let server = Asked::at(&args.server.url, WAIT)?;
+    let server = ServerClient::new(&args.server.url, TIMEOUT)?;
     let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));
     }
     let answered: PeekAnswer =
-        serde_json::from_str(&answer.body).map_err(|_| server.foreign(answer.status))?;
+        serde_json::from_str(&answer.body).map_err(|_| server.not_tollgate(answer.status))?;
     match args.format {
         Format::Human if args.peek => print(&format!("would be {answered}\n"))?,
         Format::Human => print(&format!("{answered}\n"))?,
@@ -82,13 +82,13 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if answered.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn check(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {
+fn check(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerResponse> {
     let body = json!({ "limit": args.limit, "key": args.key, "cost": args.cost });
     let request = server.post("/v1/check").header("content-type", "application/json");
-    server.ask(request.body(body.to_string()))
+    server.send(request.body(body.to_string()))
 }
 
-fn peek(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {
+fn peek(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerResponse> {
     for part in [&args.limit, &args.key] {
         // They would be taken for steps up the path, encoded or not.
         anyhow::ensure!(
@@ -99,12 +99,12 @@ fn peek(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {
     let (limit, key) = (segment(&args.limit), segment(&args.key));
     let request = server.get(&format!("/v1/limits/{limit}/keys/{key}?cost={}", args.cost));
     let Some(token) = &args.operator_token else {
-        return server.ask(request);
+        return server.send(request);
     };
-    if server.is_overheard() {
+    if server.is_unencrypted() {
         print_error("warning: the operators' token is sent unencrypted; use https");
     }
-    server.ask(request.header(AUTHORIZATION, bearer(token)?))
+    server.send(request.header(AUTHORIZATION, bearer(token)?))
 }
 
 fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
@@ -114,8 +114,8 @@ fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
     Ok(bearer)
 }
 
-fn refused(server: &Asked, args: &CheckArgs, answer: &Answer) -> anyhow::Error {
-    let error = server.refused(answer);
+fn refused(server: &ServerClient, args: &CheckArgs, answer: &ServerResponse) -> anyhow::Error {
+    let error = server.problem(answer);
     let is_for_operators =
         matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     match args.peek && is_for_operators {

@@ -1,13 +1,13 @@
-//! What a request asks for, in words of ours: of a fixed set, whatever clients send.
+//! The endpoints of both ports, as metrics, logs and traces name them: a fixed set, whatever paths clients send.
 
 use hyper::Method;
 
 /// Envoy's rate limit service, on the gRPC port.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What a request asks for: one of a few.
+/// The endpoint that a request is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum RequestEndpoint {
     Check,
     Batch,
     Authorize,
@@ -26,111 +26,114 @@ pub(crate) enum Endpoint {
     Other,
 }
 
-impl Endpoint {
-    /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 16] = [
-        Endpoint::Check,
-        Endpoint::Batch,
-        Endpoint::Authorize,
-        Endpoint::Limits,
-        Endpoint::Limit,
-        Endpoint::Keys,
-        Endpoint::Refund,
-        Endpoint::Operations,
-        Endpoint::Playground,
-        Endpoint::Page,
-        Endpoint::Healthz,
-        Endpoint::Readyz,
-        Endpoint::Metrics,
-        Endpoint::Openapi,
-        Endpoint::RateLimit,
-        Endpoint::Other,
+impl RequestEndpoint {
+    /// All endpoints, in the order of their declaration.
+    pub(crate) const ALL: [RequestEndpoint; 16] = [
+        RequestEndpoint::Check,
+        RequestEndpoint::Batch,
+        RequestEndpoint::Authorize,
+        RequestEndpoint::Limits,
+        RequestEndpoint::Limit,
+        RequestEndpoint::Keys,
+        RequestEndpoint::Refund,
+        RequestEndpoint::Operations,
+        RequestEndpoint::Playground,
+        RequestEndpoint::Page,
+        RequestEndpoint::Healthz,
+        RequestEndpoint::Readyz,
+        RequestEndpoint::Metrics,
+        RequestEndpoint::Openapi,
+        RequestEndpoint::RateLimit,
+        RequestEndpoint::Other,
     ];
 
-    pub(crate) fn of(path: &str) -> Endpoint {
+    /// Returns the endpoint of a path.
+    pub(crate) fn of(path: &str) -> RequestEndpoint {
         match path {
-            "/v1/check" => Endpoint::Check,
-            "/v1/check/batch" => Endpoint::Batch,
-            "/v1/authorize" => Endpoint::Authorize,
-            "/v1/limits" => Endpoint::Limits,
-            "/v1/refund" => Endpoint::Refund,
-            "/v1/operations" => Endpoint::Operations,
-            "/" => Endpoint::Page,
-            "/healthz" => Endpoint::Healthz,
-            "/readyz" => Endpoint::Readyz,
-            "/metrics" => Endpoint::Metrics,
-            "/openapi.json" => Endpoint::Openapi,
-            SHOULD_RATE_LIMIT => Endpoint::RateLimit,
-            _ if path.starts_with("/page/") => Endpoint::Page,
-            _ if path.starts_with("/api/rate-limit/") => Endpoint::Playground,
-            _ if is_authorize(path) => Endpoint::Authorize,
-            _ => Endpoint::of_a_limit(path).unwrap_or(Endpoint::Other),
+            "/v1/check" => RequestEndpoint::Check,
+            "/v1/check/batch" => RequestEndpoint::Batch,
+            "/v1/authorize" => RequestEndpoint::Authorize,
+            "/v1/limits" => RequestEndpoint::Limits,
+            "/v1/refund" => RequestEndpoint::Refund,
+            "/v1/operations" => RequestEndpoint::Operations,
+            "/" => RequestEndpoint::Page,
+            "/healthz" => RequestEndpoint::Healthz,
+            "/readyz" => RequestEndpoint::Readyz,
+            "/metrics" => RequestEndpoint::Metrics,
+            "/openapi.json" => RequestEndpoint::Openapi,
+            SHOULD_RATE_LIMIT => RequestEndpoint::RateLimit,
+            _ if path.starts_with("/page/") => RequestEndpoint::Page,
+            _ if path.starts_with("/api/rate-limit/") => RequestEndpoint::Playground,
+            _ if is_authorize(path) => RequestEndpoint::Authorize,
+            _ => RequestEndpoint::below_limits(path).unwrap_or(RequestEndpoint::Other),
         }
     }
 
-    /// `/v1/limits/free`, and `/v1/limits/free/keys/user:42`.
-    fn of_a_limit(path: &str) -> Option<Endpoint> {
+    /// Returns the endpoint of a path such as `/v1/limits/free` or `/v1/limits/free/keys/user:42`.
+    fn below_limits(path: &str) -> Option<RequestEndpoint> {
         let mut parts = path.strip_prefix("/v1/limits/")?.split('/');
         match [parts.next(), parts.next(), parts.next(), parts.next()] {
-            [Some(name), None, None, None] if !name.is_empty() => Some(Endpoint::Limit),
-            [Some(name), Some("keys"), Some(_), None] if !name.is_empty() => Some(Endpoint::Keys),
+            [Some(name), None, None, None] if !name.is_empty() => Some(RequestEndpoint::Limit),
+            [Some(name), Some("keys"), Some(_), None] if !name.is_empty() => {
+                Some(RequestEndpoint::Keys)
+            }
             _ => None,
         }
     }
 
-    /// What metrics call it.
+    /// Returns the endpoint's name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Endpoint::Check => "check",
-            Endpoint::Batch => "batch",
-            Endpoint::Authorize => "authorize",
-            Endpoint::Limits => "limits",
-            Endpoint::Limit => "limit",
-            Endpoint::Keys => "keys",
-            Endpoint::Refund => "refund",
-            Endpoint::Operations => "operations",
-            Endpoint::Playground => "playground",
-            Endpoint::Page => "page",
-            Endpoint::Healthz => "healthz",
-            Endpoint::Readyz => "readyz",
-            Endpoint::Metrics => "metrics",
-            Endpoint::Openapi => "openapi",
-            Endpoint::RateLimit => "rls",
-            Endpoint::Other => "other",
+            RequestEndpoint::Check => "check",
+            RequestEndpoint::Batch => "batch",
+            RequestEndpoint::Authorize => "authorize",
+            RequestEndpoint::Limits => "limits",
+            RequestEndpoint::Limit => "limit",
+            RequestEndpoint::Keys => "keys",
+            RequestEndpoint::Refund => "refund",
+            RequestEndpoint::Operations => "operations",
+            RequestEndpoint::Playground => "playground",
+            RequestEndpoint::Page => "page",
+            RequestEndpoint::Healthz => "healthz",
+            RequestEndpoint::Readyz => "readyz",
+            RequestEndpoint::Metrics => "metrics",
+            RequestEndpoint::Openapi => "openapi",
+            RequestEndpoint::RateLimit => "rls",
+            RequestEndpoint::Other => "other",
         }
     }
 
-    /// Its path, in which a part in braces stands for any; `None` if it is none of the API's.
+    /// Returns the endpoint's path, with variable parts in braces; `None` for paths outside the API.
     pub(crate) fn route(self) -> Option<&'static str> {
         Some(match self {
-            Endpoint::Check => "/v1/check",
-            Endpoint::Batch => "/v1/check/batch",
-            Endpoint::Authorize => "/v1/authorize",
-            Endpoint::Limits => "/v1/limits",
-            Endpoint::Limit => "/v1/limits/{name}",
-            Endpoint::Keys => "/v1/limits/{name}/keys/{key}",
-            Endpoint::Refund => "/v1/refund",
-            Endpoint::Operations => "/v1/operations",
-            Endpoint::Playground => "/api/rate-limit/{algorithm}",
-            Endpoint::Page => "/",
-            Endpoint::Healthz => "/healthz",
-            Endpoint::Readyz => "/readyz",
-            Endpoint::Metrics => "/metrics",
-            Endpoint::Openapi => "/openapi.json",
-            Endpoint::RateLimit => SHOULD_RATE_LIMIT,
-            Endpoint::Other => return None,
+            RequestEndpoint::Check => "/v1/check",
+            RequestEndpoint::Batch => "/v1/check/batch",
+            RequestEndpoint::Authorize => "/v1/authorize",
+            RequestEndpoint::Limits => "/v1/limits",
+            RequestEndpoint::Limit => "/v1/limits/{name}",
+            RequestEndpoint::Keys => "/v1/limits/{name}/keys/{key}",
+            RequestEndpoint::Refund => "/v1/refund",
+            RequestEndpoint::Operations => "/v1/operations",
+            RequestEndpoint::Playground => "/api/rate-limit/{algorithm}",
+            RequestEndpoint::Page => "/",
+            RequestEndpoint::Healthz => "/healthz",
+            RequestEndpoint::Readyz => "/readyz",
+            RequestEndpoint::Metrics => "/metrics",
+            RequestEndpoint::Openapi => "/openapi.json",
+            RequestEndpoint::RateLimit => SHOULD_RATE_LIMIT,
+            RequestEndpoint::Other => return None,
         })
     }
 }
 
-/// Whether a path is `/v1/authorize/{domain}` or `/v1/authorize/{domain}/{settings}`.
+/// Returns whether a path is `/v1/authorize/{domain}` or `/v1/authorize/{domain}/{settings}`.
 fn is_authorize(path: &str) -> bool {
     path.strip_prefix("/v1/authorize/").is_some_and(|rest| {
         !rest.is_empty() && !rest.ends_with('/') && rest.matches('/').count() < 2
     })
 }
 
-/// The method, if it is a common one.
+/// Returns the name of a common method; `_OTHER` for any other, so that clients cannot add names.
 pub(crate) fn method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -151,67 +154,67 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_of_one_of_the_endpoints() {
+    fn paths_belong_to_their_endpoints() {
         let table = [
-            ("/v1/check", Endpoint::Check),
-            ("/v1/check/", Endpoint::Other),
-            ("/v1/check/batch", Endpoint::Batch),
-            ("/v1/authorize", Endpoint::Authorize),
-            ("/v1/authorize/", Endpoint::Other),
-            ("/v1/authorize/web", Endpoint::Authorize),
-            ("/v1/authorize/web/", Endpoint::Other),
-            ("/v1/authorize//proxy=nginx", Endpoint::Authorize),
-            ("/v1/authorize/a%2Fb/proxy=nginx", Endpoint::Authorize),
-            ("/v1/authorize/web/proxy=nginx/", Endpoint::Other),
-            ("/v1/limits", Endpoint::Limits),
-            ("/v1/limits/", Endpoint::Other),
-            ("/v1/limits/free", Endpoint::Limit),
-            ("/v1/limits/free/", Endpoint::Other),
-            ("/v1/limits/free/keys", Endpoint::Other),
-            ("/v1/limits/free/keys/", Endpoint::Keys),
-            ("/v1/limits/free/keys/user:42", Endpoint::Keys),
-            ("/v1/limits/free/keys/a%2Fb", Endpoint::Keys),
-            ("/v1/limits/free/keys/a/b", Endpoint::Other),
-            ("/v1/limits//keys/a", Endpoint::Other),
-            ("/v1/refund", Endpoint::Refund),
-            ("/healthz", Endpoint::Healthz),
-            ("/readyz", Endpoint::Readyz),
-            ("/metrics", Endpoint::Metrics),
-            ("/openapi.json", Endpoint::Openapi),
-            (SHOULD_RATE_LIMIT, Endpoint::RateLimit),
-            ("/v1/operations", Endpoint::Operations),
-            ("/", Endpoint::Page),
-            ("/page/main.js", Endpoint::Page),
-            ("/page", Endpoint::Other),
-            ("/api/rate-limit/reset", Endpoint::Playground),
-            ("/api/rate-limit/token-bucket/burst", Endpoint::Playground),
-            ("/api/rate-limit", Endpoint::Other),
-            ("", Endpoint::Other),
-            ("*", Endpoint::Other),
+            ("/v1/check", RequestEndpoint::Check),
+            ("/v1/check/", RequestEndpoint::Other),
+            ("/v1/check/batch", RequestEndpoint::Batch),
+            ("/v1/authorize", RequestEndpoint::Authorize),
+            ("/v1/authorize/", RequestEndpoint::Other),
+            ("/v1/authorize/web", RequestEndpoint::Authorize),
+            ("/v1/authorize/web/", RequestEndpoint::Other),
+            ("/v1/authorize//proxy=nginx", RequestEndpoint::Authorize),
+            ("/v1/authorize/a%2Fb/proxy=nginx", RequestEndpoint::Authorize),
+            ("/v1/authorize/web/proxy=nginx/", RequestEndpoint::Other),
+            ("/v1/limits", RequestEndpoint::Limits),
+            ("/v1/limits/", RequestEndpoint::Other),
+            ("/v1/limits/free", RequestEndpoint::Limit),
+            ("/v1/limits/free/", RequestEndpoint::Other),
+            ("/v1/limits/free/keys", RequestEndpoint::Other),
+            ("/v1/limits/free/keys/", RequestEndpoint::Keys),
+            ("/v1/limits/free/keys/user:42", RequestEndpoint::Keys),
+            ("/v1/limits/free/keys/a%2Fb", RequestEndpoint::Keys),
+            ("/v1/limits/free/keys/a/b", RequestEndpoint::Other),
+            ("/v1/limits//keys/a", RequestEndpoint::Other),
+            ("/v1/refund", RequestEndpoint::Refund),
+            ("/healthz", RequestEndpoint::Healthz),
+            ("/readyz", RequestEndpoint::Readyz),
+            ("/metrics", RequestEndpoint::Metrics),
+            ("/openapi.json", RequestEndpoint::Openapi),
+            (SHOULD_RATE_LIMIT, RequestEndpoint::RateLimit),
+            ("/v1/operations", RequestEndpoint::Operations),
+            ("/", RequestEndpoint::Page),
+            ("/page/main.js", RequestEndpoint::Page),
+            ("/page", RequestEndpoint::Other),
+            ("/api/rate-limit/reset", RequestEndpoint::Playground),
+            ("/api/rate-limit/token-bucket/burst", RequestEndpoint::Playground),
+            ("/api/rate-limit", RequestEndpoint::Other),
+            ("", RequestEndpoint::Other),
+            ("*", RequestEndpoint::Other),
         ];
         for (path, want) in table {
-            assert_eq!(Endpoint::of(path), want, "{path}");
+            assert_eq!(RequestEndpoint::of(path), want, "{path}");
         }
     }
 
     #[test]
-    fn the_route_of_an_endpoint_is_one_of_it() {
-        for endpoint in Endpoint::ALL {
+    fn route_of_an_endpoint_belongs_to_it() {
+        for endpoint in RequestEndpoint::ALL {
             let route = endpoint.route().unwrap_or("/nowhere");
-            assert_eq!(Endpoint::of(route), endpoint);
+            assert_eq!(RequestEndpoint::of(route), endpoint);
         }
     }
 
     #[test]
-    fn an_invented_method_is_none_of_ours() {
+    fn uncommon_method_is_named_other() {
         assert_eq!(method(&Method::POST), "POST");
         assert_eq!(method(&Method::from_bytes(b"STEAL").unwrap()), "_OTHER");
     }
 
     #[test]
-    fn every_endpoint_is_at_its_place() {
-        for (place, endpoint) in Endpoint::ALL.into_iter().enumerate() {
-            assert_eq!(endpoint as usize, place, "{endpoint:?}");
+    fn endpoints_are_listed_in_the_order_of_their_declaration() {
+        for (index, endpoint) in RequestEndpoint::ALL.into_iter().enumerate() {
+            assert_eq!(endpoint as usize, index, "{endpoint:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What fuzzers try; no part of the API.
 
-use crate::http::{Problem, decode_batch, decode_check};
+use crate::http::{ApiProblem, decode_batch, decode_check};
 
 /// Reads the body of a check; if it is wrong, what its client is told.
 pub fn check(body: &[u8]) -> Result<(), String> {
@@ -23,6 +23,6 @@ pub fn receipt(input: &[u8]) {
     crate::receipt::fuzz(input);
 }
 
-fn told(problem: Problem) -> String {
+fn told(problem: ApiProblem) -> String {
     serde_json::to_string(&problem).unwrap_or_default()
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 
-use crate::ask::{Asked, Wait};
 use crate::cli::HealthyArgs;
+use crate::client::{ResponseTimeout, ServerClient};
 use crate::print_error;
 
 /// Less than the image's HEALTHCHECK allows, so that it is said why.
-const WAIT: Wait =
-    Wait { in_all: Duration::from_secs(4), remedy: "see how the server does, or restart it" };
+const TIMEOUT: ResponseTimeout = ResponseTimeout {
+    total: Duration::from_secs(4),
+    remedy: "see how the server does, or restart it",
+};
 
 /// 1 is what a container engine takes for unhealthy, whatever the reason; 2 it keeps for itself.
 pub(crate) fn run(args: &HealthyArgs) -> ExitCode {
@@ -25,10 +27,10 @@ pub(crate) fn run(args: &HealthyArgs) -> ExitCode {
 }
 
 fn answers(url: &str) -> anyhow::Result<()> {
-    let server = Asked::at(url, WAIT)?;
-    let answer = server.ask(server.get("/healthz"))?;
+    let server = ServerClient::new(url, TIMEOUT)?;
+    let answer = server.send(server.get("/healthz"))?;
     match answer.status {
         StatusCode::OK => Ok(()),
-        _ => Err(server.refused(&answer)),
+        _ => Err(server.problem(&answer)),
     }
 }

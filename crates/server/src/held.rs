@@ -1,4 +1,4 @@
-//! Requests that are held back until a shaping limit lets them go.
+//! Holds back the answers to allowed requests of proxies, for as long as a shaping limit delays the requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use tollgate::rules::Ruling;
 
 use crate::lifecycle::{Lifecycle, Phase};
 
-/// The requests that are held back, at most so many at a time.
+/// Counts the held requests, and bounds how many there are at a time.
 #[derive(Debug)]
 pub(crate) struct HeldRequests {
     held: Arc<AtomicU32>,
@@ -21,56 +21,60 @@ impl HeldRequests {
         HeldRequests { held: Arc::default(), max_held }
     }
 
-    /// Returns a place, taken before it is known whether the request has to wait; `None` if all are taken.
-    pub(crate) fn join(&self) -> Option<Place> {
-        let room = |held: u32| (held < self.max_held).then_some(held + 1);
-        let joined = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
-        joined.ok().map(|_| Place { held: Arc::clone(&self.held) })
+    /// Returns a permit to hold one request, or `None` if the most requests are held already.
+    ///
+    /// The permit is taken before the request is decided, because only the decision says whether there is a delay.
+    pub(crate) fn reserve(&self) -> Option<HoldPermit> {
+        let one_more = |held: u32| (held < self.max_held).then_some(held + 1);
+        let reserved = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        reserved.ok().map(|_| HoldPermit { held: Arc::clone(&self.held) })
     }
 
-    /// Returns how many places are taken.
+    /// Returns how many permits are taken.
     pub(crate) fn count(&self) -> u32 {
         self.held.load(Ordering::Relaxed)
     }
 }
 
-/// A place among the held requests, which is free again when this is dropped.
+/// A permit to hold one request. Dropping it returns the permit.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct HoldPermit {
     held: Arc<AtomicU32>,
 }
 
-impl Drop for Place {
+impl Drop for HoldPermit {
     fn drop(&mut self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A request that is held back. If this is dropped before its turn, its charge is given back, as far as the limit can.
+/// An allowed request whose answer is held back for its delay.
+///
+/// If this is dropped before the delay has passed, the request's charge is refunded, as far as the limit can refund it.
 pub(crate) struct HeldRequest {
-    /// `None` once it has gone.
+    /// `None` once the delay has passed.
     ruling: Option<Ruling>,
-    _place: Option<Place>,
+    _permit: Option<HoldPermit>,
 }
 
 impl HeldRequest {
-    pub(crate) fn new(ruling: Ruling, place: Option<Place>) -> HeldRequest {
-        HeldRequest { ruling: Some(ruling), _place: place }
+    pub(crate) fn new(ruling: Ruling, permit: Option<HoldPermit>) -> HeldRequest {
+        HeldRequest { ruling: Some(ruling), _permit: permit }
     }
 
-    /// Waits for its turn. If the server closes before that, how long it would have had to wait.
-    pub(crate) async fn until_its_turn(
+    /// Waits for the delay. If the server closes before it has passed, returns the rest of the delay.
+    pub(crate) async fn wait(
         mut self,
         delay: Duration,
         lifecycle: &Lifecycle,
     ) -> Result<(), Duration> {
-        let turn = Instant::now() + delay;
+        let end = Instant::now() + delay;
         tokio::select! {
-            () = sleep_until(turn) => {
+            () = sleep_until(end) => {
                 self.ruling = None;
                 Ok(())
             }
-            () = lifecycle.reached(Phase::Closing) => Err(turn.saturating_duration_since(Instant::now())),
+            () = lifecycle.reached(Phase::Closing) => Err(end.saturating_duration_since(Instant::now())),
         }
     }
 }

@@ -1,33 +1,33 @@
 //! The API: requests and answers over HTTP.
 //!
-//! - `api`: what handlers are given
+//! - `api`: the state of the handlers
 //! - `check`, `batch`: decide requests
-//!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
-//! - `authorize`: decides for proxies that ask before they pass a request on
-//! - `refund`: gives back what they charged
-//! - `limits`, `keys`: what limits there are, and how keys stand
-//! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
-//! - `page`, `playground`: the algorithms to play with, and the page to do so
-//! - `health`: whether the process lives, and whether to send it requests; `metrics`: what Prometheus reads
-//! - `service`: all of it as one service, observed
-//! - `host`: requests without a valid `Host` are refused before anything else
-//! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
-//! - `document`: all of it as an OpenAPI document; `openapi`: what that says of bodies and problems
+//!   - `check_body`: decodes a check; `decision`: decisions as JSON; `json_object`: writes JSON objects
+//! - `authorize`: decides for proxies, which call it before they pass a request on
+//! - `refund`: refunds charges by their receipts
+//! - `limits`, `keys`: limits, and the state of keys
+//! - `operator`: which requests may read and reset keys; `operations`: the state of the server, for operators
+//! - `page`, `playground`: the web page, and the playground of algorithms on it
+//! - `health`: liveness and readiness; `metrics`: the metrics for Prometheus
+//! - `service`: the whole API as one service, which observes every request
+//! - `host`: refuses requests without a valid `Host` before anything else
+//! - `body`: reads bodies of bounded length; `problem`: errors (RFC 9457)
+//! - `document`: the OpenAPI document; `openapi`: the bodies and problems in it
 
 mod api;
-mod asked;
 mod authorize;
 mod batch;
 mod body;
 mod check;
+mod check_body;
 mod decision;
 mod document;
 mod health;
 mod host;
+mod json_object;
 mod keys;
 mod limits;
 mod metrics;
-mod object;
 mod openapi;
 mod operations;
 mod operator;
@@ -46,15 +46,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) use api::{Api, ApiParts, PageBudget};
-pub(crate) use asked::decode as decode_check;
-pub(crate) use batch::each as decode_batch;
-pub(crate) use problem::Problem;
+pub(crate) use batch::decode as decode_batch;
+pub(crate) use check_body::decode as decode_check;
+pub(crate) use problem::ApiProblem;
 pub(crate) use service::service;
 
-/// The whole API.
+/// Returns the router of the whole API.
 fn router(state: Api) -> Router {
     let (mut router, _) = documented_routes().split_for_parts();
-    // Some proxies ask with the method of the request that they were sent.
+    // Some proxies call with the method of the original request.
     for path in authorize::PATHS {
         router = router.route(path, any(authorize::authorize));
     }
@@ -63,7 +63,7 @@ fn router(state: Api) -> Router {
     router.with_state(state)
 }
 
-/// Every path, and what is said of it.
+/// Returns the routes that are in the OpenAPI document, with their documentation.
 fn documented_routes() -> OpenApiRouter<Api> {
     let mut api = OpenApiRouter::with_openapi(document::Document::openapi())
         .routes(routes!(check::check))
@@ -91,12 +91,12 @@ fn documented_routes() -> OpenApiRouter<Api> {
 }
 
 async fn not_found(uri: Uri) -> impl IntoResponse {
-    Problem::unknown_path(uri.path())
+    ApiProblem::unknown_path(uri.path())
 }
 
-/// What is allowed, the router says in `Allow`.
+/// Refuses the method of a request. The router adds the allowed methods in `Allow`.
 async fn not_allowed(method: Method) -> impl IntoResponse {
-    Problem::wrong_method(&method)
+    ApiProblem::wrong_method(&method)
 }
 
 #[cfg(test)]
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn every_path_is_in_the_document() {
         let (router, document) = documented_routes().split_for_parts();
-        let shown = format!("{router:?}");
-        let paths = shown.split("fallback_router").next().unwrap();
+        let debug = format!("{router:?}");
+        let paths = debug.split("fallback_router").next().unwrap();
         let texts = paths.split('"').filter(|text| text.starts_with('/'));
         let mut routed: Vec<_> = texts.collect();
         routed.sort_unstable();

@@ -13,7 +13,7 @@
 //! They depend in one direction: `serve` and `parts`, then the front ends, `pipeline`, what it accounts to, and at last
 //! `ruleset` and `store`.
 //!
-//! - `check`, `healthy`: ask a server, from the command line; `ask`: how
+//! - `check`, `healthy`: send one request to a running server; `client`: the HTTP client for that
 //! - `replay`: decides the requests of a trace at the trace's own times
 //! - `explain`: which rules apply to a request, and why
 //! - `validate`: what is wrong with files of limits and rules
@@ -23,11 +23,11 @@
 //! Connections are accepted and bounded by `tollgate_listener`, the playground decides in `tollgate_playground`, and
 //! `tollgate_importer` reads the configuration of others: they know nothing of this crate.
 
-mod ask;
 mod body;
 mod budget;
 mod check;
 mod cli;
+mod client;
 mod complete;
 mod endpoint;
 mod explain;

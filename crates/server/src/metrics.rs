@@ -23,7 +23,7 @@ pub(crate) use page::{MetricsPage, Sources};
 use requests::Requests;
 use text::{Kind, Text};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::store::StoreKind;
 
 /// What is counted while the server runs. What others count is read when somebody asks for it.
@@ -56,7 +56,7 @@ impl Metrics {
     }
 
     /// Counts a request that was answered.
-    pub(crate) fn request(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
+    pub(crate) fn request(&self, endpoint: RequestEndpoint, status: StatusCode, took: Duration) {
         self.requests.count(endpoint, status, took);
     }
 

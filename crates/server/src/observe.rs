@@ -1,5 +1,4 @@
-//! What is counted, traced and logged of a request on either port, whatever it asks: how long it took, and what came
-//! of it.
+//! Counts, traces and logs every request on both ports: how long it took, and the status of its answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 use hyper::{Request, StatusCode};
 use opentelemetry::ContextGuard;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::logs::{RequestLine, Sparingly};
 use crate::metrics::Metrics;
 use crate::store::StoreKind;
@@ -20,18 +19,18 @@ pub(crate) struct Observer {
     /// `None` unless traces are collected.
     traces: Option<Traces>,
     store: StoreKind,
-    /// Requests that came to a 5xx, for the log.
+    /// Logs requests that were answered with a 5xx.
     failures: Sparingly,
 }
 
-/// A request under observation. One that nobody waits for any more is dropped, and not counted.
+/// A request that is not answered yet. If its client goes away, the observation is dropped and not counted.
 #[derive(Debug)]
 pub(crate) struct Observation {
-    endpoint: Endpoint,
+    endpoint: RequestEndpoint,
     began: Instant,
-    /// If requests are traced.
+    /// `None` unless requests are traced.
     span: Option<RequestSpan>,
-    /// If the log has lines for requests.
+    /// `None` unless requests are logged.
     line: Option<RequestLine>,
 }
 
@@ -40,14 +39,14 @@ impl Observer {
         Observer { metrics, traces, store, failures: Sparingly::default() }
     }
 
-    /// Begins to observe a request, whose head has arrived.
-    pub(crate) fn begin<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Observation {
+    /// Begins to observe a request whose head has arrived.
+    pub(crate) fn begin<B>(&self, endpoint: RequestEndpoint, request: &Request<B>) -> Observation {
         let began = Instant::now();
         let span = self.traces.as_ref().map(|traces| traces.request(request, self.store));
         Observation { endpoint, began, span, line: RequestLine::begin(request) }
     }
 
-    /// Counts, traces and logs that the request is answered; `status` is in HTTP's words on both ports. Called once.
+    /// Counts, traces and logs the answer to a request. `status` is an HTTP status on both ports. Call this once.
     pub(crate) fn answered(&self, observation: &mut Observation, status: StatusCode) {
         let Observation { endpoint, began, span, line } = observation;
         self.metrics.request(*endpoint, status, began.elapsed());
@@ -57,27 +56,27 @@ impl Observer {
         if let Some(line) = line.take() {
             line.answered(status);
         }
-        // That the server is not ready is an answer, and no failure.
-        if status.is_server_error() && *endpoint != Endpoint::Readyz {
+        // A 503 of `/readyz` says that the server is not ready, and is no failure.
+        if status.is_server_error() && *endpoint != RequestEndpoint::Readyz {
             self.failures.failed(*endpoint, status);
         }
     }
 
     /// Counts a request that is refused at once because memory is short.
-    pub(crate) fn refused(&self, endpoint: Endpoint) {
+    pub(crate) fn refused(&self, endpoint: RequestEndpoint) {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         self.metrics.request(endpoint, status, Duration::ZERO);
         self.failures.failed(endpoint, status);
     }
 
-    /// Logs failures that were left out of the log, if the last line is old enough.
+    /// Logs how many failures were left out of the log, if the last line is old enough.
     pub(crate) fn log_rest(&self, now: Instant) {
         self.failures.log_failed_rest(now);
     }
 }
 
 impl Observation {
-    /// When the head of the request had arrived.
+    /// Returns the time at which the head of the request had arrived.
     pub(crate) fn began(&self) -> Instant {
         self.began
     }

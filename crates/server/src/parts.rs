@@ -1,4 +1,5 @@
-//! Puts the parts of a server together. Each is complete before the first request, and none changes afterwards.
+//! Puts the parts of a server together. Every part is complete before the first request, and is not replaced
+//! afterwards.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::logs::Log;
 use crate::metrics::{Metrics, MetricsPage, Sources};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
-use crate::pipeline::{Accounts, Pipeline};
+use crate::pipeline::{DecisionRecorder, Pipeline};
 use crate::readiness::Readiness;
 use crate::receipt::Receipts;
 use crate::refused::Refused;
@@ -23,14 +24,14 @@ use crate::store::StoreMonitor;
 use crate::traces::Traces;
 use crate::watch::Watched;
 
-/// What the configuration of a server determines.
-pub(crate) struct Foundation {
+/// The parts that the server's configuration determines.
+pub(crate) struct ConfiguredParts {
     pub(crate) rules: RuleSet,
     pub(crate) store: StoreMonitor,
     pub(crate) receipts: Receipts,
     pub(crate) refused: Refused,
     pub(crate) operators: OperatorAccess,
-    /// `None` if it is switched off.
+    /// `None` if the playground is switched off.
     pub(crate) playground: Option<Playground>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) log: Log,
@@ -41,40 +42,41 @@ pub(crate) struct Foundation {
     pub(crate) max_connections: u32,
 }
 
-/// The parts of a server, by what they are for.
-pub(crate) struct Parts {
+/// The parts of a server, grouped by their users.
+pub(crate) struct ServerParts {
     pub(crate) api: ApiParts,
     pub(crate) grpc: GrpcParts,
     pub(crate) watched: Watched,
     pub(crate) http_connections: Arc<Connections>,
 }
 
-impl Parts {
-    pub(crate) fn new(foundation: Foundation) -> Parts {
-        let Foundation { lifecycle, log, traces, is_ready_without_store, max_connections, .. } =
-            foundation;
-        let rules = Arc::new(foundation.rules);
-        let store = Arc::new(foundation.store);
-        let receipts = Arc::new(foundation.receipts);
-        let refused = Arc::new(foundation.refused);
-        let operators = Arc::new(foundation.operators);
+impl ServerParts {
+    pub(crate) fn new(configured: ConfiguredParts) -> ServerParts {
+        let ConfiguredParts {
+            lifecycle, log, traces, is_ready_without_store, max_connections, ..
+        } = configured;
+        let rules = Arc::new(configured.rules);
+        let store = Arc::new(configured.store);
+        let receipts = Arc::new(configured.receipts);
+        let refused = Arc::new(configured.refused);
+        let operators = Arc::new(configured.operators);
 
         let metrics = Arc::new(Metrics::new(store.kind()));
         let observer = Observer::new(Arc::clone(&metrics), traces.clone(), store.kind());
         let observer = Arc::new(observer);
         let readiness = Readiness::new(lifecycle, Arc::clone(&store), is_ready_without_store);
         let readiness = Arc::new(readiness);
-        // Half of the connections: other requests need some, too.
+        // A held request keeps a connection open: half of the connections are left for other requests.
         let held = Arc::new(HeldRequests::new(max_connections / 2));
         let budget = Budget::with_reserve(REQUEST_BYTES, SMALL_RESERVE_BYTES);
         let (http_connections, grpc_connections) = Connections::of_both_ports(&budget);
 
-        let accounts = Accounts {
+        let recorder = DecisionRecorder {
             metrics: Arc::clone(&metrics),
             refused: Arc::clone(&refused),
             traces: traces.clone(),
         };
-        let pipeline = Pipeline::new(Arc::clone(&rules), accounts, Arc::clone(&receipts));
+        let pipeline = Pipeline::new(Arc::clone(&rules), recorder, Arc::clone(&receipts));
         let pipeline = Arc::new(pipeline);
         let metrics_page = MetricsPage::new(Sources {
             metrics: Arc::clone(&metrics),
@@ -87,7 +89,7 @@ impl Parts {
             log,
             traces,
         });
-        Parts {
+        ServerParts {
             watched: Watched {
                 rules: Arc::clone(&rules),
                 store,
@@ -118,7 +120,7 @@ impl Parts {
                 held,
                 budget,
                 page_budget: PageBudget(Budget::new(PAGE_BYTES)),
-                playground: foundation.playground,
+                playground: configured.playground,
             },
             http_connections,
         }
@@ -133,11 +135,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::lifecycle;
 
-    /// The parts of a server that decides by the rules of a text, on the store of a limiter.
-    pub(crate) fn on(limiter: &Limiter, rules: &str) -> Parts {
+    /// Makes the parts of a server that has the rules in `rules` and the store of `limiter`.
+    pub(crate) fn on(limiter: &Limiter, rules: &str) -> ServerParts {
         let config = Config::parse("rules.yaml", rules).unwrap();
         let (_, lifecycle) = lifecycle::lifecycle();
-        Parts::new(Foundation {
+        ServerParts::new(ConfiguredParts {
             rules: RuleSet::of_text(Rules::new(limiter, &config).unwrap(), rules),
             store: StoreMonitor::new(limiter, 0).unwrap(),
             receipts: Receipts::default(),
@@ -152,7 +154,8 @@ pub(crate) mod tests {
         })
     }
 
-    pub(crate) fn in_memory(rules: &str) -> Parts {
+    /// Makes the parts of a server that has the rules in `rules`, in memory.
+    pub(crate) fn in_memory(rules: &str) -> ServerParts {
         on(&Limiter::memory(), rules)
     }
 }

@@ -1,14 +1,14 @@
-//! The decision pipeline: every front end decides its requests here, and in no other way.
+//! The decision pipeline: every front end decides its requests here, and nowhere else.
 //!
-//! A request takes one snapshot of the rules, is decided, and is accounted for: the time that the store took, the counts
-//! of each limit, the keys that are refused most, and traces. Then it has its receipt. A front end decodes a request
-//! into a [`DecisionRequest`], or into a check of a [`snapshot`](Pipeline::snapshot), and encodes the answer.
+//! A request is decided on one snapshot of the rules. Then the decision is recorded: the time that the store took, the
+//! counts of each limit, the most refused keys, and traces. At last the pipeline makes the receipt. A front end decodes
+//! a request into a [`DecisionRequest`], or into a check on a [`snapshot`](Pipeline::snapshot), and encodes the answer.
 //!
-//! - `request`: what can be asked
-//! - `sent`: a request on its way to the store, and its answer
+//! - `request`: the requests that front ends make
+//! - `pending`: answers that the store has not given yet, and complete answers
 
+mod pending;
 mod request;
-mod sent;
 #[cfg(test)]
 mod tests;
 
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
-pub(crate) use request::{DecisionRequest, NoDecider, Subject, Terms, domain};
-use sent::SentLimit;
-pub(crate) use sent::{PipelineAnswer, SentRequest, SentRuling};
+use pending::PendingLimitAnswer;
+pub(crate) use pending::{PendingAnswer, PendingRuling, PipelineAnswer};
+pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, domain};
 
 use crate::metrics::Metrics;
 use crate::receipt::Receipts;
@@ -31,28 +31,28 @@ use crate::store::StoreKind;
 use crate::traces::{self, Traces};
 use crate::trust::Description;
 
-/// Decides requests, and accounts for the decisions.
+/// Decides requests, and records the decisions.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     rules: Arc<RuleSet>,
     store: StoreKind,
-    accounts: Accounts,
+    recorder: DecisionRecorder,
     receipts: Arc<Receipts>,
 }
 
-/// Where decisions are accounted for.
+/// Records decisions: in the metrics, among the most refused keys, and in traces.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub(crate) struct DecisionRecorder {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) refused: Arc<Refused>,
     /// `None` unless traces are collected.
     pub(crate) traces: Option<Traces>,
 }
 
-/// Why a request has no decision.
+/// Why a request could not be decided.
 #[derive(Debug)]
-pub(crate) enum Undecided<'a> {
-    NoDecider(NoDecider<'a>),
+pub(crate) enum DecideError<'a> {
+    UnknownTarget(UnknownTarget<'a>),
     /// The store failed, or the request is not valid.
     Failed(Error),
 }
@@ -60,15 +60,17 @@ pub(crate) enum Undecided<'a> {
 impl Pipeline {
     pub(crate) fn new(
         rules: Arc<RuleSet>,
-        accounts: Accounts,
+        recorder: DecisionRecorder,
         receipts: Arc<Receipts>,
     ) -> Pipeline {
         let store = StoreKind::of(rules.limiter());
-        Pipeline { rules, store, accounts, receipts }
+        Pipeline { rules, store, recorder, receipts }
     }
 
-    /// Returns the rules as they are now. A front end takes one snapshot for a request: a reload then changes neither
-    /// whether the domain has rules, nor which attributes the rules look at, nor which rules decide.
+    /// Returns the current version of the rules.
+    ///
+    /// A front end takes one snapshot for each request. A reload during the request then does not change whether the
+    /// domain has rules, which attributes the rules read, or which rules decide.
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         self.rules.rules().snapshot()
     }
@@ -77,29 +79,31 @@ impl Pipeline {
     pub(crate) async fn decide<'a>(
         &self,
         request: DecisionRequest<'a>,
-    ) -> Result<PipelineAnswer, Undecided<'a>> {
-        let mut sent = self.send(request).map_err(Undecided::NoDecider)?;
+    ) -> Result<PipelineAnswer, DecideError<'a>> {
+        let mut pending = self.send(request).map_err(DecideError::UnknownTarget)?;
         let answer = match self.store {
-            StoreKind::Memory => self.answer(&mut sent).await,
-            // On the heap: a request to memory need not carry what a span takes.
-            StoreKind::Redis => Box::pin(self.in_store_span(self.answer(&mut sent))).await,
+            StoreKind::Memory => self.answer(&mut pending).await,
+            // Boxed, so that the future of a check in memory is not larger by the size of a span.
+            StoreKind::Redis => Box::pin(self.in_store_span(self.answer(&mut pending))).await,
         };
-        answer.map_err(Undecided::Failed)
+        answer.map_err(DecideError::Failed)
     }
 
-    /// Sends a request to the store, which may take its time: [`answer`](Self::answer) waits for it. A front end can so
-    /// have several requests under way, within one [`in_store_span`](Self::in_store_span).
+    /// Sends a request to the store. [`answer`](Self::answer) waits for the answer.
+    ///
+    /// A front end can send several requests before it waits for the first answer, within one
+    /// [`in_store_span`](Self::in_store_span).
     pub(crate) fn send<'a>(
         &self,
         request: DecisionRequest<'a>,
-    ) -> Result<SentRequest<'a>, NoDecider<'a>> {
-        let DecisionRequest { subject, terms } = request;
-        match subject {
-            Subject::Limit { name, key } => {
+    ) -> Result<PendingAnswer<'a>, UnknownTarget<'a>> {
+        let DecisionRequest { target, terms } = request;
+        match target {
+            DecisionTarget::Limit { name, key } => {
                 let Some(limit) = self.rules.limit(&name) else {
-                    return Err(NoDecider::UnknownLimit(name));
+                    return Err(UnknownTarget::Limit(name));
                 };
-                let at = self.accounts.metrics.store_call();
+                let sent_at = self.recorder.metrics.store_call();
                 let mut check = limit.scope.check(key.as_bytes());
                 if let Some(cost) = terms.cost {
                     check = check.cost(cost);
@@ -108,27 +112,27 @@ impl Pipeline {
                     check = check.max_wait(max_wait);
                 }
                 let answer = check.into_future();
-                Ok(SentRequest::Limit(SentLimit { limit, key, answer, at }))
+                Ok(PendingAnswer::Limit(PendingLimitAnswer { limit, key, answer, sent_at }))
             }
-            Subject::Rules { domain, description } => {
-                let now = self.snapshot();
-                let sent = self.send_description(&now, domain, description, terms);
-                sent.map(SentRequest::Rules)
+            DecisionTarget::Rules { domain, description } => {
+                let rules = self.snapshot();
+                let pending = self.send_description(&rules, domain, description, terms);
+                pending.map(PendingAnswer::Rules)
             }
         }
     }
 
-    /// Sends a described request to the rules of one snapshot.
+    /// Sends a described request, to be decided on one snapshot of the rules.
     fn send_description<'a>(
         &self,
-        now: &Snapshot<'_>,
+        rules: &Snapshot<'_>,
         domain: Option<Cow<'a, str>>,
         description: Description<'a>,
         terms: Terms,
-    ) -> Result<SentRuling, NoDecider<'a>> {
-        let domain = request::domain(domain, now)?;
-        let attributes = description.into_attributes(now);
-        let mut check = now.check(&domain, &attributes);
+    ) -> Result<PendingRuling, UnknownTarget<'a>> {
+        let domain = request::domain(domain, rules)?;
+        let attributes = description.into_attributes(rules);
+        let mut check = rules.check(&domain, &attributes);
         if let Some(cost) = terms.cost {
             check = check.cost(cost);
         }
@@ -138,56 +142,61 @@ impl Pipeline {
         Ok(self.send_check(check))
     }
 
-    /// Waits for the answer of a request, accounts for it, and writes its receipt. The answer comes once.
-    pub(crate) async fn answer(&self, sent: &mut SentRequest<'_>) -> Result<PipelineAnswer, Error> {
-        match sent {
-            SentRequest::Limit(sent) => {
-                let decided = (&mut sent.answer).await;
+    /// Waits for the answer to a request, records it, and makes the receipt. Call this once for each request.
+    pub(crate) async fn answer(
+        &self,
+        pending: &mut PendingAnswer<'_>,
+    ) -> Result<PipelineAnswer, Error> {
+        match pending {
+            PendingAnswer::Limit(pending) => {
+                let decided = (&mut pending.answer).await;
                 if !decided.as_ref().is_ok_and(Decision::is_cached) {
-                    self.accounts.metrics.store_answered(sent.at);
+                    self.recorder.metrics.store_answered(pending.sent_at);
                 }
-                let decision = decided.inspect_err(|_| sent.limit.tally.count_failure())?;
-                self.accounts.decision(&sent.limit, sent.key.as_bytes(), &decision);
-                let receipt =
-                    self.receipts.of_limit(&sent.limit.scope, sent.key.as_bytes(), &decision);
+                let (limit, key) = (&pending.limit, pending.key.as_bytes());
+                let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
+                self.recorder.record_decision(limit, key, &decision);
+                let receipt = self.receipts.of_limit(&limit.scope, key, &decision);
                 Ok(PipelineAnswer::Limit { decision, receipt })
             }
-            SentRequest::Rules(sent) => {
-                let ruling = self.accounts.ruling(sent).await?;
+            PendingAnswer::Rules(pending) => {
+                let ruling = self.recorder.ruling(pending).await?;
                 let receipt = self.receipts.of_ruling(&ruling);
                 Ok(PipelineAnswer::Rules { ruling, receipt })
             }
         }
     }
 
-    /// Sends a check of a [`snapshot`](Self::snapshot) to the store: [`ruling`](Self::ruling) waits for it.
-    pub(crate) fn send_check(&self, check: RulesCheck<'_>) -> SentRuling {
-        let at = self.accounts.metrics.store_call();
-        SentRuling { answer: check.into_future(), at }
+    /// Sends a check on a [`snapshot`](Self::snapshot) to the store. [`ruling`](Self::ruling) waits for the answer.
+    pub(crate) fn send_check(&self, check: RulesCheck<'_>) -> PendingRuling {
+        let sent_at = self.recorder.metrics.store_call();
+        PendingRuling { answer: check.into_future(), sent_at }
     }
 
-    /// Waits for a ruling, and accounts for it. It has no receipt: proxies have no place for one.
-    pub(crate) async fn ruling(&self, mut sent: SentRuling) -> Result<Ruling, Error> {
+    /// Waits for a ruling, and records it. Makes no receipt, because a proxy cannot keep one.
+    pub(crate) async fn ruling(&self, mut pending: PendingRuling) -> Result<Ruling, Error> {
         match self.store {
-            StoreKind::Memory => self.accounts.ruling(&mut sent).await,
-            // On the heap: a request to memory need not carry what a span takes.
-            StoreKind::Redis => Box::pin(self.in_store_span(self.accounts.ruling(&mut sent))).await,
+            StoreKind::Memory => self.recorder.ruling(&mut pending).await,
+            // Boxed, so that the future of a check in memory is not larger by the size of a span.
+            StoreKind::Redis => {
+                Box::pin(self.in_store_span(self.recorder.ruling(&mut pending))).await
+            }
         }
     }
 
-    /// Waits for the store in a span of its own, if the store is across the network and traces are collected.
+    /// Waits for the store in a separate span, if the store is across the network and traces are collected.
     pub(crate) async fn in_store_span<T, E>(
         &self,
         answers: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let traces = self.accounts.traces.as_ref().filter(|_| self.store.is_remote());
+        let traces = self.recorder.traces.as_ref().filter(|_| self.store.is_remote());
         traces::store(traces, answers).await
     }
 }
 
-impl Accounts {
-    /// Accounts for what a named limit decided.
-    fn decision(&self, limit: &NamedLimit, key: &[u8], decision: &Decision) {
+impl DecisionRecorder {
+    /// Records the decision of a named limit.
+    fn record_decision(&self, limit: &NamedLimit, key: &[u8], decision: &Decision) {
         limit.tally.count(decision);
         self.refused.count(limit.scope.name(), key, decision);
         if self.traces.is_some() {
@@ -195,10 +204,10 @@ impl Accounts {
         }
     }
 
-    /// Waits for a ruling, and accounts for it. The rules count their decisions themselves.
-    async fn ruling(&self, sent: &mut SentRuling) -> Result<Ruling, Error> {
-        let ruled = (&mut sent.answer).await;
-        self.metrics.store_answered(sent.at);
+    /// Waits for a ruling, and records it. The rules count their decisions themselves.
+    async fn ruling(&self, pending: &mut PendingRuling) -> Result<Ruling, Error> {
+        let ruled = (&mut pending.answer).await;
+        self.metrics.store_answered(pending.sent_at);
         let ruling = ruled?;
         self.refused.count_of(&ruling);
         if self.traces.is_some() {

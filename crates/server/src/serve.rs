@@ -16,13 +16,13 @@ use tollgate::{Limiter, Redis};
 use tollgate_playground::Playground;
 
 use crate::cli::ServeArgs;
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::http::{self, Api};
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
 use crate::operators::OperatorAccess;
-use crate::parts::{Foundation, Parts};
+use crate::parts::{ConfiguredParts, ServerParts};
 use crate::receipt::Receipts;
 use crate::refused::Refused;
 use crate::ruleset::RuleSet;
@@ -74,7 +74,8 @@ pub(crate) async fn serve(
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
-    let Parts { api, grpc: grpc_parts, watched, http_connections } = Parts::new(foundation);
+    let ServerParts { api, grpc: grpc_parts, watched, http_connections } =
+        ServerParts::new(foundation);
     let (store, receipts) = (Arc::clone(&watched.store), Arc::clone(&api.receipts));
     // The first requests find a connection.
     if store.kind().is_remote() && store.is_answering().await {
@@ -114,7 +115,7 @@ pub(crate) async fn serve(
 
 /// Adds to a request what its handler needs to know of the connection. Only answers of `/v1/authorize` are held back.
 fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
-    let is_held_back = Endpoint::of(request.uri().path()) == Endpoint::Authorize;
+    let is_held_back = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
     let extensions = request.extensions_mut();
     extensions.insert(Peer(connection.peer()));
     if is_held_back {
@@ -128,7 +129,7 @@ fn foundation(
     log: &Log,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
-) -> anyhow::Result<(Foundation, Option<FileFollower>)> {
+) -> anyhow::Result<(ConfiguredParts, Option<FileFollower>)> {
     let limiter = limiter(args)?;
     // First: the rules may take all the limits there can be.
     let store = StoreMonitor::new(&limiter, args.max_memory)?;
@@ -159,7 +160,7 @@ fn foundation(
         false if limiter.is_local() => Some(Playground::in_memory()),
         false => Some(Playground::on_servers(&limiter, args.store_deadline)?),
     };
-    let foundation = Foundation {
+    let foundation = ConfiguredParts {
         rules,
         store,
         receipts,

@@ -1,6 +1,7 @@
-//! How far the attributes of a request are believed: a client's claim must not buy a fresh quota or a better tier.
+//! Classifies the attributes of a request by how far they are trusted. A client must not get a new quota or a better
+//! tier by claiming something.
 //!
-//! Below all front ends, so that a request is classified the same way however it arrives.
+//! All front ends use this module, so that a request is classified in the same way on every port.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,19 +12,19 @@ use tollgate::rules::{Attributes, Snapshot};
 /// The most attributes of a request.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;
 
-/// How far an attribute is believed that a caller passes on without saying that it has verified it.
+/// How far an attribute is trusted that the caller passes on without marking it as verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The client says who it is.
+    /// An identity that the client claims.
     Claimed,
-    /// The client says something about its request: a header, or a method of its own.
+    /// Text that the client chose: a header, or an uncommon method.
     Said,
-    /// The caller itself knows it.
+    /// A fact that the caller itself knows.
     Known,
 }
 
 impl Trust {
-    /// Classifies an attribute by its name; of `method` only the common ones are known.
+    /// Classifies an attribute by its name. A `method` counts as known only if it is a common one.
     pub(crate) fn of(name: &str, value: &str) -> Trust {
         match name {
             _ if is_identity(name) => Trust::Claimed,
@@ -34,7 +35,7 @@ impl Trust {
     }
 }
 
-/// Returns whether an attribute says who a client is: an API key, or a claim of a token.
+/// Returns whether an attribute identifies a client: an API key, or a claim of a token.
 pub(crate) fn is_identity(name: &str) -> bool {
     name == "api_key" || name.starts_with("jwt.")
 }
@@ -44,17 +45,18 @@ fn is_common_method(method: &str) -> bool {
     common.contains(&method)
 }
 
-/// Attributes by their names, each once.
+/// Pairs of names and values of attributes. Each name occurs once.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs<'a>(pub(crate) Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl Pairs<'_> {
+    /// Returns the value of an attribute.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 }
 
-/// A request as its caller describes it.
+/// A request, described by its caller with attributes.
 #[derive(Debug)]
 pub(crate) struct Description<'a> {
     attributes: Pairs<'a>,
@@ -67,18 +69,19 @@ pub(crate) struct Description<'a> {
 pub(crate) enum InvalidDescription {
     /// There are more than [`MAX_ATTRIBUTES`].
     TooManyAttributes { count: usize },
-    /// An `ip` is not an IP address.
+    /// The attribute `ip` is not an IP address.
     NotAnAddress { place: &'static str, ip: String },
 }
 
 impl<'a> Description<'a> {
-    /// Describes a request by what its caller passes on, what it has verified, and what the client said.
+    /// Makes a description of attributes that the caller passes on, attributes that it has verified, and attributes
+    /// that the client said.
     pub(crate) fn new(
         attributes: Pairs<'a>,
         verified: Pairs<'a>,
         said: Pairs<'a>,
     ) -> Result<Description<'a>, InvalidDescription> {
-        // OK because each has at most 64.
+        // OK because each has at most 64 pairs.
         let count = attributes.0.len() + verified.0.len() + said.0.len();
         if count > MAX_ATTRIBUTES {
             return Err(InvalidDescription::TooManyAttributes { count });
@@ -91,10 +94,10 @@ impl<'a> Description<'a> {
         Ok(Description { attributes, verified, said })
     }
 
-    /// Returns the attributes as the rules see them, which is as the middleware would have them.
+    /// Returns the attributes for the rules, classified as the middleware classifies them.
     ///
-    /// Who a client is counts as a claim, and what is in a header as said, unless the caller has verified it. A request
-    /// without an address uses the shared unknown address, so no rule is skipped.
+    /// Unless the caller has verified them, identities are claimed and headers are said. A request without an address
+    /// uses the shared unknown address, so no rule is skipped.
     pub(crate) fn into_attributes(self, rules: &Snapshot<'_>) -> Attributes<'a> {
         let Description { attributes, verified, said } = self;
         let has_ip = attributes.value("ip").or(verified.value("ip")).is_some();
@@ -119,7 +122,7 @@ impl<'a> Description<'a> {
     }
 }
 
-/// Adds an attribute that is known; `ip` as the address that it is.
+/// Adds a known attribute. An `ip` is added as an address, which groups IPv6 addresses.
 fn with_known<'a>(
     request: Attributes<'a>,
     rules: &Snapshot<'_>,
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_are_claims_and_headers_are_said() {
+    fn identities_are_claimed_and_headers_are_said() {
         for (name, value, want) in [
             ("api_key", "k_1", Trust::Claimed),
             ("jwt.sub", "a", Trust::Claimed),
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_is_refused_for_too_many_attributes_or_an_ip_that_is_none() {
+    fn description_with_too_many_attributes_or_an_invalid_ip_is_refused() {
         let pairs = |count: usize| {
             Pairs((0..count).map(|at| (format!("a{at}").into(), Cow::Borrowed("b"))).collect())
         };
@@ -165,6 +168,9 @@ mod tests {
         let wrong = Description::new(Pairs::default(), ip(), Pairs::default()).unwrap_err();
         let ip_text = "203.0.113.9:80".to_owned();
         assert_eq!(wrong, InvalidDescription::NotAnAddress { place: "verified", ip: ip_text });
-        assert!(Description::new(Pairs::default(), Pairs::default(), ip()).is_ok(), "only said");
+        assert!(
+            Description::new(Pairs::default(), Pairs::default(), ip()).is_ok(),
+            "an `ip` that the client said may be any text"
+        );
     }
 }

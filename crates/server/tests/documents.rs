@@ -5,13 +5,14 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A command of a `console` block, and the lines under it.
+/// A command of a `console` block, and its output.
 struct ConsoleExample {
     command: String,
     output: String,
 }
 
-/// Commands follow `$ ` and continue after a pipe at a line's end. Their output follows on the next lines.
+/// Returns the commands and outputs of a document. A command follows `$ `, and continues on the next line after a pipe. Its
+/// output is on the next lines.
 fn examples(document: &str) -> Vec<ConsoleExample> {
     let mut examples: Vec<ConsoleExample> = Vec::new();
     let blocks = document.split("```console\n").skip(1);

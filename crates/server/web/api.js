@@ -1,24 +1,24 @@
-// The server, as the page knows it: requests, its clock, and whether it is there.
+// Sends requests to the server, and tracks its clock and whether it can be reached.
 
 const listeners = new Set();
-let isThere = true;
+let isReachable = true;
 
-/** Whether the server did not answer when it was last asked. */
-export const isAway = () => !isThere;
+/** Whether the server did not answer the last request. */
+export const isUnreachable = () => !isReachable;
 
-/** Calls back whenever the server goes away or returns. */
-export function onPresence(listener) {
+/** Calls `listener` with whether the server can be reached, each time that this changes. */
+export function onReachability(listener) {
   listeners.add(listener);
 }
 
-function present(now) {
-  if (now === isThere) return;
-  isThere = now;
+function setReachable(now) {
+  if (now === isReachable) return;
+  isReachable = now;
   for (const listener of listeners) listener(now);
 }
 
-/** What the server answers with: its status, headers and JSON. Rejects if it is not there. */
-export async function ask(method, path, body, token = null) {
+/** Sends a request, and returns the status, headers and JSON of the answer. Rejects if the server cannot be reached. */
+export async function send(method, path, body, token = null) {
   let response, text;
   try {
     response = await fetch(path, {
@@ -32,41 +32,44 @@ export async function ask(method, path, body, token = null) {
     });
     text = await response.text();
   } catch (error) {
-    present(false);
+    setReachable(false);
     throw new Error("the server does not answer", { cause: error });
   }
   let json = null;
   try {
     json = text === "" ? null : JSON.parse(text);
   } catch {
-    // No answer of the server's own; /healthz alone is no JSON.
+    // Only /healthz answers without JSON. Other text without JSON does not come from the server.
   }
-  // Somebody between here and the server says that it does not.
-  const isOther = response.status >= 500 && json?.title === undefined;
-  present(!isOther);
-  if (isOther) throw new Error(`the server does not answer: ${response.status}`);
+  // A gateway in front of the server answers with such an error when it does not reach the server.
+  const isGateway = response.status >= 500 && json?.title === undefined;
+  setReachable(!isGateway);
+  if (isGateway) throw new Error(`the server does not answer: ${response.status}`);
   return { status: response.status, ok: response.ok, headers: response.headers, json };
 }
 
-/** The reason of a refusal that is no decision. */
+/** Returns the reason of an error answer. */
 export function reasonOf(answer) {
   return answer.json?.detail ?? answer.json?.title ?? `the server answered ${answer.status}`;
 }
 
+/** How far the server's clock is ahead of the browser's. */
 let aheadUs = 0;
 
-/** Sets the page's clock by what the server said. Times of requests differ; the least delay is the truest. */
-let truest = Infinity;
-export function heardTime(serverUs, sentMs, receivedMs) {
+/** The round trip of the answer that last set the clock: the shorter it is, the more exact is the clock. */
+let bestRoundTrip = Infinity;
+
+/** Sets the page's copy of the server's clock from an answer, if its round trip is about as short as the shortest. */
+export function setClock(serverUs, sentMs, receivedMs) {
   const roundTrip = receivedMs - sentMs;
-  // A little worse every time, so that a clock that drifts is followed.
-  truest += 0.5;
-  if (roundTrip > truest) return;
-  truest = roundTrip;
+  // Raised each time, so that a later answer corrects a clock that drifts.
+  bestRoundTrip += 0.5;
+  if (roundTrip > bestRoundTrip) return;
+  bestRoundTrip = roundTrip;
   aheadUs = serverUs - ((sentMs + receivedMs) / 2) * 1000;
 }
 
-/** The server's time, as near as it is known, in microseconds. */
+/** Returns the server's time in microseconds, as exactly as the page knows it. */
 export function nowUs() {
   return performance.now() * 1000 + aheadUs;
 }

@@ -1,15 +1,16 @@
-// Compare: the same traffic through all algorithms, on one time line.
+// The Compare view: the same traffic under all algorithms, on one time line.
 
-import { ask, onPresence, reasonOf } from "./api.js";
+import { onReachability, reasonOf, send } from "./api.js";
 import { make } from "./dom.js";
 import { BINS, binned, burst, parse, patterns } from "./patterns.js";
 import { MAX_DRAWN, Timeline, excess, title } from "./timeline.js";
 
+/** The option for traffic that is drawn or typed. */
 const DRAWN = "drawn";
 
-const LEGEND = [["yes", "goes at once"], ["later", "goes later"], ["no", "is refused"], ["worst", "where most go"], ["over", "where too many go"]];
+const LEGEND = [["yes", "allowed at once"], ["later", "allowed after a delay"], ["no", "refused"], ["worst", "the window with the most requests"], ["over", "the same, if it exceeds the limit"]];
 
-/** Builds the view into a place. */
+/** Adds the view to `place`. */
 export function compare(place) {
   const view = new Compare();
   place.replaceChildren(view.element);
@@ -18,8 +19,9 @@ export function compare(place) {
 
 class Compare {
   constructor() {
-    /** How many requests come in each part of the time: what is drawn. */
+    /** The drawn traffic: the number of requests in each part of the time. */
     this.drawn = Array.from({ length: BINS }, () => 0);
+    /** The times of the requests that are shown. */
     this.times = [];
     this.select = make("select", { id: "pattern", onchange: () => this.choose() });
     this.limit = number("compare-limit", 1, 100, 10, () => this.choose());
@@ -31,156 +33,165 @@ class Compare {
     this.help = make("p", { class: "note", id: "typed-help" });
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
     this.timeline = new Timeline((bins) => this.stroke(bins));
-    this.clear = make("button", { type: "button", class: "quiet", onclick: () => this.empty() }, "Clear");
+    this.clear = make("button", { type: "button", class: "quiet", onclick: () => this.removeAll() }, "Clear");
     this.summary = make("p", { class: "summary", role: "status", "data-field": "summary" });
     this.table = make("tbody", {});
-    this.worstOf = make("th", { scope: "col", class: "number" });
-    this.boundOf = make("th", { scope: "col", class: "number" });
+    this.worstHeader = make("th", { scope: "col", class: "number" });
+    this.boundHeader = make("th", { scope: "col", class: "number" });
     this.element = make("div", { class: "stack" },
-      make("div", { class: "lead" }, make("p", {}, "One stream of requests through each algorithm, decided by this server's engine at the times shown: see the most that each let go in this trace, and the proven bound that no traffic exceeds.")),
+      make("div", { class: "lead" }, make("p", {}, "The same requests under each algorithm, decided by this server as if they came at the times shown. For each algorithm you see which requests it allows, the most that pass within one window of this traffic, and a proven bound that no traffic can exceed.")),
       make("div", { class: "parameters" },
         make("label", { for: "pattern" }, "traffic", this.select),
-        make("label", { for: "typed" }, "or type it", this.typed),
-        make("label", { for: "compare-limit" }, "all allow", this.limit),
-        make("label", { for: "compare-seconds" }, "every … seconds", this.seconds), this.clear),
-      // The summary beneath: above, it would move what is drawn on.
+        make("label", { for: "typed" }, "or type times", this.typed),
+        make("label", { for: "compare-limit" }, "limit (requests)", this.limit),
+        make("label", { for: "compare-seconds" }, "window (s)", this.seconds), this.clear),
+      // The summary is below the picture: above, its changing height would move the picture while the user draws.
       this.help, this.problem, this.timeline.element,
       make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))), this.summary,
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The same in numbers" }, make("table", {},
         make("caption", {}, "The same in numbers"),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "algorithm"), make("th", { scope: "col", class: "number" }, "allowed"),
-          this.worstOf, this.boundOf, make("th", { scope: "col" }, "its limit"))),
+          this.worstHeader, this.boundHeader, make("th", { scope: "col" }, "limit"))),
         this.table)));
-    onPresence((isThere) => isThere && this.hasFailed && this.choose());
-    this.offer();
+    onReachability((isReachable) => isReachable && this.hasFailed && this.choose());
+    this.listPatterns();
   }
 
-  /** What all allow; null if that is nothing that can be sent. */
+  /** Returns the limit of all algorithms; null if a field is invalid. */
   rate() {
     for (const input of [this.limit, this.seconds]) {
       const isGood = input.value.trim() !== "" && input.checkValidity();
       input.setAttribute("aria-invalid", String(!isGood));
       if (!isGood) {
-        this.complain(`use a whole number, ${input.min} to ${input.max}`);
+        this.showProblem(`enter a whole number, ${input.min} to ${input.max}`);
         return null;
       }
     }
     return { limit: Number(this.limit.value), seconds: Number(this.seconds.value) };
   }
 
-  /** The patterns there are for it, and how long they take. */
-  offer() {
+  /** Lists the patterns for the limit. Returns the limit, the patterns and their length; null if a field is invalid. */
+  listPatterns() {
     const rate = this.rate();
     if (!rate) return null;
     const chosen = this.select.value || "boundary";
-    const offered = patterns(rate);
+    const all = patterns(rate);
     const option = (name, words) => make("option", { value: name, selected: name === chosen }, words);
-    this.select.replaceChildren(...Object.entries(offered).map(([name, { words }]) => option(name, words)), option(DRAWN, "drawn or typed"));
+    this.select.replaceChildren(...Object.entries(all).map(([name, { words }]) => option(name, words)), option(DRAWN, "drawn or typed"));
     const span = 3 * rate.seconds;
-    this.help.textContent = `Type seconds, 0 to ${span}; *10 is ten at once. Or draw on the row of the traffic.`;
-    return { ...rate, span, offered };
+    this.help.textContent = `Type times in seconds, 0 to ${span}, with spaces between them; 2*10 means ten requests at 2 s. Or draw on the traffic row.`;
+    return { ...rate, span, patterns: all };
   }
 
+  /** Sends the chosen pattern. */
   choose() {
-    const own = this.offer();
-    if (!own) return;
-    this.complain(null);
-    if (this.select.value !== DRAWN) return this.send(own, own.offered[this.select.value].times);
+    const rate = this.listPatterns();
+    if (!rate) return;
+    this.showProblem(null);
+    if (this.select.value !== DRAWN) return this.sendTraffic(rate, rate.patterns[this.select.value].times);
     if (this.typed.value.trim() !== "") return this.type();
-    this.send(own, this.drawnTimes(own));
+    this.sendTraffic(rate, this.drawnTimes(rate));
   }
 
+  /** Sends the typed traffic. */
   type() {
-    const own = this.offer();
-    if (!own) return;
-    const times = parse(this.typed.value, own.span);
-    if (typeof times === "string") return this.complain(times, this.typed);
-    this.complain(null);
+    const rate = this.listPatterns();
+    if (!rate) return;
+    const times = parse(this.typed.value, rate.span);
+    if (typeof times === "string") return this.showProblem(times, this.typed);
+    this.showProblem(null);
     this.select.value = DRAWN;
-    this.send(own, times);
+    this.sendTraffic(rate, times);
   }
 
-  /** A stroke says how many requests come in parts of the time. It begins on what is there. */
+  /** Applies a stroke: sets the number of requests in parts of the time. The first stroke changes the traffic that is shown. */
   stroke(bins) {
-    const own = this.offer();
-    if (!own) return;
-    if (this.select.value !== DRAWN || this.typed.value !== "") this.drawn = binned(this.times, own.span).map((count) => Math.min(count, MAX_DRAWN));
+    const rate = this.listPatterns();
+    if (!rate) return;
+    if (this.select.value !== DRAWN || this.typed.value !== "") this.drawn = binned(this.times, rate.span).map((count) => Math.min(count, MAX_DRAWN));
     for (const [bin, count] of bins) this.drawn[bin] = count;
-    this.draw(own);
+    this.sendDrawn(rate);
   }
 
-  /** Nothing, to draw on. */
-  empty() {
-    const own = this.offer();
-    if (!own) return;
+  /** Removes all requests, so that the user can draw new ones. */
+  removeAll() {
+    const rate = this.listPatterns();
+    if (!rate) return;
     this.drawn.fill(0);
-    this.draw(own);
+    this.sendDrawn(rate);
   }
 
-  draw(own) {
+  /** Sends the drawn traffic. */
+  sendDrawn(rate) {
     this.typed.value = "";
     this.select.value = DRAWN;
-    this.complain(null);
-    this.send(own, this.drawnTimes(own));
+    this.showProblem(null);
+    this.sendTraffic(rate, this.drawnTimes(rate));
   }
+
+  /** Returns the times of the drawn requests. */
 
   drawnTimes({ span }) {
     const wide = (span * 1000) / BINS;
     return this.drawn.flatMap((count, bin) => burst(Math.round(bin * wide), count, Math.floor(wide / Math.max(count, 1))));
   }
 
-  complain(problem, input = null) {
+  /** Shows a problem, or removes it if it is null. */
+  showProblem(problem, input = null) {
     this.problem.hidden = problem === null;
     this.problem.textContent = problem ?? "";
     this.typed.setAttribute("aria-invalid", String(input === this.typed));
   }
 
-  /** One question at a time: what is drawn meanwhile is asked when it was answered. */
-  async send(own, times) {
+  /** Sends one comparison at a time. After it, sends only the last traffic that was chosen in that time. */
+  async sendTraffic(rate, times) {
     this.times = times;
-    this.next = { own, times };
-    if (this.isAsking) return;
-    [this.isAsking, this.hasFailed] = [true, false];
+    this.next = { rate, times };
+    if (this.isSending) return;
+    [this.isSending, this.hasFailed] = [true, false];
     try {
       while (this.next) {
         const now = this.next;
         this.next = null;
-        await this.ask(now);
+        await this.compare(now);
       }
     } catch (error) {
       this.hasFailed = true;
-      this.complain(error.message);
+      this.showProblem(error.message);
     } finally {
-      this.isAsking = false;
+      this.isSending = false;
     }
   }
 
-  async ask({ own, times }) {
-    const window = { maxRequests: own.limit, windowSeconds: own.seconds };
-    const rate = own.limit / own.seconds;
+  /** Sends a comparison to the server, and shows the answer. */
+  async compare({ rate, times }) {
+    const window = { maxRequests: rate.limit, windowSeconds: rate.seconds };
+    const perSecond = rate.limit / rate.seconds;
     const config = {
       "fixed-window": window, "sliding-window-log": window, "sliding-window-counter": window,
-      "token-bucket": { maxTokens: own.limit, refillRate: rate }, "leaky-bucket": { capacity: own.limit, leakRate: rate },
+      "token-bucket": { maxTokens: rate.limit, refillRate: perSecond }, "leaky-bucket": { capacity: rate.limit, leakRate: perSecond },
     };
-    const answer = await ask("POST", "/api/rate-limit/compare", { config, at_ms: times, window_ms: own.seconds * 1000 });
-    if (!answer.ok) return this.complain(reasonOf(answer));
-    this.show(own, times, answer.json);
+    const answer = await send("POST", "/api/rate-limit/compare", { config, at_ms: times, window_ms: rate.seconds * 1000 });
+    if (!answer.ok) return this.showProblem(reasonOf(answer));
+    this.show(rate, times, answer.json);
   }
 
-  show(own, times, compared) {
-    this.timeline.show(own, times, compared);
-    this.worstOf.textContent = `most in this trace, any ${own.seconds} s`;
-    this.boundOf.textContent = `proven bound, any ${own.seconds} s`;
-    const over = compared.filter(({ worst }) => worst > own.limit);
-    this.summary.textContent = over.length === 0 ? `In this trace none lets more than ${own.limit} go in any ${own.seconds} s.`
-      : over.map((one) => `${title(one)} lets ${one.worst} go in ${own.seconds} s, ${excess(one.worst, own.limit)}.`).join(" ");
-    this.table.replaceChildren(...compared.map((one) => make("tr", { "data-algorithm": one.algorithm },
+  /** Shows how each algorithm decided the traffic. */
+  show(rate, times, comparisons) {
+    this.timeline.show(rate, times, comparisons);
+    this.worstHeader.textContent = `most in any ${rate.seconds} s of this traffic`;
+    this.boundHeader.textContent = `proven bound for any ${rate.seconds} s`;
+    const over = comparisons.filter(({ worst }) => worst > rate.limit);
+    this.summary.textContent = over.length === 0 ? `With this traffic, no algorithm lets more than ${rate.limit} requests pass in any ${rate.seconds} s.`
+      : over.map((one) => `${title(one)} lets ${one.worst} requests pass in ${rate.seconds} s, ${excess(one.worst, rate.limit)}.`).join(" ");
+    this.table.replaceChildren(...comparisons.map((one) => make("tr", { "data-algorithm": one.algorithm },
       make("th", { scope: "row" }, title(one)), make("td", { class: "number" }, `${one.allowed} of ${times.length}`),
-      make("td", { class: one.worst > own.limit ? "number over" : "number" }, String(one.worst)),
+      make("td", { class: one.worst > rate.limit ? "number over" : "number" }, String(one.worst)),
       make("td", { class: "number" }, String(one.bound)), make("td", {}, make("code", {}, one.limit)))));
   }
 }
 
+/** Returns an input field for a whole number. */
 function number(id, min, max, value, onchange) {
   return make("input", { id, type: "number", min, max, step: 1, value, inputmode: "numeric", required: true, class: "narrow", onchange });
 }

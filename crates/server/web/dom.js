@@ -1,19 +1,19 @@
-// Elements, made in one line. Texts are never markup.
+// Makes elements. Texts are never read as markup.
 
-/** `make("p", { class: "note" }, "text", child)`. */
+/** Returns an HTML element: `make("p", { class: "note" }, "text", child)`. */
 export function make(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** The same for pictures. */
+/** Returns an SVG element, with the same arguments as `make`. */
 export function draw(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-/** Words in a picture. */
+/** Returns a text for a picture. */
 export const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
 
-/** What was refused, in a picture. */
+/** Returns the mark of a refused request in a picture. */
 export const cross = (cx, cy, r) => draw("path", { d: `M${cx - r} ${cy - r}l${2 * r} ${2 * r}m0-${2 * r}l-${2 * r} ${2 * r}`, class: "no" });
 
 function fill(element, attributes, children) {
@@ -26,7 +26,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** 1.2 s, 340 ms, 2 min. */
+/** Returns a duration as text: 1.2 s, 340 ms, 2 min. */
 export function duration(seconds) {
   if (seconds < 0.0005) return "0 s";
   if (seconds < 1) return `${Math.ceil(seconds * 1000)} ms`;

@@ -1,113 +1,116 @@
-// A key: how it stands, and to forget it.
+// Looks up the state of a key, and resets it.
 
-import { ask, reasonOf } from "./api.js";
+import { reasonOf, send } from "./api.js";
 import { duration, make } from "./dom.js";
 
 const RESET = "Reset this key";
-const SURE = "Sure? Reset it";
+const CONFIRM = "Confirm the reset";
 
 export class Lookup {
-  /** Operators are asked for by `token`, which may be null. */
+  /** `token` is a function that returns the operator token, or null if the server needs none. */
   constructor(token) {
     this.token = token;
-    /** The key that was looked up last, and how the field shows it. */
-    this.looked = { key: "", shown: "" };
+    /** The key that was looked up last, and its text in the field. */
+    this.lookedUp = { key: "", shown: "" };
     const input = (id, placeholder) => make("input", {
-      id, type: "text", required: true, spellcheck: "false", autocomplete: "off", placeholder, class: "wide", oninput: () => this.ask(RESET),
+      id, type: "text", required: true, spellcheck: "false", autocomplete: "off", placeholder, class: "wide", oninput: () => this.labelReset(RESET),
     });
     [this.by, this.key] = [input("lookup-by", "api/per-client"), input("lookup-key", "ip=203.0.113.9")];
     this.answer = make("p", { role: "status", "data-field": "lookup" });
-    /** How the key stands under each limit: one, or as many as a rule may spend for it. */
-    this.standings = make("ul", { class: "standings", "data-field": "standings" });
-    this.forget = make("button", { type: "button", class: "quiet", onclick: () => this.reset(), onblur: () => this.ask(RESET) }, RESET);
+    /** The key's state under each limit: one limit, or all that a rule can charge for the key. */
+    this.states = make("ul", { class: "limit-states", "data-field": "states" });
+    this.resetButton = make("button", { type: "button", class: "quiet", onclick: () => this.reset(), onblur: () => this.labelReset(RESET) }, RESET);
     this.element = make("form", { class: "stack", onsubmit: (event) => this.submit(event) },
       make("h2", {}, "Look up a key"),
       make("div", { class: "parameters" }, make("label", { for: "lookup-by" }, "rule or limit", this.by), make("label", { for: "lookup-key" }, "key", this.key),
-        make("button", { class: "act" }, "Look up"), this.forget),
-      make("div", {}, this.answer, this.standings));
+        make("button", { class: "act" }, "Look up"), this.resetButton),
+      make("div", {}, this.answer, this.states));
   }
 
-  /** Writes on the button what it does next. */
-  ask(words) {
-    this.forget.textContent = words;
+  /** Sets the label of the reset button, which says what the next click does. */
+  labelReset(words) {
+    this.resetButton.textContent = words;
   }
 
-  /** The key that is meant: the one that was looked up, of which the field may show a part, or what was typed. */
-  meant() {
-    return this.key.value === this.looked.shown ? this.looked.key : this.key.value;
+  /** Returns the key in the field. The field can show a part of the key that was looked up last. */
+  keyInField() {
+    return this.key.value === this.lookedUp.shown ? this.lookedUp.key : this.key.value;
   }
 
   submit(event) {
     event.preventDefault();
-    this.look(this.by.value, this.meant());
+    this.lookUp(this.by.value, this.keyInField());
   }
 
-  async look(by, key) {
-    this.looked = { key, shown: shown(key) };
-    [this.by.value, this.key.value] = [by, this.looked.shown];
-    await this.tell("GET", (own) => {
-      if (!own.limits) {
-        this.standings.replaceChildren(make("li", {}, meter(own, "what remains")));
-        return standing(own);
+  /** Shows the state of a key under a rule or a limit. */
+  async lookUp(by, key) {
+    this.lookedUp = { key, shown: printable(key) };
+    [this.by.value, this.key.value] = [by, this.lookedUp.shown];
+    await this.request("GET", (found) => {
+      if (!found.limits) {
+        this.states.replaceChildren(make("li", {}, meter(found, "remaining")));
+        return stateText(found);
       }
-      const told = own.limits.length > 1 ? own.limits : own.limits.filter(({ decision }) => decision);
-      this.standings.replaceChildren(...told.map((under) => item(under, own)));
-      return summary(own);
+      const listed = found.limits.length > 1 ? found.limits : found.limits.filter(({ decision }) => decision);
+      this.states.replaceChildren(...listed.map((limit) => item(limit, found)));
+      return summary(found);
     });
   }
 
-  /** Asked twice: it cannot be taken back. */
+  /** Resets the key on the second click, because a reset cannot be undone. */
   async reset() {
     if (!this.element.reportValidity()) return;
-    if (this.forget.textContent === RESET) return this.ask(SURE);
-    this.ask(RESET);
-    await this.tell("DELETE", () => "It is forgotten, and may spend all of its limit again.");
+    if (this.resetButton.textContent === RESET) return this.labelReset(CONFIRM);
+    this.labelReset(RESET);
+    await this.request("DELETE", () => "The key was reset, and its whole limit is available again.");
   }
 
-  async tell(method, words) {
-    this.standings.replaceChildren();
+  /** Sends a request for the key in the field, and shows `words` of the answer, or why it failed. */
+  async request(method, words) {
+    this.states.replaceChildren();
     try {
-      const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.meant())}`;
-      const answer = await ask(method, path, undefined, this.token());
+      const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.keyInField())}`;
+      const answer = await send(method, path, undefined, this.token());
       this.answer.textContent = answer.ok ? words(answer.json) : reasonOf(answer);
     } catch (error) {
       this.answer.textContent = error.message;
     }
-    // It may be far from the button that asked.
+    // The answer can be far from the button that was clicked.
     this.answer.scrollIntoView({ block: "nearest" });
   }
 }
 
-/** The sentence above the list of limits of a rule's key. */
+/** Returns the sentence above the list of limits of a rule's key. */
 function summary({ rule, limits, last_refused_under: last }) {
   const [only] = limits;
-  if (limits.length === 1 && only.decision) return `${standing(only.decision)}, under ${only.limit_name}`;
+  if (limits.length === 1 && only.decision) return `${stateText(only.decision)}, under ${only.limit_name}`;
   if (limits.length === 1) return WITHOUT_LIMIT[only.limit_name];
-  const known = last ? `this server last refused the key under ${last}` : "this server does not know which applied last";
-  return `${rule} spends one of these limits, by the tier of the request; ${known}`;
+  const refusal = last ? `this server last refused the key under ${last}` : "this server knows of no refusal of the key";
+  return `${rule} charges one of these limits, which depends on the tier of the request; ${refusal}`;
 }
 
+/** The texts of rules that allow or refuse every request of a key. */
 const WITHOUT_LIMIT = { allow: "allowed: this rule does not limit the key", block: "blocked: this rule refuses every request of the key" };
 
-/** How a rule's key stands under one limit. */
+/** Returns the list item with the state of a rule's key under one limit. */
 function item({ limit_name: name, default: isDefault, tiers, decision }, { limits, last_refused_under: last }) {
-  if (limits.length === 1) return make("li", {}, meter(decision, "what remains"));
+  if (limits.length === 1) return make("li", {}, meter(decision, "remaining"));
   const why = [...(isDefault ? ["without a tier"] : []), ...(tiers.length ? [`tier ${tiers.join(", ")}`] : [])].join("; ");
-  const words = decision ? standing(decision) : WITHOUT_LIMIT[name];
-  return make("li", {}, make("p", {}, make("strong", {}, name), ` (${why})${name === last ? ", last refused" : ""}: ${words}`), decision && meter(decision, `what remains under ${name}`));
+  const words = decision ? stateText(decision) : WITHOUT_LIMIT[name];
+  return make("li", {}, make("p", {}, make("strong", {}, name), ` (${why})${name === last ? ", last refused" : ""}: ${words}`), decision && meter(decision, `remaining under ${name}`));
 }
 
 const meter = ({ limit, remaining }, label) => make("meter", { min: 0, max: limit, value: remaining, "aria-label": label });
 
-/** How a key stands, in words. */
-function standing(own) {
-  const wait = own.allowed ? "" : own.retry_after_us === null ? "; refused, and waiting does not help" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
-  const whole = own.reset_after_us > 0 ? `; all is back in ${duration(own.reset_after_us / 1e6)}` : "";
-  return `${own.remaining} of ${own.limit} remain${wait}${whole}`;
+/** Returns the state of a key in words. */
+function stateText({ allowed, remaining, limit, retry_after_us: retryUs, reset_after_us: resetUs }) {
+  const wait = allowed ? "" : retryUs === null ? "; refused, and waiting does not help" : `; refused for ${duration(retryUs / 1e6)}`;
+  const reset = resetUs > 0 ? `; the whole limit is available in ${duration(resetUs / 1e6)}` : "";
+  return `${remaining} of ${limit} remain${wait}${reset}`;
 }
 
-/** A key as it can be shown to whoever stands by: what does not print as what it is, and of an API key the beginning. */
-export function shown(key) {
+/** Returns a key in a form that is safe to show: only the beginning of an API key, and escapes for unprintable characters. */
+export function printable(key) {
   return escaped(key.replace(/(?<=(?:^|,)api_key=[^,]{4})[^,]+/g, "…"));
 }
 

@@ -1,36 +1,37 @@
-// The page: its tabs, and whether the server is there.
+// The page: its tabs, and the banner for a server that cannot be reached.
 
-import { ask, onPresence } from "./api.js";
+import { onReachability, send } from "./api.js";
 import { playground } from "./cards.js";
 import { compare } from "./compare.js";
 import { operations } from "./operations.js";
 
-/** How often the server is asked how things stand. */
+/** The time between two updates from the server. */
 const REFRESH_MS = 1000;
 
+/** The texts for the store, at the top of the page. */
 const STORES = { memory: "counters in memory", redis: "counters on Redis" };
 
 const find = (id) => document.getElementById(id);
 
-/** What a tab shows. */
+/** Returns the view of a tab. */
 const panel = (tab) => find(tab.getAttribute("aria-controls"));
 
-/** Makes tabs of them. The answer shows or hides one, and selects the one that the address names. */
+/** Connects the tabs. Returns a function that shows or hides a tab, and then selects the tab that the address names. */
 function tabs() {
   const all = [...document.querySelectorAll("[role=tab]")];
   const shown = () => all.filter((tab) => !tab.hidden);
   const select = (tab) => {
-    for (const own of all) {
-      own.setAttribute("aria-selected", String(own === tab));
-      own.tabIndex = own === tab ? 0 : -1;
-      panel(own).hidden = own !== tab;
+    for (const other of all) {
+      other.setAttribute("aria-selected", String(other === tab));
+      other.tabIndex = other === tab ? 0 : -1;
+      panel(other).hidden = other !== tab;
     }
   };
   const selectNamed = () => {
-    const there = shown();
-    const named = there.find((tab) => `#${panel(tab).id}` === location.hash);
-    // An address within the page, such as of its content, is no other view.
-    select(named ?? there.find((tab) => !panel(tab).hidden) ?? there[0]);
+    const visible = shown();
+    const named = visible.find((tab) => `#${panel(tab).id}` === location.hash);
+    // An address within a view, such as #content, keeps the selected view.
+    select(named ?? visible.find((tab) => !panel(tab).hidden) ?? visible[0]);
   };
   const open = (tab) => {
     history.replaceState(null, "", `#${panel(tab).id}`);
@@ -53,6 +54,7 @@ function tabs() {
   };
 }
 
+/** Returns the tab that a key moves to. */
 function neighbour(key, tabs, tab) {
   const at = tabs.indexOf(tab);
   switch (key) {
@@ -64,29 +66,31 @@ function neighbour(key, tabs, tab) {
   }
 }
 
-/** Says what is wrong with the server, or that all is well again. The answer is told what is wrong beside its being away. */
-function presence() {
-  const lost = find("lost");
-  let [isThere, trouble] = [true, null];
-  const tell = () => {
-    const words = isThere ? trouble ?? "" : "The server does not answer. This page goes on as soon as it does.";
-    document.body.classList.toggle("away", words !== "");
-    if (lost.textContent !== words) lost.textContent = words;
+/**
+ * Shows a banner while the server cannot be reached. Returns a function that sets another problem for the banner, or null.
+ */
+function connectBanner() {
+  const banner = find("banner");
+  let [isReachable, problem] = [true, null];
+  const update = () => {
+    const words = isReachable ? problem ?? "" : "The server does not answer. This page continues when the server is back.";
+    document.body.classList.toggle("unreachable", words !== "");
+    if (banner.textContent !== words) banner.textContent = words;
   };
-  onPresence((now) => {
-    isThere = now;
-    tell();
+  onReachability((now) => {
+    isReachable = now;
+    update();
   });
   return (words) => {
-    trouble = words;
-    tell();
+    problem = words;
+    update();
   };
 }
 
-/** Asks again and again while somebody looks; one question at a time. */
-function repeat(refresh, onTrouble = () => {}) {
+/** Calls `refresh` every second while the page is visible, but not before the previous call has ended. */
+function repeat(refresh, setProblem = () => {}) {
   const again = async () => {
-    if (document.visibilityState === "visible") await refresh().then(() => onTrouble(null), (error) => onTrouble(error.message));
+    if (document.visibilityState === "visible") await refresh().then(() => setProblem(null), (error) => setProblem(error.message));
     setTimeout(again, REFRESH_MS);
   };
   again();
@@ -94,28 +98,29 @@ function repeat(refresh, onTrouble = () => {}) {
 
 async function begin() {
   const show = tabs();
-  const onTrouble = presence();
-  const about = await known();
+  const setProblem = connectBanner();
+  const about = await readViews();
   for (const tab of [find("tab-playground"), find("tab-compare")]) show(tab, about.playground);
   show(find("tab-operations"), about.operations !== "no");
-  find("nothing").hidden = about.playground || about.operations !== "no";
+  find("no-views").hidden = about.playground || about.operations !== "no";
   find("store").textContent = STORES[about.store] ?? "connected";
-  if (about.playground) play(onTrouble);
-  else repeat(() => ask("GET", "/healthz"), onTrouble);
+  if (about.playground) startPlayground(setProblem);
+  else repeat(() => send("GET", "/healthz"), setProblem);
   if (about.operations !== "no") repeat(operations(find("operations"), about.operations === "token"));
 }
 
-/** What there is to see; as soon as the server tells. */
-async function known() {
+/** Returns which views the server has. Waits until the server answers. */
+async function readViews() {
   for (;;) {
-    const answer = await ask("GET", "/page/server.json").catch(() => null);
+    const answer = await send("GET", "/page/server.json").catch(() => null);
     if (answer?.ok && answer.json) return answer.json;
     await new Promise((done) => setTimeout(done, REFRESH_MS));
   }
 }
 
-function play(onTrouble) {
-  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }), onTrouble);
+/** Starts the Playground and Compare views. */
+function startPlayground(setProblem) {
+  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }), setProblem);
   compare(find("compare"));
 }
 

@@ -1,137 +1,146 @@
-// Operations: how the server and its rules do. For operators.
+// The Operations view, for operators: the state of the server, its rules and its keys.
 
-import { ask, reasonOf } from "./api.js";
+import { reasonOf, send } from "./api.js";
 import { make } from "./dom.js";
-import { Lookup, shown } from "./lookup.js";
+import { Lookup, printable } from "./lookup.js";
 import { COUNTED, OUTCOMES, Rates } from "./rates.js";
 
-const WRONG = "that is not the token";
+const WRONG_TOKEN = "wrong token";
 
-/** Builds the view into a place, for somebody who may have to show a token first. The answer asks the server anew. */
+/**
+ * Adds the view to `place`. If `needsToken`, the user has to enter the operator token first. Returns a function that updates
+ * the view from the server.
+ */
 export function operations(place, needsToken) {
   const view = new Operations();
   place.replaceChildren(view.element);
-  if (needsToken) view.askForToken();
+  if (needsToken) view.requestToken();
   const refresh = async () => {
-    if (view.waits || place.hidden) return;
-    const answer = await ask("GET", "/v1/operations", undefined, view.token);
+    if (view.needsToken || place.hidden) return;
+    const answer = await send("GET", "/v1/operations", undefined, view.token);
     if (answer.ok) view.show(answer.json, performance.now());
-    else if (answer.status === 401) view.askForToken();
-    else view.complain(reasonOf(answer));
+    else if (answer.status === 401) view.requestToken();
+    else view.showProblem(reasonOf(answer));
   };
-  view.refresh = () => refresh().catch((error) => view.complain(error.message));
+  view.refresh = () => refresh().catch((error) => view.showProblem(error.message));
   return refresh;
 }
 
 class Operations {
   constructor() {
-    /** Kept by this page alone, and gone with it. */
+    /** The operator token. Only this variable keeps it, so it is lost when the page is closed. */
     this.token = null;
-    this.waits = false;
+    /** Whether the view waits for the token. */
+    this.needsToken = false;
     this.input = make("input", { id: "token", type: "password", autocomplete: "off", required: true, class: "wide" });
     this.signIn = make("form", { class: "parameters", hidden: true, onsubmit: (event) => this.enter(event) },
-      make("label", { for: "token" }, "operators' token", this.input), make("button", { class: "act" }, "Show"));
+      make("label", { for: "token" }, "operator token", this.input), make("button", { class: "act" }, "Show"));
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
     this.facts = make("dl", { class: "tiles" });
     this.rates = new Rates();
-    this.rules = new Table("Rules and limits, decisions a second over 10 s", ["name", "its limit", ...OUTCOMES.map(({ words }) => words)]);
-    this.refused = new Table("Most refused lately", ["by", "key", "times", "look up"]);
+    this.rules = new Table("Rules and limits: decisions per second, over 10 s", ["name", "limit", ...OUTCOMES.map(({ words }) => words)]);
+    this.refused = new Table("Most refused keys", ["rule or limit", "key", "refusals", "look up"]);
     this.lookup = new Lookup(() => this.token);
     this.all = make("div", { class: "stack", tabindex: "-1", hidden: true },
       this.facts, this.rates.element, this.rules.element, this.refused.element, this.lookup.element);
     this.element = make("div", { class: "stack" }, this.signIn, this.problem, this.all);
   }
 
-  complain(problem) {
+  /** Shows a problem, or removes it if it is null. */
+  showProblem(problem) {
     this.problem.hidden = problem === null;
     this.problem.textContent = problem ?? "";
   }
 
-  askForToken() {
-    this.complain(this.token === null ? null : WRONG);
-    [this.waits, this.signIn.hidden, this.all.hidden] = [true, false, true];
+  /** Shows the field for the token instead of the view. */
+  requestToken() {
+    this.showProblem(this.token === null ? null : WRONG_TOKEN);
+    [this.needsToken, this.signIn.hidden, this.all.hidden] = [true, false, true];
   }
 
+  /** Uses the token in the field. */
   enter(event) {
     event.preventDefault();
-    // What no header can say.
-    if (!/^[\x21-\x7e]+$/.test(this.input.value)) return this.complain(WRONG);
+    // A header cannot contain any other characters.
+    if (!/^[\x21-\x7e]+$/.test(this.input.value)) return this.showProblem(WRONG_TOKEN);
     [this.token, this.input.value] = [this.input.value, ""];
-    this.waits = false;
+    this.needsToken = false;
     this.refresh();
   }
 
+  /** Shows an answer of the server, which came at `atMs`. */
   show(now, atMs) {
-    this.complain(null);
+    this.showProblem(null);
     const isNew = !this.signIn.hidden;
     [this.signIn.hidden, this.all.hidden] = [true, false];
     if (isNew) this.all.focus();
     this.showFacts(now);
-    const deciders = [...now.rules, ...now.limits];
-    const rates = this.rates.heard(deciders, atMs);
-    this.rules.rows(deciders.map((own) => [own.name, [
-      own.name, spent(own.limits), ...OUTCOMES.map(({ name }) => rate(rates.get(own.name)?.[name], COUNTED[name](own))),
+    const counters = [...now.rules, ...now.limits];
+    const rates = this.rates.update(counters, atMs);
+    this.rules.rows(counters.map((counter) => [counter.name, [
+      counter.name, limitTexts(counter.limits), ...OUTCOMES.map(({ name }) => rate(rates.get(counter.name)?.[name], COUNTED[name](counter))),
     ]]));
     this.refused.rows(now.refused.map(({ by, limit_name: limit, key, whole, times, excess }) => [`${by}\u{0}${key}`, [
-      by === limit ? by : `${by} (${limit})`, make("code", {}, shown(key), whole ? "" : "…"), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
-      whole ? make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up") : "not all of it is known",
-    ]]), "Nobody was refused lately.");
+      by === limit ? by : `${by} (${limit})`, make("code", {}, printable(key), whole ? "" : "…"), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
+      whole ? make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${printable(key)}`, onclick: () => this.lookup.lookUp(by, key) }, "Look up") : "only part of the key is known",
+    ]]), "No key was refused recently.");
   }
 
   showFacts({ readiness, store, servers }) {
     const { ready, phase, generation, hash, rules_problem: problem } = readiness;
-    const isAway = readiness.store === "unreachable";
+    const isUnreachable = readiness.store === "unreachable";
     this.facts.replaceChildren(
-      tile("server", ready ? "ready" : "not ready", phase === "draining" ? "it was told to stop" : isAway ? "the store does not answer" : "requests are welcome", !ready),
-      tile("rules", `generation ${generation}`, problem ? `the file was refused: ${problem}` : `hash ${hash}`, problem !== null),
-      tile("store", store, { memory: "in this process", reachable: "it answers", unreachable: "it does not answer" }[readiness.store], isAway),
-      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `${waiting} waiting`, breaker !== "closed")));
+      tile("server", ready ? "ready" : "not ready", phase === "draining" ? "shutting down" : isUnreachable ? "the store does not answer" : "accepting requests", !ready),
+      tile("rules", `generation ${generation}`, problem ? `the current file has errors and is not used: ${problem}` : `hash ${hash}`, problem !== null),
+      tile("store", store, { memory: "in this process", reachable: "reachable", unreachable: "does not answer" }[readiness.store], isUnreachable),
+      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `requests waiting: ${waiting}`, breaker !== "closed")));
   }
 }
 
+/** Returns a tile with a name, a value and a note. */
 const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
 
-/** The most limits of a rule that are listed. */
-const MOST_LIMITS = 8;
+/** The largest number of limits that are listed for a rule. */
+const MAX_LIMITS = 8;
 
-/** The limits that a rule may spend, with their names if there are several. */
-function spent(limits) {
+/** Returns the limits that a rule can charge, with their names if there are several. */
+function limitTexts(limits) {
   const [only] = limits;
   if (limits.length === 1) return make("code", {}, only.limit ?? only.limit_name);
-  const lines = limits.slice(0, MOST_LIMITS).map(({ limit_name: name, limit }) => make("code", { class: "line" }, limit ? `${name}: ${limit}` : name));
+  const lines = limits.slice(0, MAX_LIMITS).map(({ limit_name: name, limit }) => make("code", { class: "line" }, limit ? `${name}: ${limit}` : name));
   const rest = limits.length - lines.length;
   return make("span", {}, ...lines, rest > 0 ? `and ${rest} more` : null);
 }
 
-/** How many a second, and in all. */
+/** Returns a rate per second, and a total. */
 function rate(perSecond, total) {
-  return make("span", { class: "number" }, perSecond === undefined ? "…" : perSecond.toFixed(1), make("small", {}, `${total.toLocaleString("en")} in all`));
+  return make("span", { class: "number" }, perSecond === undefined ? "…" : perSecond.toFixed(1), make("small", {}, `${total.toLocaleString("en")} in total`));
 }
 
-/** Rows under a title; they stay while what is in them stays, so that nobody loses a button under the finger. */
+/** A table with a title. A row whose content does not change keeps its elements, so that its button stays clickable. */
 class Table {
   constructor(title, columns) {
     this.columns = columns;
     this.body = make("tbody", { role: "rowgroup" });
     const heads = columns.map((name) => make("th", { scope: "col", role: "columnheader" }, name));
-    // Roles of their own: on a phone they are laid out as no table is.
+    // The roles are explicit, because on a phone the CSS does not lay the elements out as a table.
     this.element = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "stacked", role: "table", "aria-label": title },
       make("caption", {}, title), make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)), this.body));
   }
 
-  /** Each with what it is about, beside its cells. */
+  /** Sets the rows: a list of pairs of a row's id and its cells. Shows the text `none` if there are no rows. */
   rows(all, none = "") {
     const wanted = all.length ? all : [["", [none]]];
     while (this.body.rows.length > wanted.length) this.body.deleteRow(-1);
-    wanted.forEach(([about, cells], at) => this.row(at, about, cells));
+    wanted.forEach(([id, cells], at) => this.row(at, id, cells));
   }
 
-  row(at, about, cells) {
-    const told = [about, ...cells.map((cell) => cell.textContent ?? cell)].join("\u{0}");
-    const own = this.body.rows[at] ?? this.body.appendChild(make("tr", { role: "row" }));
-    if (own.told === told) return;
-    own.told = told;
-    const only = cells.length === 1 ? this.columns.length : null;
-    own.replaceChildren(...cells.map((cell, column) => make("td", { role: "cell", colspan: only, "data-label": only ? null : this.columns[column] }, cell)));
+  row(at, id, cells) {
+    const content = [id, ...cells.map((cell) => cell.textContent ?? cell)].join("\u{0}");
+    const row = this.body.rows[at] ?? this.body.appendChild(make("tr", { role: "row" }));
+    if (row.content === content) return;
+    row.content = content;
+    const span = cells.length === 1 ? this.columns.length : null;
+    row.replaceChildren(...cells.map((cell, column) => make("td", { role: "cell", colspan: span, "data-label": span ? null : this.columns[column] }, cell)));
   }
 }

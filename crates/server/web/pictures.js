@@ -1,4 +1,4 @@
-// The state of each algorithm, as a picture at a time. State is what the server said; only time goes on here.
+// Draws the state of each algorithm at a time. The state comes from the server; only the time advances here.
 
 import { cross, draw, duration, text } from "./dom.js";
 
@@ -10,25 +10,28 @@ const TOP = 40;
 const BASE = 116;
 const FOOT = 140;
 
-/** What was sent of late, beneath it. */
+/** The height of the strip below the picture, which shows the recent requests. */
 export const STRIP_HEIGHT = 40;
+/** The length of time that the strip shows. */
 const STRIP_S = 20;
 
 const US = 1_000_000;
 
-/** Beyond so many, pieces are drawn as one, and dots are left out. */
+/** More pieces than these are drawn as one shape. */
 const MAX_PIECES = 20;
+/** The largest number of dots. Only the latest dots are drawn. */
 const MAX_DOTS = 400;
 
-/** What the server rounds, as well. */
+/** Differences below this are rounding errors. */
 const EPSILON = 1e-6;
 
-/** What moves quicker than so many times a second would flicker. */
+/** The highest frequency of a movement. Faster movements would flicker, and are not drawn. */
 const MAX_HZ = 3;
 
 /**
- * A picture of how a session stands with an algorithm, at a time: its parts, how many requests may go, and the same in
- * words. The view is the server's: `limit`, `state` and `now_us`, as of which the state is, and what `decides`.
+ * Draws a session's state under an algorithm, at a time. Returns the parts of the picture, the number of requests that
+ * are left, and the state in words. `view` comes from the server: `limit`, `state`, the time `now_us` of the state, and the
+ * limit that `decides`.
  */
 export function picture(id, view, nowUs) {
   return PICTURES[id](view, Math.max(nowUs, view.now_us));
@@ -46,14 +49,14 @@ const rect = (x, y, width, height, kind, rx = 2) => draw("rect", { x, y, width: 
 const line = (x1, y1, x2, y2, kind) => draw("line", { x1, y1, x2, y2, class: kind });
 const circle = (cx, cy, r, kind, opacity = null) => draw("circle", { cx, cy, r, class: kind, opacity });
 
-/** The number that decides, and what it is of. */
+/** Returns the main number of the picture, and its unit. */
 const headline = (number, of) => draw("text", { x: LEFT, y: 25 }, draw("tspan", { class: "big" }, number), draw("tspan", { dx: 6 }, of));
 
-/** What comes next, opposite it. */
+/** Returns a text on the right side, which says what happens next. */
 const aside = (words) => text(RIGHT, 25, words, "end");
 
-/** One thing on another, as many as fit; what is free is there to be seen. */
-function pile(x, width, count, limit) {
+/** Returns a stack of `limit` pieces, of which `count` are full. */
+function stack(x, width, count, limit) {
   if (limit > MAX_PIECES) {
     const height = (BASE - TOP) * Math.min(count / limit, 1);
     return [rect(x, BASE - height, width, height, "full")];
@@ -62,15 +65,15 @@ function pile(x, width, count, limit) {
   return Array.from({ length: limit }, (_, at) => rect(x, BASE - (at + 1) * step + 0.75, width, step - 1.5, at < count ? "full" : "free"));
 }
 
-/** The time, as a line that moves through a window. */
+/** Returns the current time, as a line that moves through a window. */
 const cursor = (x, windowUs = Infinity) => (windowUs < US / MAX_HZ ? [] : [line(x, TOP - 4, x, BASE, "now"), draw("path", { d: `M${x - 4} ${TOP - 8}h8l-4 6z`, class: "tip" })]);
 
-/** What is left of a limit: whole requests. */
+/** Returns the number of whole requests that are left. */
 const whole = (left) => Math.max(0, Math.floor(left + EPSILON));
 
 /**
- * The lowest row that is free at each place, from left to right: what is on the same spot stands on each other, and
- * stays there.
+ * Returns the lowest free row at each position, from left to right, so that marks at the same position are stacked and keep
+ * their rows.
  */
 function rowsOf(places, size, rows) {
   const ends = Array.from({ length: rows }, () => -Infinity);
@@ -91,12 +94,12 @@ function fixedWindow({ limit, decides, state }, nowUs) {
   return {
     parts: [
       headline(spent, `of ${limit} spent`),
-      aside(`all is back in ${duration(left)}`),
-      ...pile(LEFT, RIGHT - LEFT, spent, limit),
+      aside(`resets in ${duration(left)}`),
+      ...stack(LEFT, RIGHT - LEFT, spent, limit),
       ...cursor(LEFT + gone * (RIGHT - LEFT), windowUs),
       line(LEFT, BASE, RIGHT, BASE, "edge"),
-      text(LEFT, FOOT, "the window begins"),
-      text(RIGHT, FOOT, "and ends", "end"),
+      text(LEFT, FOOT, "window start"),
+      text(RIGHT, FOOT, "window end", "end"),
     ],
     left: Math.max(0, limit - spent),
     words: `${spent} of ${limit} spent in this window, which ends in ${duration(left)}`,
@@ -110,15 +113,15 @@ function log({ limit, decides, state }, nowUs) {
   const inside = state.entries.filter((atUs) => atUs > nowUs - windowUs);
   const spent = inside.length;
   const rows = 10;
-  const room = (BASE - TOP) / rows;
+  const rowHeight = (BASE - TOP) / rows;
   const places = inside.slice(-MAX_DOTS).map(x);
-  const floors = rowsOf(places, 7, rows);
-  const dots = places.map((cx, at) => circle(cx, BASE - room * (floors[at] + 0.5), 3.4, "full"));
+  const levels = rowsOf(places, 7, rows);
+  const dots = places.map((cx, at) => circle(cx, BASE - rowHeight * (levels[at] + 0.5), 3.4, "full"));
   const oldest = inside[0];
   return {
     parts: [
       headline(spent, `of ${limit} in ${seconds}`),
-      ...(oldest === undefined ? [] : [aside(`one leaves in ${duration((oldest + windowUs - nowUs) / US)}`)]),
+      ...(oldest === undefined ? [] : [aside(`the oldest expires in ${duration((oldest + windowUs - nowUs) / US)}`)]),
       rect(LEFT, TOP, RIGHT - LEFT, BASE - TOP, "free"),
       ...dots,
       ...cursor(RIGHT),
@@ -139,7 +142,7 @@ function counter({ limit, decides, state }, nowUs) {
   else if (ofUs !== startUs) [previous, current] = [0, 0];
   const gone = (nowUs - startUs) / windowUs;
   const estimate = previous * (1 - gone) + current;
-  // Part of a request is none.
+  // A part of a request does not count.
   const counted = Math.floor(estimate + EPSILON);
   const middle = (LEFT + RIGHT) / 2;
   const wide = middle - LEFT - 2;
@@ -157,12 +160,12 @@ function counter({ limit, decides, state }, nowUs) {
       ...cursor(middle + gone * (RIGHT - middle), windowUs),
       line(LEFT, BASE, middle - 2, BASE, "edge"),
       line(middle, BASE, RIGHT, BASE, "edge"),
-      text(LEFT, FOOT, "the window before"),
-      text(middle, FOOT, "this one"),
+      text(LEFT, FOOT, "previous"),
+      text(middle, FOOT, "current"),
       text(RIGHT, FOOT, `ends in ${duration(((1 - gone) * windowUs) / US)}`, "end"),
     ],
     left: Math.max(0, limit - counted),
-    words: `${previous} before, weighted ${percent}%, and ${current} now: ${counted} of ${limit}`,
+    words: `${counted} of ${limit}: ${previous} in the previous window, weighted ${percent}%, and ${current} in the current window`,
   };
 }
 
@@ -171,19 +174,19 @@ const BUCKET = 150;
 const BUCKET_TOP = 34;
 const BUCKET_BASE = 126;
 
-/** Its walls. */
+/** Returns the walls of the bucket. */
 const bucket = () => draw("path", {
   d: `M${MIDDLE - BUCKET / 2} ${BUCKET_TOP}V${BUCKET_BASE - 8}q0 8 8 8H${MIDDLE + BUCKET / 2 - 8}q8 0 8-8V${BUCKET_TOP}`, class: "edge",
 });
 
-/** Something that fills it, as high as its share. */
+/** Returns the content of the bucket, whose height is its share of the capacity. */
 function content(share) {
   const height = (BUCKET_BASE - BUCKET_TOP - 4) * Math.min(Math.max(share, 0), 1);
   return rect(MIDDLE - BUCKET / 2 + 3, BUCKET_BASE - 3 - height, BUCKET - 6, height, "full", 6);
 }
 
-/** Coins in rows of five. The last of them is still growing. */
-function coins(count, limit) {
+/** Returns the tokens in rows of five. The last one grows until it is whole. */
+function tokenCircles(count, limit) {
   if (limit > MAX_PIECES) return [content(count / limit)];
   const rows = Math.ceil(limit / 5);
   const step = Math.min((BUCKET_BASE - BUCKET_TOP - 6) / rows, 26);
@@ -200,10 +203,10 @@ function tokenBucket(view, nowUs) {
   const tokens = Math.max(0, limit - missing);
   return {
     parts: [
-      headline(tokens.toFixed(1), `of ${limit}`),
-      ...coins(tokens, limit),
+      headline(tokens.toFixed(1), `of ${limit} tokens`),
+      ...tokenCircles(tokens, limit),
       bucket(),
-      text(LEFT, FOOT, `+ ${short(rate)} a second`),
+      text(LEFT, FOOT, `+ ${short(rate)} per second`),
       text(RIGHT, FOOT, missing > EPSILON ? `full in ${duration(missing / rate)}` : "full", "end"),
     ],
     left: whole(limit - missing),
@@ -211,7 +214,7 @@ function tokenBucket(view, nowUs) {
   };
 }
 
-/** What is left of a level that goes down. */
+/** Returns the level at a time. It decreases at the rate of the limit. */
 function level({ state, now_us: asOfUs, decides }, nowUs) {
   return Math.max(0, state.level - ((nowUs - asOfUs) / US) * decides.per_second);
 }
@@ -225,11 +228,11 @@ function leakyBucket(view, nowUs) {
   const fallen = rate > MAX_HZ ? 0 : Math.ceil(held) - held;
   return {
     parts: [
-      headline(held.toFixed(1), `of ${limit} in it`),
+      headline(held.toFixed(1), `of ${limit} in the bucket`),
       content(held / limit),
       bucket(),
       ...(held > 0 ? [circle(MIDDLE, BUCKET_BASE + 6 + fallen * 14, 3.5, "full", 1 - fallen * 0.8)] : []),
-      text(LEFT, FOOT, `− ${short(rate)} a second`),
+      text(LEFT, FOOT, `− ${short(rate)} per second`),
       text(RIGHT, FOOT, held > 0 ? `empty in ${duration(held / rate)}` : "empty", "end"),
     ],
     left: whole(limit - held),
@@ -237,48 +240,48 @@ function leakyBucket(view, nowUs) {
   };
 }
 
-/** Requests that wait their turn, and go one by one. The first of them has gone, and its place is held until the next. */
+/** Draws requests that wait and leave one by one. The first has left already; it occupies the bucket until the next one leaves. */
 function queue(held, limit, rate) {
   const all = Math.ceil(held - EPSILON);
   const waiting = Math.max(0, all - 1);
   const gone = rate > MAX_HZ ? 0.3 : all - held;
-  const gate = RIGHT - 70;
+  const exit = RIGHT - 70;
   const y = (TOP + BASE) / 2;
   const shown = Math.min(waiting, 60);
-  const step = Math.min(26, (gate - LEFT - 14) / Math.max(shown, 1));
+  const step = Math.min(26, (exit - LEFT - 14) / Math.max(shown, 1));
   const radius = Math.min(9, step * 0.44);
   const left = whole(limit - held);
-  const wait = left === 0 ? "a request now is refused" : held > EPSILON ? `a request now waits ${duration(held / rate)}` : "a request now goes at once";
+  const wait = left === 0 ? "a new request is refused" : held > EPSILON ? `a new request waits ${duration(held / rate)}` : "a new request leaves at once";
   return {
     parts: [
-      headline(waiting, "ahead of the next"),
-      aside(`one goes every ${duration(1 / rate)}`),
-      rect(LEFT, y - 16, gate - LEFT, 32, "free", 6),
-      ...(all > 0 ? [circle(gate + 12 + gone * 48, y, 9, "yes", 1 - gone)] : []),
-      ...Array.from({ length: shown }, (_, at) => circle(gate - 12 - at * step, y, radius, "later")),
-      line(gate, y - 22, gate, y + 22, "edge"),
+      headline(waiting, waiting === 1 ? "request waiting" : "requests waiting"),
+      aside(`one leaves every ${duration(1 / rate)}`),
+      rect(LEFT, y - 16, exit - LEFT, 32, "free", 6),
+      ...(all > 0 ? [circle(exit + 12 + gone * 48, y, 9, "yes", 1 - gone)] : []),
+      ...Array.from({ length: shown }, (_, at) => circle(exit - 12 - at * step, y, radius, "later")),
+      line(exit, y - 22, exit, y + 22, "edge"),
       text(LEFT, FOOT, wait),
-      text(RIGHT, FOOT, `room for ${left} more`, "end"),
+      text(RIGHT, FOOT, `space for ${left} more`, "end"),
     ],
     left,
-    words: `${waiting} ahead of the next, room for ${left} of ${limit}`,
+    words: `${waiting} waiting, space for ${left} of ${limit}`,
   };
 }
 
-/** What was sent of late, and what became of it: `sent` has `atUs` and `kinds`, a word for each request. */
-export function strip(sent, nowUs) {
+/** Draws the recent requests and their results: each element has `atUs`, and `kinds` with a word for each request. */
+export function strip(recent, nowUs) {
   const x = (atUs) => RIGHT - 4 - ((nowUs - atUs) / (STRIP_S * US)) * (RIGHT - LEFT);
   const base = STRIP_HEIGHT - 6;
-  const all = sent.flatMap(({ atUs, kinds }) => kinds.map((kind) => ({ cx: x(atUs), kind })));
+  const all = recent.flatMap(({ atUs, kinds }) => kinds.map((kind) => ({ cx: x(atUs), kind })));
   const rows = rowsOf(all.map(({ cx }) => cx), 6.5, 20);
   const marks = all.map(({ cx, kind }, at) => {
-    // Five on each other, and five more beside them.
-    const [own, y] = [cx - Math.floor(rows[at] / 5) * 6.5, base - 4 - (rows[at] % 5) * 6.5];
-    return kind === "no" ? cross(own, y, 2.2) : circle(own, y, 2.7, kind);
+    // Stacks of five marks, side by side.
+    const [markX, y] = [cx - Math.floor(rows[at] / 5) * 6.5, base - 4 - (rows[at] % 5) * 6.5];
+    return kind === "no" ? cross(markX, y, 2.2) : circle(markX, y, 2.7, kind);
   });
   const ticks = [5, 10, 15].map((second) => line(x(nowUs - second * US), base, x(nowUs - second * US), base + 4, "axis"));
-  return [line(LEFT, base, RIGHT, base, "axis"), ...ticks, text(LEFT, 14, marks.length ? `${STRIP_S} s ago` : `what you send is here for ${STRIP_S} s`), ...marks];
+  return [line(LEFT, base, RIGHT, base, "axis"), ...ticks, text(LEFT, 14, marks.length ? `${STRIP_S} s ago` : `your requests of the last ${STRIP_S} s`), ...marks];
 }
 
-/** Whether something that was sent then is still there to be seen. */
+/** Whether the strip still shows these requests. */
 export const isRecent = ({ atUs }, nowUs) => nowUs - atUs < STRIP_S * US;

@@ -1,32 +1,34 @@
-// What each algorithm lets go, on one time line.
+// Draws the requests that each algorithm allows, on one time line.
 
 import { ALGORITHMS } from "./algorithms.js";
 import { cross, draw, make, text } from "./dom.js";
 import { BINS, binned } from "./patterns.js";
 
-/** Requests that come together are drawn on each other, in so many columns: fewer where there is little room. */
+/** The number of columns. Requests in the same column are stacked. */
 const COLUMNS = 120;
+/** The number of columns in a narrow picture. */
 const FEW_COLUMNS = 60;
 
+/** The height of the traffic row. */
 const TRAFFIC = 92;
 const GAP = 10;
 
-/** The most that can be drawn in one part of the time. */
+/** The largest number of requests that the user can draw in one part of the time. */
 export const MAX_DRAWN = 12;
 
-/** Higher piles than that are drawn as bars: their requests could not be told apart. */
-const MAX_PILE = 24;
+/** Higher stacks than this are drawn as bars, because their single requests would not be visible. */
+const MAX_STACK = 24;
 
-/** How much is too much. */
-export const excess = (worst, limit) => (worst < 1.5 * limit ? `${worst - limit} more than ${limit}` : `${(worst / limit).toFixed(1)}x of ${limit}`);
+/** Returns by how much the limit is exceeded, in words. */
+export const excess = (worst, limit) => (worst < 1.5 * limit ? `${worst - limit} above the limit` : `${(worst / limit).toFixed(1)}x the limit`);
 
-/** A leaky bucket comes once in each mode. */
+/** Returns the title of an algorithm, with the mode of a leaky bucket, because both modes are shown. */
 export function title({ algorithm, limit }) {
-  const own = ALGORITHMS.find(({ id }) => id === algorithm)?.title ?? algorithm;
-  return algorithm === "leaky-bucket" ? `${own}, ${limit.includes("shaping") ? "shaping" : "policing"}` : own;
+  const name = ALGORITHMS.find(({ id }) => id === algorithm)?.title ?? algorithm;
+  return algorithm === "leaky-bucket" ? `${name}, ${limit.includes("shaping") ? "shaping" : "policing"}` : name;
 }
 
-/** Where things are, in a picture so wide: beside a narrow one there is no room for words. */
+/** Returns the positions in a picture of this width. A narrow picture has its texts above the rows, not beside them. */
 function layout(width) {
   const isNarrow = width < 640;
   const [left, right] = isNarrow ? [2, width - 2] : [200, width - 150];
@@ -34,10 +36,10 @@ function layout(width) {
 }
 
 export class Timeline {
-  /** Whoever draws on the traffic is told to `onstroke`: the parts of the time, each with how many come in it. */
+  /** `onstroke` is called when the user draws on the traffic: with parts of the time, and the number of requests in each. */
   constructor(onstroke) {
     this.onstroke = onstroke;
-    this.svg = draw("svg", { class: "timeline", role: "img", "aria-label": "what each lets go" });
+    this.svg = draw("svg", { class: "timeline", role: "img", "aria-label": "requests that each algorithm allows" });
     this.box = make("div", {}, this.svg);
     this.element = make("div", { class: "panel" }, this.box);
     this.svg.addEventListener("pointerdown", (event) => this.stroke(event, null));
@@ -46,13 +48,14 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
-  show(own, times, compared) {
-    this.shown = { own, times, compared };
-    this.svg.setAttribute("aria-label", compared.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, most in this trace ${one.worst} in ${own.seconds} s, proven bound ${one.bound}`).join("; "));
+  /** Shows how each algorithm decided the traffic. */
+  show(rate, times, comparisons) {
+    this.shown = { rate, times, comparisons };
+    this.svg.setAttribute("aria-label", comparisons.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, most in any ${rate.seconds} s of this traffic ${one.worst}, proven bound ${one.bound}`).join("; "));
     this.draw();
   }
 
-  /** From where the stroke was before, so that a quick one leaves no gaps. */
+  /** Continues a stroke from its last position, so that a quick stroke leaves no gaps. */
   stroke(event, last) {
     this.last = null;
     if (!this.shown) return;
@@ -71,18 +74,18 @@ export class Timeline {
     const width = Math.floor(this.box.clientWidth);
     if (!this.shown || width === 0) return;
     this.width = width;
-    const { own, times, compared } = this.shown;
+    const { rate, times, comparisons } = this.shown;
     const at = layout(width);
-    const x = (ms) => at.left + (ms / (own.span * 1000)) * (at.right - at.left);
-    const place = { ...at, x, own, times, columnMs: (own.span * 1000) / at.columns };
-    const height = at.head + TRAFFIC + compared.length * (at.row + at.head + GAP);
-    const rows = compared.flatMap((one, index) => row(place, one, at.head + TRAFFIC + index * (at.row + at.head + GAP)));
+    const x = (ms) => at.left + (ms / (rate.span * 1000)) * (at.right - at.left);
+    const place = { ...at, x, rate, times, columnMs: (rate.span * 1000) / at.columns };
+    const height = at.head + TRAFFIC + comparisons.length * (at.row + at.head + GAP);
+    const rows = comparisons.flatMap((one, index) => row(place, one, at.head + TRAFFIC + index * (at.row + at.head + GAP)));
     for (const [name, value] of Object.entries({ width, height: height + 26, viewBox: `0 0 ${width} ${height + 26}` })) this.svg.setAttribute(name, value);
     this.svg.replaceChildren(...grid(place, height), ...traffic(place), ...rows);
   }
 }
 
-/** All parts of the time from one to another, with counts between theirs. */
+/** Returns all parts of the time between two ends of a stroke, with interpolated counts. */
 function between(from, to) {
   const steps = Math.abs(to.bin - from.bin);
   return Array.from({ length: steps + 1 }, (_, at) => {
@@ -91,9 +94,9 @@ function between(from, to) {
   });
 }
 
-/** The beginning of every window, and its halves. */
-function grid({ x, own, isNarrow }, height) {
-  return Array.from({ length: 7 }, (_, half) => half * 0.5 * own.seconds).flatMap((second, half) => {
+/** Returns lines at the beginning and in the middle of each window. */
+function grid({ x, rate, isNarrow }, height) {
+  return Array.from({ length: 7 }, (_, half) => half * 0.5 * rate.seconds).flatMap((second, half) => {
     const [at, isWindow] = [x(second * 1000), half % 2 === 0];
     const mark = draw("line", { x1: at, x2: at, y1: 6, y2: height, class: isWindow ? "turn" : "axis" });
     const isWritten = isWindow || !isNarrow;
@@ -101,10 +104,11 @@ function grid({ x, own, isNarrow }, height) {
   });
 }
 
+/** Returns the traffic row. */
 function traffic(place) {
-  const { x, own, times, head, left, right } = place;
-  const wide = (own.span * 1000) / BINS;
-  const counts = binned(times, own.span);
+  const { x, rate, times, head, left, right } = place;
+  const wide = (rate.span * 1000) / BINS;
+  const counts = binned(times, rate.span);
   const most = Math.max(MAX_DRAWN, ...counts);
   const base = head + TRAFFIC - GAP;
   const bars = counts.flatMap((count, bin) => {
@@ -116,45 +120,46 @@ function traffic(place) {
   return [ground, ...bars, ...label(place, 0, TRAFFIC, { name: "Traffic", beneath: words, beside: words })];
 }
 
-/** A row's name, and what it came to: beneath the name, or beside it where there is no room. */
+/** Returns a row's name and its result: below the name, or beside it in a narrow picture. */
 function label({ head, isNarrow, left, right }, top, high, { name, beneath, beside, kind = "" }) {
   if (isNarrow) return [text(left, top + 16, name, "start", "value"), text(right, top + 16, beside, "end", kind)];
   const middle = top + head + high / 2;
   return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, beneath)];
 }
 
-/** Those that went stand on each other; those that were refused stand on them. */
+/** Returns the row of an algorithm. Allowed requests are at the bottom of each stack, refused requests above them. */
 function row(place, one, top) {
-  const { x, own, times, columns, columnMs, right, row: high, head, isNarrow } = place;
+  const { x, rate, times, columns, columnMs, right, row: high, head, isNarrow } = place;
   const from = top + head;
   const base = from + high;
-  const marks = piled(one, times, columns, columnMs);
+  const marks = stacked(one, times, columns, columnMs);
   const most = Math.max(1, ...marks.map(({ floor }) => floor + 1));
   const step = Math.min(5.6, high / most);
   const radius = Math.min(2.6, step * 0.62, (right - place.left) / columns / 2);
-  const isOver = one.worst > own.limit;
+  const isOver = one.worst > rate.limit;
   const parts = [draw("line", { x1: place.left, x2: right, y1: base, y2: base, class: "axis" })];
   if (one.worst > 0) {
     const start = x(one.worst_from_ms);
-    const width = Math.min(x(one.worst_from_ms + own.seconds * 1000), right) - start;
+    const width = Math.min(x(one.worst_from_ms + rate.seconds * 1000), right) - start;
     parts.push(draw("rect", { x: start, y: from, width, height: high, class: isOver ? "worst over" : "worst", rx: 4 }));
   }
-  parts.push(...(most > MAX_PILE ? bars(place, marks, base, high / most) : marks.map(({ column, floor, kind }) => {
+  parts.push(...(most > MAX_STACK ? bars(place, marks, base, high / most) : marks.map(({ column, floor, kind }) => {
     const [cx, cy] = [x((column + 0.5) * columnMs), base - (floor + 0.5) * step];
     return kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind });
   })));
-  const later = one.goes_ms.filter((ms) => ms !== null && ms > own.span * 1000).length;
-  const went = `${one.allowed} of ${times.length} go${later ? `, ${later} after that` : ""}`;
-  const worst = `${one.worst} in ${own.seconds} s`;
+  // Delayed requests can leave after the end of the picture.
+  const later = one.goes_ms.filter((ms) => ms !== null && ms > rate.span * 1000).length;
+  const result = `${one.allowed} of ${times.length} allowed${later ? `, ${later} later` : ""}`;
+  const worst = `${one.worst} in ${rate.seconds} s`;
   const kind = isOver ? "over" : "";
-  parts.push(...label(place, top, high, { name: title(one), beneath: went, beside: worst, kind }));
+  parts.push(...label(place, top, high, { name: title(one), beneath: result, beside: worst, kind }));
   if (isNarrow) return parts;
   const middle = from + high / 2;
-  const beneath = isOver ? excess(one.worst, own.limit) : "most in this trace";
+  const beneath = isOver ? excess(one.worst, rate.limit) : "most in this traffic";
   return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${one.bound}`)];
 }
 
-/** The same as bars, for piles whose requests could not be told apart: a column's kinds on each other. */
+/** Returns the stacks as bars: in each column one bar for each kind of result. */
 function bars({ x, columnMs, left }, marks, base, step) {
   const wide = x(columnMs) - left - 0.5;
   const columns = new Map();
@@ -171,14 +176,14 @@ function bars({ x, columnMs, left }, marks, base, step) {
   });
 }
 
-/** Each request in the column of the time when it went, or came and was refused; above those that are there already. */
-function piled({ goes_ms: goes }, times, columns, columnMs) {
+/** Returns the column and the position in its stack of each request. The time is when it left, or when it was refused. */
+function stacked({ goes_ms: goes }, times, columns, columnMs) {
   const floors = new Map();
   const all = goes.map((ms, at) => ({
     at: (ms ?? times[at]) / columnMs, kind: ms === null ? "no" : ms > times[at] ? "later" : "yes",
   }));
   return [...all.filter(({ kind }) => kind !== "no"), ...all.filter(({ kind }) => kind === "no")].flatMap(({ at, kind }) => {
-    // After the end there is nothing to see; at the end there is.
+    // Requests after the end are not drawn; requests at the end are.
     if (at > columns) return [];
     const column = Math.min(Math.floor(at), columns - 1);
     const floor = floors.get(column) ?? 0;

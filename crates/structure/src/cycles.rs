@@ -10,12 +10,12 @@ use crate::metadata::{CrateRoot, Workspace};
 use crate::module::{Modules, ReadFile, read_modules};
 use crate::resolve::modules_of;
 
-/// Sibling modules of which each depends on each other, directly or through others of them.
+/// Sibling modules that all depend on each other, directly or through another of them.
 #[derive(Clone, Debug)]
 pub struct Cycle {
-    /// The crate, as [`CrateRoot::name`] has it.
+    /// The crate's [`CrateRoot::name`].
     pub crate_name: String,
-    /// The module that has these modules as children: `crate`, or for example `crate::store::redis`.
+    /// The parent of these modules: `crate`, or for example `crate::store::redis`.
     pub parent: String,
     /// The names of the modules.
     pub modules: BTreeSet<String>,
@@ -26,9 +26,9 @@ pub struct Cycle {
 /// A dependency between two sibling modules, with one example.
 #[derive(Clone, Debug)]
 pub struct Edge {
-    /// The module that has the reference in its subtree.
+    /// The module that has the references, in itself or in a descendant.
     pub from: String,
-    /// The module that has what is referred to in its subtree.
+    /// The module that has the item or module to which they refer, in itself or in a descendant.
     pub to: String,
     /// The number of references.
     pub references: usize,
@@ -36,7 +36,7 @@ pub struct Edge {
     pub file: PathBuf,
     /// The line of the first reference, from 1.
     pub line: usize,
-    /// The first reference as written, without its imports: `super::shared::Shared`.
+    /// The first reference as it is written, with imports not followed: `super::shared::Shared`.
     pub path: String,
 }
 
@@ -64,6 +64,7 @@ pub fn module_cycles(
     cycles_of(&root.name, &root.file, &read_file)
 }
 
+/// Returns the cycles between sibling modules of a crate whose files are read with `read_file`.
 fn cycles_of(
     crate_name: &str,
     root_file: &Path,
@@ -86,17 +87,18 @@ fn cycles_of(
     Ok(cycles)
 }
 
+/// The edges between siblings, by their names.
 type Edges = BTreeMap<(String, String), Edge>;
 
-/// The edges between siblings, by the path of their parent.
+/// Returns the edges between siblings, by the path of their parent.
 ///
 /// A reference from `a::b` to `a::c::d` is an edge from `b` to `c` among the children of `a`. A reference to an
-/// ancestor or to a descendant is no edge.
+/// ancestor or to a descendant is not an edge.
 fn edges_by_parent(modules: &Modules) -> BTreeMap<String, Edges> {
     let mut parents: BTreeMap<String, Edges> = BTreeMap::new();
     for (from, module) in modules {
-        for reference in &module.scanned.references {
-            // One reference may lead to several modules below the same child.
+        for reference in &module.contents.references {
+            // One reference can refer to several modules below the same child. They count once.
             let targets = modules_of(modules, from, &reference.path);
             let siblings: BTreeSet<_> =
                 targets.iter().filter_map(|to| siblings(from, to)).collect();
@@ -117,13 +119,13 @@ fn edges_by_parent(modules: &Modules) -> BTreeMap<String, Edges> {
     parents
 }
 
-/// Returns the closest common parent of two modules, and its children that lead to them.
+/// Returns the closest common ancestor of two modules, and its children that contain them.
 fn siblings<'a>(
     from: &'a [String],
     to: &'a [String],
 ) -> Option<(&'a [String], &'a String, &'a String)> {
-    let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-    Some((&from[..shared], from.get(shared)?, to.get(shared)?))
+    let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    Some((&from[..common], from.get(common)?, to.get(common)?))
 }
 
 fn path_text(module: &[String]) -> String {
@@ -142,7 +144,7 @@ impl<'a> Graph<'a> {
         Graph(graph)
     }
 
-    /// The strongly connected components of more than one module.
+    /// Returns the strongly connected components that have more than one module.
     fn components(&self) -> BTreeSet<BTreeSet<String>> {
         let reachable: BTreeMap<&str, BTreeSet<&str>> =
             self.0.keys().map(|&module| (module, self.reachable_from(module))).collect();

@@ -1,9 +1,9 @@
-//! Why a workspace could not be checked.
+//! The errors of checking a workspace.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a workspace could not be checked. A rule that is broken is not an error.
+/// Why a workspace could not be checked. A workspace that breaks a rule is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StructureError {
@@ -33,8 +33,8 @@ pub enum StructureError {
         /// The name of the module.
         name: String,
     },
-    /// There is no such crate.
-    #[error("no directory with a Cargo.toml and no crate of this workspace is called `{0}`")]
+    /// No crate has this name.
+    #[error("`{0}` is neither a directory with a Cargo.toml nor a crate of this workspace")]
     NoCrate(String),
     /// `cargo metadata` could not be started.
     #[error("cannot run `cargo metadata`")]
@@ -42,10 +42,10 @@ pub enum StructureError {
     /// `cargo metadata` failed.
     #[error("`cargo metadata` failed: {0}")]
     Metadata(String),
-    /// `cargo metadata` answered in an unexpected format.
+    /// The output of `cargo metadata` has an unexpected format.
     #[error("unexpected output of `cargo metadata`: no `{0}`")]
     Format(&'static str),
-    /// `cargo metadata` answered with something other than JSON.
+    /// The output of `cargo metadata` is not JSON.
     #[error("`cargo metadata` did not print JSON")]
     Json(#[source] serde_json::Error),
 }

@@ -1,20 +1,20 @@
-//! Crates depend on each other in one direction.
+//! The rule that crates depend on each other in one direction.
 
 use std::collections::BTreeMap;
 
 /// A dependency of one crate of the workspace on another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// The crate that depends.
+    /// The crate that has the dependency.
     pub from: String,
-    /// The crate that is depended on.
+    /// The crate that it depends on.
     pub to: String,
 }
 
-/// Returns what is wrong with the dependencies between `packages`, as messages for a person.
+/// Returns the problems with the dependencies between `packages`, as messages for a person.
 ///
 /// `layers` has a row for each crate: its name, and the crates that it may depend on. A row may name only
-/// crates of rows above it, so the table itself has no cycle. Rows of crates that do not exist are fine.
+/// crates of rows above it, so the table itself has no cycle. Rows of crates that do not exist are allowed.
 pub fn layer_problems(
     packages: &[String],
     dependencies: &[Dependency],

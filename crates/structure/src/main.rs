@@ -1,5 +1,5 @@
-//! Lists the cycles between the modules of crates, each with its edges, their numbers of references, and one reference
-//! of each. An edge with few references is the easiest to remove.
+//! Lists the cycles between the modules of crates. For each cycle it lists the edges, and for each edge the number of
+//! references and the first one. An edge with few references is the easiest to remove.
 
 use std::env;
 use std::error::Error;
@@ -16,10 +16,10 @@ fn main() -> ExitCode {
     }
     let mut code = ExitCode::SUCCESS;
     for argument in arguments {
-        let listed = list(&argument)
+        let listing = list(&argument)
             .unwrap_or_else(|error| Listing { text: String::new(), errors: vec![error] });
-        print(io::stdout(), &listed.text);
-        for error in listed.errors {
+        print(io::stdout(), &listing.text);
+        for error in listing.errors {
             let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
             print(io::stderr(), &format!("error: {error}{source}\n"));
             code = ExitCode::FAILURE;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// The cycles as text, and why crates are missing from it.
+/// The cycles as text, and the errors of crates that could not be read.
 struct Listing {
     text: String,
     errors: Vec<StructureError>,
@@ -52,7 +52,7 @@ fn list(argument: &str) -> Result<Listing, StructureError> {
                 cycles += found.len();
                 listing.text.extend(found.iter().map(|cycle| format!("{cycle}\n\n")));
             }
-            // The other crates are listed all the same.
+            // The other crates are still listed.
             Err(error) => listing.errors.push(error),
         }
     }
@@ -63,7 +63,7 @@ fn list(argument: &str) -> Result<Listing, StructureError> {
     Ok(listing)
 }
 
-/// Prints text. If the output is closed, no reader is left.
+/// Prints text. Ignores errors, because a closed output has no reader.
 fn print(mut output: impl Write, text: &str) {
     let _ = output.write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! The crates of a workspace, from `cargo metadata`.
+//! Reads the crates of a workspace from `cargo metadata`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Workspace {
     pub roots: Vec<CrateRoot>,
 }
 
-/// A library or binary, and the file that it starts with.
+/// A library or binary, and its root file.
 #[derive(Clone, Debug)]
 pub struct CrateRoot {
     /// `tollgate-server` for the library of this package, `tollgate-server/tollgate` for its binary `tollgate`.
@@ -34,7 +34,7 @@ pub struct CrateRoot {
 }
 
 impl Workspace {
-    /// Reads the workspace that `directory` is in, without network access.
+    /// Reads the workspace that contains `directory`, without network access.
     pub fn read(directory: &Path) -> Result<Workspace, StructureError> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)

@@ -1,4 +1,4 @@
-//! Finds the modules that a path leads to.
+//! Finds the modules that a path refers to.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ enum Meaning {
     Foreign,
 }
 
-/// Returns the modules that `path`, written in the module `from`, leads to:
-/// every module that the path names, and the module that defines the item at its end.
+/// Returns the modules that `path` refers to when it is written in the module `from`: every module that the path names,
+/// and the module that defines the item at its end.
 ///
-/// `crate::Limiter`, which the root re-exports from `limiter`, leads to the root and to `limiter`.
-/// A name may stand for a module and a function at once, so all meanings are followed.
+/// `crate::Limiter`, which the root re-exports from `limiter`, refers to the root and to `limiter`. A name can mean a
+/// module and a function at the same time, so all its meanings are followed.
 pub(crate) fn modules_of(
     modules: &Modules,
     from: &[String],
@@ -28,7 +28,8 @@ pub(crate) fn modules_of(
     let mut resolver = Resolver { modules, in_progress: Vec::new() };
     let mut passed = BTreeSet::new();
     let ends = resolver.resolve(from, path, &mut passed);
-    // A module alone is no expression and no type: `key` is then a variable, also beside a module `key`.
+    // The name of a module alone is neither an expression nor a type, so `key` alone is a variable, even if there is a
+    // module `key`.
     let is_bare = path.len() == 1;
     for end in ends {
         match end {
@@ -40,14 +41,16 @@ pub(crate) fn modules_of(
     passed
 }
 
+/// Resolves paths.
 struct Resolver<'a> {
     modules: &'a Modules,
-    /// The names being looked up, so that imports of each other end.
+    /// The names that are being looked up. They end the recursion of imports that import each other.
     in_progress: Vec<(ModulePath, String)>,
 }
 
 impl Resolver<'_> {
-    /// Returns what the whole path stands for, and adds the modules on the way to `passed`. Nothing: another crate.
+    /// Returns the meanings of the whole path, and adds the modules on its way to `passed`. An empty result means that the
+    /// path is in another crate.
     fn resolve(
         &mut self,
         from: &[String],
@@ -59,7 +62,7 @@ impl Resolver<'_> {
             let mut next = BTreeSet::new();
             for meaning in meanings {
                 let Meaning::Module(module) = meaning else {
-                    // A variant or an associated function: where its type is.
+                    // The name is a variant or an associated function, which belongs to the module of its type.
                     next.insert(meaning);
                     continue;
                 };
@@ -68,7 +71,7 @@ impl Resolver<'_> {
                 }
                 let found = self.step(&module, name);
                 if found.is_empty() && index > 0 {
-                    // A macro defines it, or it is not visible to the scan in another way.
+                    // The scan did not see the definition, for example because a macro makes it.
                     next.insert(Meaning::Item(module));
                 }
                 next.extend(found);
@@ -78,6 +81,7 @@ impl Resolver<'_> {
         meanings
     }
 
+    /// Returns the meanings of one name of a path.
     fn step(&mut self, module: &[String], name: &str) -> BTreeSet<Meaning> {
         let target = match name {
             "crate" => Vec::new(),
@@ -88,7 +92,8 @@ impl Resolver<'_> {
         BTreeSet::from([Meaning::Module(target)])
     }
 
-    /// Returns what `name` stands for in `module`: a definition, a child module or an import; otherwise through globs.
+    /// Returns the meanings of `name` in a module: as a definition, as a child module, as an import, and if there are none,
+    /// through globs.
     fn look_up(&mut self, path: &[String], name: &str) -> BTreeSet<Meaning> {
         let mut meanings = BTreeSet::new();
         let key = (path.to_vec(), name.to_owned());
@@ -97,14 +102,14 @@ impl Resolver<'_> {
             return meanings;
         }
         self.in_progress.push(key);
-        if module.scanned.definitions.contains(name) {
+        if module.contents.definitions.contains(name) {
             meanings.insert(Meaning::Item(path.to_vec()));
         }
         if module.children.contains(name) {
             let child = path.iter().cloned().chain([name.to_owned()]).collect();
             meanings.insert(Meaning::Module(child));
         }
-        for import in module.scanned.imports.iter().filter(|import| import.name == name) {
+        for import in module.contents.imports.iter().filter(|import| import.name == name) {
             let found = self.resolve(path, &import.path, &mut BTreeSet::new());
             if found.is_empty() {
                 meanings.insert(Meaning::Foreign);
@@ -112,7 +117,7 @@ impl Resolver<'_> {
             meanings.extend(found);
         }
         if meanings.is_empty() {
-            for glob in &module.scanned.globs {
+            for glob in &module.contents.globs {
                 for source in self.resolve(path, glob, &mut BTreeSet::new()) {
                     if let Meaning::Module(source) = source {
                         meanings.extend(self.look_up(&source, name));

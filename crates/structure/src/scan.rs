@@ -1,4 +1,4 @@
-//! Collects the definitions, imports and references in a module's text.
+//! Collects the definitions, imports and references of a module.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use syn::{
     Attribute, Field, ImplItem, Item, ItemUse, Meta, Path, Stmt, TraitItem, UseTree, Variant,
 };
 
-/// The definitions, imports and references of a module. Paths are as written, with imports not yet followed.
+/// The definitions, imports and references of a module. Paths are as they are written, with imports not followed.
 #[derive(Debug, Default)]
-pub(crate) struct Scanned {
+pub(crate) struct ModuleContents {
     /// The names of functions, types, traits, constants and macros.
     pub(crate) definitions: BTreeSet<String>,
     /// The structs, enums, unions, traits and type aliases among the definitions.
     pub(crate) types: Vec<TypeDefinition>,
     /// The names that `use` brings into scope.
-    pub(crate) imports: Vec<Import>,
+    pub(crate) imports: Vec<ImportedName>,
     /// The paths of `use …::*`.
     pub(crate) globs: Vec<Vec<String>>,
     /// Every path in the text, including the paths of `use`.
@@ -32,7 +32,7 @@ pub(crate) struct TypeDefinition {
 
 /// A name that `use` brings into scope.
 #[derive(Debug)]
-pub(crate) struct Import {
+pub(crate) struct ImportedName {
     pub(crate) name: String,
     pub(crate) path: Vec<String>,
 }
@@ -44,22 +44,24 @@ pub(crate) struct Reference {
     pub(crate) line: usize,
 }
 
-/// Adds what `items` define, import and refer to. Leaves out child modules and what is compiled for tests only.
-pub(crate) fn items(items: &[Item], scanned: &mut Scanned) {
-    let mut scanner = Scanner { scanned };
+/// Adds the definitions, imports and references of `items`. Child modules and code that is compiled only for tests are
+/// omitted.
+pub(crate) fn items(items: &[Item], contents: &mut ModuleContents) {
+    let mut scanner = Scanner { contents };
     for item in items.iter().filter(|item| !is_test_only(item_attributes(item))) {
         if let Some(name) = defined_name(item) {
-            scanner.scanned.definitions.insert(name.to_string());
+            scanner.contents.definitions.insert(name.to_string());
             if is_type(item) {
                 let line = name.span().start().line;
-                scanner.scanned.types.push(TypeDefinition { name: name.to_string(), line });
+                scanner.contents.types.push(TypeDefinition { name: name.to_string(), line });
             }
         }
         scanner.visit_item(item);
     }
 }
 
-/// Whether `#[cfg(…)]` among these attributes holds in tests only: `test`, `doctest`, or `all(…)` of which one does.
+/// Whether one of these attributes is a `#[cfg(…)]` that holds only in tests: `test`, `doctest`, or an `all(…)` that
+/// contains one of them.
 pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {
@@ -81,13 +83,14 @@ fn needs_test(condition: &Meta) -> bool {
     }
 }
 
+/// Visits the items of a module and collects its contents.
 struct Scanner<'a> {
-    scanned: &'a mut Scanned,
+    contents: &'a mut ModuleContents,
 }
 
 impl Scanner<'_> {
-    fn refer(&mut self, path: Vec<String>, line: usize) {
-        self.scanned.references.push(Reference { path, line });
+    fn add_reference(&mut self, path: Vec<String>, line: usize) {
+        self.contents.references.push(Reference { path, line });
     }
 
     fn use_tree(&mut self, tree: &UseTree, mut prefix: Vec<String>) {
@@ -102,8 +105,8 @@ impl Scanner<'_> {
                 }
             }
             UseTree::Glob(glob) => {
-                self.refer(prefix.clone(), glob.star_token.spans[0].start().line);
-                self.scanned.globs.push(prefix);
+                self.add_reference(prefix.clone(), glob.star_token.spans[0].start().line);
+                self.contents.globs.push(prefix);
             }
             UseTree::Name(name) => self.import(prefix, &name.ident, &name.ident),
             UseTree::Rename(rename) => self.import(prefix, &rename.ident, &rename.rename),
@@ -118,15 +121,15 @@ impl Scanner<'_> {
             // `use a::b::{self}` brings in `b`.
             name = path.last().cloned().unwrap_or_default();
         }
-        self.refer(path.clone(), ident.span().start().line);
-        self.scanned.imports.push(Import { name, path });
+        self.add_reference(path.clone(), ident.span().start().line);
+        self.contents.imports.push(ImportedName { name, path });
     }
 
-    /// Collects `a::b` and longer paths from tokens whose meaning only the macro knows.
+    /// Collects `a::b` and longer paths from the tokens of a macro call, whose meaning only the macro knows.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<Ident> = Vec::new();
         let mut colons = 0;
-        // After `::` at the start, as in `::http::…`, and after `>::`.
+        // Whether the path comes after `::` at the start, as in `::http::…`, or after `>::`.
         let mut is_global = false;
         for token in tokens {
             match token {
@@ -156,14 +159,14 @@ impl Scanner<'_> {
         let path = std::mem::take(path);
         if let ([first, _, ..], false) = (path.as_slice(), is_global) {
             let line = first.span().start().line;
-            self.refer(path.iter().map(Ident::to_string).collect(), line);
+            self.add_reference(path.iter().map(Ident::to_string).collect(), line);
         }
     }
 }
 
 impl<'ast> Visit<'ast> for Scanner<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        // A child module is a module of its own.
+        // A child module is scanned separately.
         let skip = matches!(item, Item::Mod(_)) || is_test_only(item_attributes(item));
         if !skip {
             visit::visit_item(self, item);
@@ -171,7 +174,7 @@ impl<'ast> Visit<'ast> for Scanner<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        // `use ::http::…` is another crate, whatever modules there are.
+        // `use ::http::…` names another crate, even if there is a module `http`.
         if item.leading_colon.is_none() {
             self.use_tree(&item.tree, Vec::new());
         }
@@ -180,7 +183,7 @@ impl<'ast> Visit<'ast> for Scanner<'_> {
     fn visit_path(&mut self, path: &'ast Path) {
         if let (None, Some(first)) = (&path.leading_colon, path.segments.first()) {
             let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-            self.refer(names, first.ident.span().start().line);
+            self.add_reference(names, first.ident.span().start().line);
         }
         visit::visit_path(self, path);
     }
@@ -190,7 +193,7 @@ impl<'ast> Visit<'ast> for Scanner<'_> {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
-        // Doc comments are attributes too, and `#[doc(…)]` refers to nothing.
+        // Doc comments are also attributes, and `#[doc(…)]` has no references.
         if !attribute.path().is_ident("doc") {
             visit::visit_attribute(self, attribute);
         }

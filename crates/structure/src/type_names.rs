@@ -1,4 +1,4 @@
-//! The names of types and traits: each is used once in the workspace.
+//! The rule that each name of a type or trait is used once in the workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use crate::error::StructureError;
 use crate::metadata::{CrateRoot, Workspace};
 use crate::module::read_modules;
 
-/// The name that every crate may use once, for its errors.
-const ONE_PER_CRATE: &str = "Error";
+/// The name that every crate can use once, for its errors.
+const ONCE_PER_CRATE: &str = "Error";
 
-/// A struct, enum, union, trait or type alias of the workspace, outside tests.
+/// The definition of a struct, enum, union, trait or type alias outside tests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamedType {
     /// The name.
@@ -31,7 +31,7 @@ impl fmt::Display for NamedType {
     }
 }
 
-/// Returns the types that a crate of the workspace defines, without those compiled for tests only.
+/// Returns the types that a crate of the workspace defines, without types that are compiled only for tests.
 pub fn type_definitions(
     workspace: &Workspace,
     root: &CrateRoot,
@@ -39,7 +39,7 @@ pub fn type_definitions(
     let read_file = |path: &Path| fs::read_to_string(workspace.root.join(path));
     let modules = read_modules(&root.file, &read_file)?;
     let of_module = modules.values().flat_map(|module| {
-        module.scanned.types.iter().map(|definition| NamedType {
+        module.contents.types.iter().map(|definition| NamedType {
             name: definition.name.clone(),
             package: root.directory.clone(),
             file: module.file.clone(),
@@ -62,7 +62,7 @@ pub fn type_name_problems(types: &[NamedType], known: &[&str]) -> Vec<String> {
     let new = by_name.iter().filter(|(name, _)| !known.contains(name)).map(|(name, named)| {
         let places: Vec<String> = named.iter().map(ToString::to_string).collect();
         format!(
-            "several types are called `{name}`: rename all but one after what they are (docs/glossary.md)\n  {}",
+            "several types are called `{name}`: rename all but one of them; use the terms of docs/glossary.md\n  {}",
             places.join("\n  ")
         )
     });
@@ -75,7 +75,7 @@ pub fn type_name_problems(types: &[NamedType], known: &[&str]) -> Vec<String> {
 
 fn is_shared(name: &str, named: &BTreeSet<&NamedType>) -> bool {
     let packages: BTreeSet<&Path> = named.iter().map(|named| named.package.as_path()).collect();
-    let allowed = if name == ONE_PER_CRATE { packages.len() } else { 1 };
+    let allowed = if name == ONCE_PER_CRATE { packages.len() } else { 1 };
     named.len() > allowed
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_two_types_is_found_with_their_places() {
+    fn name_of_two_types_is_reported_with_both_places() {
         let types = [named("Place", "a", 3), named("Place", "b", 7), named("Other", "b", 9)];
         let problems = type_name_problems(&types, &[]);
         assert_eq!(problems.len(), 1);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn definition_that_two_roots_share_counts_once() {
+    fn definition_in_a_file_of_two_roots_counts_once() {
         let types = [named("Place", "a", 3), named("Place", "a", 3)];
         assert_eq!(type_name_problems(&types, &[]), [""; 0]);
     }

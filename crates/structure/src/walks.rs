@@ -1,21 +1,21 @@
-//! The walks through the code in ARCHITECTURE.md.
+//! The rules for the walks through the code in ARCHITECTURE.md.
 
-/// A walk is short enough to be read at once.
+/// The largest number of steps, so that a walk is short enough to be read at once.
 const MAX_STEPS: usize = 8;
 
-/// The number of walks that there must be at least.
+/// The smallest number of walks.
 const MIN_WALKS: usize = 4;
 
 /// A section `### Walk: …` with its numbered steps.
-struct Walk<'a> {
+struct WalkSection<'a> {
     title: &'a str,
     steps: Vec<String>,
 }
 
-/// Returns what is wrong with the walks in `text`, as messages for a person.
+/// Returns the problems with the walks in `text`, as messages for a person.
 ///
 /// A walk is the numbered list under a heading `### Walk: …`. It has at most 8 steps, and each step names
-/// an existing file in backticks. `exists` says whether there is a file with that path.
+/// an existing file in backticks. `exists` returns whether a file with a path exists.
 pub fn walk_problems(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     let walks = read_walks(text);
     let mut problems = Vec::new();
@@ -25,13 +25,13 @@ pub fn walk_problems(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
             walks.len()
         ));
     }
-    for Walk { title, steps } in walks {
+    for WalkSection { title, steps } in walks {
         if steps.is_empty() {
             problems.push(format!("walk `{title}` has no steps; write them as a numbered list"));
         }
         if steps.len() > MAX_STEPS {
             problems.push(format!(
-                "walk `{title}` has {} steps, more than {MAX_STEPS}; straighten the code, or join steps in one file",
+                "walk `{title}` has {} steps, more than {MAX_STEPS}; simplify the code, or join the steps that are in one file",
                 steps.len()
             ));
         }
@@ -50,19 +50,19 @@ pub fn walk_problems(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     problems
 }
 
-/// Whether text in backticks is meant as the path of a source file.
+/// Whether text in backticks is the path of a source file.
 fn is_source(code: &str) -> bool {
     code.contains('/') && (code.ends_with(".rs") || code.ends_with(".lua"))
 }
 
-fn read_walks(text: &str) -> Vec<Walk<'_>> {
-    let mut walks: Vec<Walk<'_>> = Vec::new();
+fn read_walks(text: &str) -> Vec<WalkSection<'_>> {
+    let mut walks: Vec<WalkSection<'_>> = Vec::new();
     let mut is_inside = false;
     for line in text.lines() {
         if line.starts_with('#') {
             let title = line.strip_prefix("### Walk:").map(str::trim);
             is_inside = title.is_some();
-            walks.extend(title.map(|title| Walk { title, steps: Vec::new() }));
+            walks.extend(title.map(|title| WalkSection { title, steps: Vec::new() }));
         } else if let (true, Some(walk)) = (is_inside, walks.last_mut()) {
             if is_step(line) {
                 walk.steps.push(line.to_owned());
@@ -95,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn walks_of_existing_files_are_right() {
-        let steps = "1. `src/a.rs`: starts\n2. goes on\n   in `src/a.rs`, `f()`\n";
+    fn walks_of_existing_files_have_no_problem() {
+        let steps = "1. `src/a.rs`: starts\n2. continues\n   in `src/a.rs`, `f()`\n";
         assert_eq!(problems(&four_walks(steps)), [""; 0]);
     }
 

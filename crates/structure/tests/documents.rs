@@ -1,4 +1,4 @@
-//! The links of the documents lead somewhere, and the source files that they name exist.
+//! The links of the documents work, and the source files and tests that they name exist.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Every Markdown file at the root of the workspace, in `docs`, and beside the manifest of a crate.
+/// Returns every Markdown file at the root of the workspace, in `docs`, and in the directory of a crate.
 fn documents() -> Vec<PathBuf> {
     let root = workspace();
     let mut directories = vec![root.join("docs")];
@@ -41,18 +41,18 @@ fn directories_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).into_iter().filter(|path| path.is_dir()).collect()
 }
 
-/// The text without its fenced blocks of code.
+/// Returns the text without its fenced blocks of code.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// The targets of `[text](target)`.
+/// Returns the targets of `[text](target)`.
 fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link).collect()
 }
 
-/// The anchors that GitHub gives to the headings of a document: lower case, without punctuation,
-/// with hyphens for spaces, and `-1` after the second of two equal headings.
+/// Returns the anchors that GitHub makes for the headings of a document: lower case, without punctuation,
+/// with hyphens for spaces, and with `-1` after the second of two equal headings.
 fn anchors(text: &str) -> Vec<String> {
     let prose = prose(text);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -69,7 +69,7 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Why a link of a document leads nowhere.
+/// Returns the problem of a link, if its file or heading does not exist.
 fn problem(document: &Path, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -80,15 +80,15 @@ fn problem(document: &Path, link: &str) -> Option<String> {
         path => document.parent().unwrap().join(path),
     };
     if !target.exists() {
-        return Some(format!("{}: no file {link}", document.display()));
+        return Some(format!("{}: no file for the link {link}", document.display()));
     }
-    let is_there = anchor.is_empty()
+    let exists = anchor.is_empty()
         || anchors(&fs::read_to_string(&target).unwrap()).iter().any(|own| own == anchor);
-    (!is_there).then(|| format!("{}: no heading {link}", document.display()))
+    (!exists).then(|| format!("{}: no heading for the link {link}", document.display()))
 }
 
 #[test]
-fn links_lead_to_files_and_headings_that_exist() {
+fn files_and_headings_of_links_exist() {
     let mut problems = Vec::new();
     let mut count = 0;
     for document in documents() {
@@ -101,15 +101,14 @@ fn links_lead_to_files_and_headings_that_exist() {
     assert!(count > 100, "{count}");
 }
 
-/// The quoted paths that begin with `crates/`, `bench/`, `docs/` or `examples/` and name a file; after
-/// `::`, a test of it.
+/// Checks the quoted paths that begin with `crates/`, `bench/`, `docs/` or `examples/`. After `::` they name a test.
 #[test]
 fn quoted_source_files_and_tests_exist() {
     let root = workspace();
     let mut problems = Vec::new();
     for document in documents() {
         if document.ends_with("CHANGELOG.md") {
-            continue; // It speaks of the past.
+            continue; // It names files of the past.
         }
         let text = prose(&fs::read_to_string(&document).unwrap());
         for quoted in text.split('`').skip(1).step_by(2) {
@@ -125,7 +124,7 @@ fn quoted_source_files_and_tests_exist() {
                 fs::read_to_string(&file).is_ok_and(|source| source.contains(&format!("fn {test}")))
             };
             if !file.exists() || (!test.is_empty() && !has_test()) {
-                problems.push(format!("{}: no {quoted}", document.display()));
+                problems.push(format!("{}: {quoted} does not exist", document.display()));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Exact rate limiting: five algorithms, one set of semantics.
 //!
-//! A [`Limiter`] holds what every key has spent. A [`Scope`] is a limit with a name; check a key against it:
+//! A [`Limiter`] holds what every key has spent. A [`Scope`] is a limit with a name. Check a key against it:
 //!
 //! ```
 //! use tollgate::Limiter;
@@ -16,8 +16,7 @@
 //! # }
 //! ```
 //!
-//! In async code, await the same check. In memory it is ready at once; on a store across the network it takes a round
-//! trip:
+//! In async code, await the same check. In memory it is ready at once; on a remote store it takes one round trip:
 //!
 //! ```
 //! # use tollgate::{Limiter, Verdict, Redis};
@@ -35,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! A request that must fit several limits is charged to all of them or to none. A limit in shadow mode is one on
-//! trial: it reports what it would have done, and refuses nothing. A [peek](Scope::peek) among them can refuse the
+//! A request that must fit several limits is charged to all of them or to none. A limit in shadow mode is on trial: it
+//! reports whether it would have refused, and never refuses. A [peek](Scope::peek) among the checks can refuse the
 //! request, and is never charged.
 //!
 //! ```
@@ -50,12 +49,12 @@
 //! let request = [user.check("user:42"), site.check(""), stricter.check("user:42").shadow()];
 //! let together = limiter.check_all_now(&request)?;
 //! assert!(together.is_allowed());
-//! assert_eq!(together.remaining(), Some(59)); // the tightest of the enforced ones
+//! assert_eq!(together.remaining(), Some(59)); // of the tightest enforced limit
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A refused request costs nothing. The charge of a request that failed later can be given back, with the receipt in
+//! A refused request costs nothing. If a request was allowed but failed later, refund its charge with the receipt in
 //! the decision:
 //!
 //! ```
@@ -66,14 +65,14 @@
 //! if let Some(receipt) = logins.check("203.0.113.9").now()?.into_receipt() {
 //!     logins.refund_now("203.0.113.9", receipt)?;
 //! }
-//! logins.reset_now("203.0.113.9")?; // or forget all of it, after a successful login
+//! logins.reset_now("203.0.113.9")?; // or forget all charges of the key, after a successful login
 //! assert_eq!(logins.peek("203.0.113.9").now()?.remaining(), 5);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A limit can change while it is in use: request a scope of the same name with other numbers, or another algorithm.
-//! Keys keep what they have spent, also when a customer moves to a limit of its own ([`Limiter::scope`]).
+//! A limit can change while it is in use: make a scope of the same name with other numbers, or with another algorithm.
+//! Spent units stay spent, also when a customer moves to another limit ([`Limiter::scope`]).
 //!
 //! ```
 //! # use tollgate::Limiter;
@@ -87,8 +86,8 @@
 //! # }
 //! ```
 //!
-//! Work that can wait is acquired instead of checked: it waits its turn, in order, or learns at once that its turn
-//! would come too late.
+//! For work that can wait, call [`Scope::acquire`] instead of `check`. Callers wait in order of arrival until the limit
+//! admits them. A caller whose wait would be longer than `max_wait` is refused at once.
 //!
 //! ```
 //! use std::time::Duration;
@@ -104,8 +103,8 @@
 //! # }
 //! ```
 //!
-//! When one process becomes many, the same limits hold across all of them on a Redis or Valkey (feature `redis`;
-//! `tls` for `rediss://`). Only two things change: how the limiter is built, and that checks are awaited:
+//! On Redis or Valkey many processes share the same limits (feature `redis`; `tls` for `rediss://`). Only two things
+//! change: how the limiter is built, and that checks are awaited:
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
@@ -124,20 +123,21 @@
 //! # }
 //! ```
 //!
-//! A check is one round trip, decided inside the server at the server's time; checks that arrive while one is in
-//! flight are sent together in the next. A refusal is cached as long as it is certain to last, at most a second
+//! A check is one round trip, decided inside the server at the server's time. Checks that arrive while a batch is in
+//! flight are sent together in the next one. A refusal is cached until its `retry_after`, for at most a second
 //! ([`Decision::is_cached`]).
 //!
 //! The URL of a cluster is `redis+cluster://a,b,c`, the URL of a primary behind sentinels is
 //! `redis+sentinel://a,b,c/name`, and the URL of several servers that share the keys is `redis+shards://a,b,c`.
 //!
-//! A store failure is not a refusal. The failure policy decides the result of a check then: allowed, which is the
-//! default; an error; or decided on this process's share of the limit. A scope may have its own policy and its own
-//! deadline ([`Scope::on_failure`], [`Scope::deadline`]). Such a decision is marked ([`Decision::is_degraded`]). It
-//! is returned within the deadline, and at once while the server keeps failing; [`Limiter::health`] reports the state
-//! of the servers. The log (`tracing`, target `tollgate::outage`) has one warning when a store begins to fail, and
-//! one line when it answers again, with the number of failed requests, the number of decisions made without the
-//! store, and the duration.
+//! A failure of the store is not a refusal. When the store fails, the failure policy decides each check: the check is
+//! allowed, which is the default; or it is an error; or it is decided on this process's share of the limit. A decision
+//! without the store is marked ([`Decision::is_degraded`]). It comes within the deadline, and at once while the server
+//! keeps failing. A scope may have its own policy and deadline ([`Scope::on_failure`], [`Scope::deadline`]).
+//!
+//! [`Limiter::health`] reports the state of the servers. The log (`tracing`, target `tollgate::outage`) has one warning
+//! when a store begins to fail, and one line when it answers again, with the number of failed requests, the number of
+//! decisions made without the store, and the duration.
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
@@ -151,7 +151,7 @@
 //!     .build()?;
 //! let payments = limiter.scope("payments", "fixed-window limit=5 window=1m")?;
 //! match payments.check("user:42").await {
-//!     Ok(decision) => println!("{}", if decision.is_allowed() { "go on" } else { "429" }),
+//!     Ok(decision) => println!("{}", if decision.is_allowed() { "200" } else { "429" }),
 //!     Err(Error::Store(problem)) => println!("503: {problem}"),
 //!     Err(mistake) => return Err(mistake.into()),
 //! }
@@ -159,8 +159,8 @@
 //! # }
 //! ```
 //!
-//! Rules in a YAML file can say which requests spend which limits, and by which key, so that the program need not
-//! (feature `rules`). Either every rule that applies is charged, or none is.
+//! Rules in a YAML file define which requests spend which limits, and by which key (feature `rules`). All rules that
+//! apply to a request are charged, or none is.
 //!
 #![cfg_attr(feature = "rules", doc = "```")]
 #![cfg_attr(not(feature = "rules"), doc = "```ignore")]
@@ -181,14 +181,14 @@
 //! let rules = Rules::new(&Limiter::memory(), &config)?;
 //! let request = Attributes::new().with("ip", "203.0.113.9").claimed("api_key", "anything");
 //! let ruling = rules.check("api", &request).now()?;
-//! assert_eq!(ruling.remaining(), Some(59)); // the key is only claimed, so the address is used
+//! assert_eq!(ruling.remaining(), Some(59)); // the API key is not verified, so the address is the key
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! In a server, a layer can do the checks, for axum, tonic and everything else that is a tower service (feature
-//! `tower`, and one for each framework). A client that has spent its quota gets a 429 that says when to retry, and
-//! every response has headers with the client's quota and what remains of it ([`tower::RateLimitLayer`]).
+//! In a server, a layer does the checks: for axum, for tonic, and for every other tower service (feature `tower`, and a
+//! feature for each framework). A client that has spent its quota gets a 429 with `Retry-After`, and every response has
+//! headers with the quota and what remains of it ([`tower::RateLimitLayer`]).
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -200,7 +200,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let app = Router::new()
 //!     .route("/", get(|| async { "hello" }))
-//!     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?); // or of a scope, or of rules
+//!     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?); // or `new(scope)`, or `rules(…)`
 //!
 //! let response = app.oneshot(Request::new(Body::empty())).await?;
 //! assert_eq!(response.headers()["ratelimit"], r#""per-ip";r=59;t=1"#);
@@ -209,15 +209,15 @@
 //! ```
 //!
 //! Clients are identified by their address, also behind proxies, by API keys or by tokens ([`http::Identity`]). There
-//! is a layer for clients as well: [`tower::PaceLayer`] delays a client's requests to the rate that the servers ask
-//! for.
+//! is also a layer for HTTP clients: [`tower::PaceLayer`] delays your own requests to a limit's rate, and waits when a
+//! server answers with `Retry-After`.
 //!
-//! Memory is bounded. Keys with nothing spent are removed a few at a time, whenever a new key is added. At the
-//! ceiling ([`Builder::max_bytes`]) no state is dropped to make room: new keys share one state for each name until
-//! there is room again ([`Limiter::usage`] counts them). If the number of keys is known, [`Builder::room_for`]
-//! allocates their memory in advance.
+//! Memory is bounded. Keys with nothing spent are removed a few at a time, whenever a new key is added. At the ceiling
+//! ([`Builder::max_bytes`]) no state is dropped to make room. New keys then share one state for each name, until there
+//! is room again ([`Limiter::usage`] counts them). If you know the number of keys, [`Builder::room_for`] allocates
+//! their memory in advance.
 //!
-//! Tests control the time with a [`ManualClock`].
+//! In tests, a [`ManualClock`] controls the time.
 //!
 //! # Answers
 //!
@@ -261,14 +261,16 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 pub use tollgate_core::{
-    Bound, ChargePlace, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode,
-    Rate, Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
+    Bound, ChargePlace, Cost, CostError, EndedHold, Entry, Extension, FixedWindow, HoldError,
+    LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry, SlidingWindowCounter,
+    SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
-    ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Ipv6Prefix, Ipv6PrefixError,
-    JointDecision, Key, Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope,
-    ServerHealth, StoreError, Usage, store,
+    ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Hold, HoldDecision,
+    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision, Key,
+    Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope, ServerHealth, StoreError,
+    Usage, store,
 };
 #[cfg(feature = "redis")]
 pub use tollgate_redis::Redis;

@@ -1,6 +1,6 @@
 //! A check on a known key allocates nothing.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unsafe_code, unused_must_use)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,15 +15,15 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting what each thread asks of it.
+/// The system's allocator with a count of each thread's allocations.
 struct Counting;
 
 fn count() {
-    // A thread that is ending has nothing to count any more.
+    // The counter of a thread that is ending may be gone.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -63,11 +63,11 @@ const LIMITS: [&str; 6] = [
     "leaky-bucket capacity=100 leak=1/s mode=shaping",
 ];
 
-/// Keys that a store may keep in different ways.
+/// Keys of lengths that a store may keep in different ways.
 const KEYS: [&str; 4] =
     ["", "user:42", "a key of 16 byte", "a key that is longer than any slot has room for"];
 
-/// A limit whose keys have all been spent and are whole again: logs have the capacity they need.
+/// Makes a scope whose keys were spent, and have all units back. Logs have the capacity that they need.
 fn warmed_up(text: &str) -> (ManualClock, Scope) {
     let clock = ManualClock::at_us(1_000_000_000_000_000);
     let limiter = Limiter::builder().clock(&clock).build();
@@ -88,7 +88,8 @@ fn awaited(check: Check<'_>) -> bool {
     }
 }
 
-/// Half of the checks are denied, and the clock moves, also into the next window.
+/// Asserts that checks of known keys allocate nothing. Half of the checks are denied, and the clock moves, also into
+/// the next window.
 fn assert_allocates_nothing(is_allowed: impl Fn(Check<'_>) -> bool) {
     for text in LIMITS {
         let (clock, scope) = warmed_up(text);
@@ -110,24 +111,24 @@ fn assert_allocates_nothing(is_allowed: impl Fn(Check<'_>) -> bool) {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     assert_eq!(allocations_of(|| drop(std::hint::black_box(Box::new(1_u64)))), 1);
     assert_eq!(allocations_of(|| ()), 0);
 }
 
 #[test]
-fn deciding_now_on_a_known_key_allocates_nothing() {
+fn check_now_of_a_known_key_allocates_nothing() {
     assert_allocates_nothing(|check| check.now().unwrap().is_allowed());
 }
 
 #[test]
-fn awaiting_a_check_of_a_known_key_allocates_nothing() {
+fn awaited_check_of_a_known_key_allocates_nothing() {
     assert_allocates_nothing(awaited);
 }
 
-/// As many limits as most rules have, each with a key of its own: one allocation, for what each of them says.
+/// Six limits, each with its own state. The one allocation is for the decisions in the answer.
 #[test]
-fn deciding_several_known_keys_together_allocates_only_the_answer() {
+fn joint_check_of_known_keys_allocates_only_the_answer() {
     let clock = ManualClock::at_us(1_000_000_000_000_000);
     let limiter = Limiter::builder().clock(&clock).build();
     let scopes = LIMITS.map(|text| limiter.scope(text, text.parse::<Limit>().unwrap()).unwrap());
@@ -137,7 +138,7 @@ fn deciding_several_known_keys_together_allocates_only_the_answer() {
         let allocations = allocations_of(|| {
             assert!(limiter.check_all_now(&checks).unwrap().is_allowed());
         });
-        // The first brings in the keys; later the log leaves its slot, and takes memory for its fifth charge and its ninth.
+        // Round 0 adds the keys. The log leaves its slot in round 3, and takes memory for its fifth and ninth charge.
         let grows = matches!(round, 0 | 3 | 4 | 8);
         assert!(allocations == 1 || grows, "{allocations} in round {round}");
     }
@@ -151,7 +152,7 @@ fn deciding_several_known_keys_together_allocates_only_the_answer() {
 }
 
 #[test]
-fn looking_and_refunding_allocate_nothing_either() {
+fn peek_and_refund_allocate_nothing() {
     for text in LIMITS {
         let (_, scope) = warmed_up(text);
         let allocations = allocations_of(|| {
@@ -166,7 +167,7 @@ fn looking_and_refunding_allocate_nothing_either() {
 }
 
 #[test]
-fn refusing_an_unknown_key_allocates_nothing() {
+fn refused_unknown_key_allocates_nothing() {
     for text in LIMITS {
         let (_, scope) = warmed_up(text);
         let allocations = allocations_of(|| {

@@ -1,9 +1,9 @@
-//! P9: memory has a ceiling in bytes that a client inventing keys cannot lift, and at the ceiling
-//! nobody's state is forgiven.
+//! P9: memory has a ceiling in bytes that a client inventing keys cannot lift, and at the ceiling no
+//! live state is forgotten.
 //!
-//! `SOAK_KEYS` says how many keys the attacker invents, instead of 200,000.
+//! The attacker invents `SOAK_KEYS` keys, or 200,000.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, unused_must_use)]
 
 use std::thread;
@@ -15,7 +15,7 @@ const MAX_BYTES: usize = 2 << 20;
 const START_US: u64 = 1_000_000_800_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Every algorithm but the log, each with room for 10, which an hour later is there again.
+/// Every algorithm except the log, with a limit of 10. After an hour all units are back.
 const LIMITS: [&str; 5] = [
     "fixed-window limit=10 window=1h",
     "sliding-window-counter limit=10 window=30m",
@@ -24,7 +24,7 @@ const LIMITS: [&str; 5] = [
     "leaky-bucket capacity=10 leak=10/h mode=shaping",
 ];
 
-/// Its keys take more memory as they spend.
+/// A log. Its keys take more memory as they spend.
 const LOG: &str = "sliding-window-log limit=10 window=1h";
 
 fn attack_keys() -> u64 {
@@ -46,7 +46,7 @@ fn assert_within(limiter: &Limiter, max_bytes: usize, text: &str) {
     assert!(usage.bytes <= max_bytes, "{text}: {} of {max_bytes} bytes", usage.bytes);
 }
 
-/// One check of each of `keys`; how many were allowed.
+/// Makes one check of each of `keys`. Returns how many were allowed.
 fn attack(limiter: &Limiter, scope: &Scope, keys: impl Iterator<Item = u64>) -> u64 {
     let mut allowed = 0;
     for key in keys {
@@ -60,7 +60,7 @@ fn attack(limiter: &Limiter, scope: &Scope, keys: impl Iterator<Item = u64>) -> 
     allowed
 }
 
-/// Clients known before the attack: each has spent another part of its quota.
+/// Makes clients known before the attack, with different numbers of units spent. Returns each and what remains.
 fn known_clients(scope: &Scope) -> Vec<(String, u64)> {
     let clients: Vec<(String, u64)> =
         (0..200).map(|client| (format!("client {client}"), client % 10)).collect();
@@ -74,15 +74,15 @@ fn known_clients(scope: &Scope) -> Vec<(String, u64)> {
 
 #[test]
 fn invented_keys_stay_below_the_ceiling_and_spare_known_clients() {
-    LIMITS.into_iter().for_each(survive_an_attack);
+    LIMITS.into_iter().for_each(assert_attack_is_bounded);
 }
 
 #[test]
 fn invented_logs_stay_below_the_ceiling_and_spare_known_clients() {
-    survive_an_attack(LOG);
+    assert_attack_is_bounded(LOG);
 }
 
-fn survive_an_attack(text: &str) {
+fn assert_attack_is_bounded(text: &str) {
     let (_, limiter) = open(MAX_BYTES);
     let (limit, other) = (scope(&limiter, "limit", text), scope(&limiter, "other", text));
     let clients = known_clients(&limit);
@@ -98,7 +98,7 @@ fn survive_an_attack(text: &str) {
     assert_eq!(usage.overflowed, keys - own, "{text}: all others share a state");
     assert_eq!(allowed, own + 10, "{text}: which admits one limit's worth");
 
-    // Another scope's newcomers have a state of their own to share.
+    // New keys of another scope share another overflow state.
     let others = attack(&limiter, &other, 0..1_000);
     assert_eq!(others, 10, "{text}");
 
@@ -114,16 +114,16 @@ fn survive_an_attack(text: &str) {
 }
 
 #[test]
-fn newcomers_get_their_own_state_after_an_attack() {
-    LIMITS.into_iter().for_each(recover_from_an_attack);
+fn new_keys_get_their_own_state_after_an_attack() {
+    LIMITS.into_iter().for_each(assert_recovers_from_an_attack);
 }
 
 #[test]
-fn newcomers_get_their_own_log_after_an_attack() {
-    recover_from_an_attack(LOG);
+fn new_keys_get_their_own_log_after_an_attack() {
+    assert_recovers_from_an_attack(LOG);
 }
 
-fn recover_from_an_attack(text: &str) {
+fn assert_recovers_from_an_attack(text: &str) {
     let (clock, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "limit", text);
     attack(&limiter, &scope, 0..50_000);
@@ -140,18 +140,18 @@ fn recover_from_an_attack(text: &str) {
     assert_within(&limiter, MAX_BYTES, text);
 }
 
-/// Waves of keys that each come once: more than ever fit at a time.
+/// Waves of keys that are each used once. Together they do not fit below the ceiling.
 #[test]
 fn unused_keys_are_removed() {
-    LIMITS.into_iter().for_each(let_go);
+    LIMITS.into_iter().for_each(assert_unused_keys_are_removed);
 }
 
 #[test]
 fn unused_logs_are_removed() {
-    let_go(LOG);
+    assert_unused_keys_are_removed(LOG);
 }
 
-fn let_go(text: &str) {
+fn assert_unused_keys_are_removed(text: &str) {
     let (clock, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "limit", text);
     for wave in 0..100 {
@@ -163,9 +163,9 @@ fn let_go(text: &str) {
     assert!(limiter.usage().keys < 40_000, "{text}: {} keys", limiter.usage().keys);
 }
 
-/// A key that has something spent stays, however long it has been there.
+/// Keys with units spent are not removed, at any age.
 #[test]
-fn a_live_key_outlives_any_number_that_come_and_go() {
+fn live_keys_are_kept_while_other_keys_come_and_go() {
     let (clock, limiter) = open(MAX_BYTES);
     let slow = scope(&limiter, "slow", "token-bucket capacity=10 refill=1/d");
     let fast = scope(&limiter, "fast", "token-bucket capacity=10 refill=10/s");
@@ -182,16 +182,16 @@ fn a_live_key_outlives_any_number_that_come_and_go() {
 }
 
 #[test]
-fn refused_and_looked_at_keys_take_no_memory() {
-    LIMITS.into_iter().for_each(take_no_memory);
+fn refused_and_peeked_keys_take_no_memory() {
+    LIMITS.into_iter().for_each(assert_refused_keys_take_no_memory);
 }
 
 #[test]
-fn refused_and_looked_at_logs_take_no_memory() {
-    take_no_memory(LOG);
+fn refused_and_peeked_logs_take_no_memory() {
+    assert_refused_keys_take_no_memory(LOG);
 }
 
-fn take_no_memory(text: &str) {
+fn assert_refused_keys_take_no_memory(text: &str) {
     let (_, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "limit", text);
     scope.check("known").now().unwrap();
@@ -211,15 +211,15 @@ fn take_no_memory(text: &str) {
 
 #[test]
 fn reset_keys_make_room_for_others() {
-    LIMITS.into_iter().for_each(make_room);
+    LIMITS.into_iter().for_each(assert_reset_keys_make_room);
 }
 
 #[test]
 fn reset_logs_make_room_for_others() {
-    make_room(LOG);
+    assert_reset_keys_make_room(LOG);
 }
 
-fn make_room(text: &str) {
+fn assert_reset_keys_make_room(text: &str) {
     let (_, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "limit", text);
     for wave in 0..20_u64 {
@@ -235,7 +235,7 @@ fn make_room(text: &str) {
     assert_within(&limiter, MAX_BYTES, text);
 }
 
-/// Few keys, each with a large log, are an attack on memory too.
+/// 400 keys with large logs.
 #[test]
 fn large_logs_stay_below_the_ceiling_and_within_their_limit() {
     let (clock, limiter) = open(MAX_BYTES);
@@ -249,16 +249,16 @@ fn large_logs_stay_below_the_ceiling_and_within_their_limit() {
         }
         assert_within(&limiter, MAX_BYTES, "large logs");
     }
-    // 6.4 MB of entries do not fit in 2 MiB: the logs forget times, never units.
+    // 6.4 MB of entries do not fit in 2 MiB, so the logs merge entries. They forget times, never units.
     for (key, admitted) in keys.iter().zip(&admitted) {
         assert_eq!(*admitted, 1_000, "{key}");
     }
     assert_eq!(limiter.usage().overflowed, 0);
 }
 
-/// A log of three units is as small as any other state; with more it takes memory, and gives it back.
+/// A log of up to three charges fits in its slot. Longer logs take more memory, and give it back.
 #[test]
-fn a_log_takes_memory_from_its_fourth_charge_on() {
+fn log_takes_extra_memory_from_its_fourth_charge() {
     let (clock, limiter) = open(MAX_BYTES);
     let log = scope(&limiter, "log", LOG);
     let keys: Vec<String> = (0..1_000).map(|key| format!("key {key}")).collect();
@@ -271,10 +271,10 @@ fn a_log_takes_memory_from_its_fourth_charge_on() {
     };
     let empty = limiter.usage().bytes;
     let small = charge(1);
-    // With the lists of chunks that the shards take from their first key on.
+    // Includes the lists of chunks that a shard allocates with its first key.
     assert!(small - empty < 150_000, "{} bytes for 1,000 keys", small - empty);
     assert_eq!(charge(2), small);
-    // An hour later they have left when others come.
+    // An hour later new charges replace the old ones.
     clock.advance(HOUR);
     assert_eq!(charge(3), small);
     let numbered = charge(1);
@@ -287,14 +287,14 @@ fn a_log_takes_memory_from_its_fourth_charge_on() {
         emptied.push(limiter.usage().bytes);
         charge(10);
     }
-    // What finds a log by its number stays for the next.
+    // The table of log numbers stays allocated for the next logs.
     assert!(emptied[0] < longer, "{longer}, then {emptied:?}");
     assert_eq!(emptied[1], emptied[0], "{emptied:?}");
 }
 
-/// A log at times past the last there is, where its clock stands still.
+/// All charges of the log have the largest possible time.
 #[test]
-fn logs_charged_after_the_end_of_time_are_counted() {
+fn logs_charged_at_the_largest_time_are_counted() {
     let (_, limiter) = open(MAX_BYTES);
     let log = scope(&limiter, "log", "sliding-window-log limit=2000 window=1h");
     let before = limiter.usage().bytes;
@@ -307,9 +307,9 @@ fn logs_charged_after_the_end_of_time_are_counted() {
     assert!((before..before + 5_000).contains(&after), "{before}, then {after}");
 }
 
-/// P4 at the ceiling, where a charge would make two entries of the log one.
+/// P4 at the ceiling, where a charge would merge two entries of the log.
 #[test]
-fn a_refused_check_of_several_leaves_a_log_at_the_ceiling_as_it_was() {
+fn refused_joint_check_does_not_change_a_log_at_the_ceiling() {
     let (clock, limiter) = open(1 << 20);
     let log = scope(&limiter, "log", LOG);
     let full = scope(&limiter, "full", "fixed-window limit=1 window=1d");
@@ -327,7 +327,7 @@ fn a_refused_check_of_several_leaves_a_log_at_the_ceiling_as_it_was() {
 }
 
 #[test]
-fn a_ceiling_of_any_size_will_do() {
+fn ceiling_of_any_size_is_accepted() {
     for max_bytes in [0, 1, 1 << 20, 1 << 40, usize::MAX] {
         let (_, limiter) = open(max_bytes);
         let scope = scope(&limiter, "limit", LIMITS[0]);
@@ -336,9 +336,9 @@ fn a_ceiling_of_any_size_will_do() {
     }
 }
 
-/// Whatever happens to logs at the ceiling, in the end all that they took is given back.
+/// Logs at the ceiling grow, are refunded and merged. After a reset all their memory is given back.
 #[test]
-fn logs_give_back_what_they_took() {
+fn removed_logs_give_back_their_memory() {
     let (clock, limiter) = open(1 << 20);
     let (log, other) = (scope(&limiter, "log", LOG), scope(&limiter, "other", LOG));
     let keys: Vec<String> = (0..2_000).map(|key| format!("key {key}")).collect();
@@ -363,13 +363,13 @@ fn logs_give_back_what_they_took() {
     }
     assert!(emptied[0].overflowed > 0 || emptied[0].bytes > 300_000, "{:?}", emptied[0]);
     assert_eq!(emptied[2].keys, 0);
-    // The overflow states keep theirs, and nothing else does.
+    // Only the overflow states keep their memory.
     assert!(emptied[2].bytes <= emptied[0].bytes + 1_000, "{emptied:?}");
 }
 
-/// At the ceiling a log that is full, half full or has just filled what memory it has.
+/// Logs at the ceiling that are spent, partly spent, or have just filled their allocation.
 #[test]
-fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
+fn known_log_at_the_ceiling_admits_exactly_what_remains() {
     for limit in [1, 3, 4, 5, 8, 9] {
         for spent in 1..=limit {
             let (clock, limiter) = open(1 << 20);
@@ -387,22 +387,22 @@ fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
             }
             assert!(limiter.usage().overflowed > 0, "{text}: the ceiling was reached");
             let left = limit - spent;
-            let place = format!("{text}, {spent} spent");
-            assert_eq!(scope.peek("client").now().unwrap().remaining(), left, "{place}");
-            assert_eq!(scope.entries_now("client").unwrap().len() as u64, spent, "{place}");
+            let context = format!("{text}, {spent} spent");
+            assert_eq!(scope.peek("client").now().unwrap().remaining(), left, "{context}");
+            assert_eq!(scope.entries_now("client").unwrap().len() as u64, spent, "{context}");
             let admitted = (0..2 * limit).filter(|_| check().is_allowed()).count() as u64;
-            assert_eq!(admitted, left, "{place}");
-            // Those that became one with a later charge can no longer be told apart.
+            assert_eq!(admitted, left, "{context}");
+            // A charge that was merged with a later one cannot be refunded exactly.
             let refunds = receipts.into_iter().map(|receipt| scope.refund_now("client", receipt));
             let given_back: u64 = refunds.map(Result::unwrap).sum();
-            assert!(given_back <= spent, "{place}, then {given_back} given back");
+            assert!(given_back <= spent, "{context}, then {given_back} given back");
         }
     }
 }
 
-/// Full logs of every size, so that some have just filled what memory they have.
+/// Spent logs of every size up to 20, so that some have just filled their allocation.
 #[test]
-fn a_throttled_log_stays_throttled_at_the_ceiling() {
+fn spent_log_stays_refused_at_the_ceiling() {
     let (clock, limiter) = open(MAX_BYTES);
     let scopes: Vec<(u64, Scope)> = (1..=20)
         .map(|limit| {
@@ -454,7 +454,7 @@ fn joint_checks_of_invented_keys_stay_below_the_ceiling() {
 }
 
 #[test]
-fn an_attack_by_many_threads_admits_no_more_than_by_one() {
+fn attack_by_many_threads_admits_no_more_than_by_one() {
     for text in LIMITS {
         let (_, limiter) = open(MAX_BYTES);
         let limit = scope(&limiter, "limit", text);

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tests that `docs/operate/faults.md` names: `faults::stall::a_frozen_server_…`.
+/// The tests that `docs/operate/faults.md` names, such as `faults::stall::frozen_server_…`.
 fn named() -> Vec<String> {
     let text = include_str!("../../../docs/operate/faults.md");
     let quoted = text.split('`').skip(1).step_by(2);
@@ -13,19 +13,19 @@ fn named() -> Vec<String> {
 }
 
 #[test]
-fn every_test_named_in_the_faults_exists() {
+fn every_test_named_in_faults_md_exists() {
     let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = [crate_root.join("tests"), crate_root.join("../server/tests")];
     let named = named();
     assert!(named.len() > 70, "{}", named.len());
     for name in named {
         let (module, test) = name.rsplit_once("::").unwrap();
-        let is_there = tests.iter().any(|tests| {
+        let exists = tests.iter().any(|tests| {
             let file = tests.join(module.replace("::", "/")).with_extension("rs");
             let source = fs::read_to_string(file).unwrap_or_default();
             !source.is_empty() && (test == "*" || source.contains(&format!("fn {test}(")))
         });
-        assert!(is_there, "{name} is not in {tests:?}");
+        assert!(exists, "{name} is not in {tests:?}");
     }
 }
 
@@ -48,8 +48,7 @@ fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Every line that documents and examples show, with its file. The library's source shows
-/// its documentation only.
+/// Every line of the documents, of the examples, and of the comments in the library's source, with its file.
 fn shown_lines() -> Vec<(PathBuf, String)> {
     let root = workspace();
     let mut files = vec![root.join("README.md")];

@@ -16,7 +16,7 @@ use tollgate::{Limit, Limiter, ManualClock};
 use tollgate_launcher::{Flavour, Launch};
 use tower::ServiceExt;
 
-/// What an example prints. `cargo test` builds it beside the tests.
+/// Runs an example, which `cargo test` builds. Returns the lines that it prints.
 fn run(name: &str) -> Vec<String> {
     let program = program(name);
     let missing = "run `cargo test -p tollgate --all-features`, which builds the examples too";
@@ -44,23 +44,23 @@ fn first_use_allows_five_and_refuses_the_sixth() {
     assert_eq!(lines.len(), 6);
 }
 
-/// A line of its table: who, what, the status, what remains, and how long to wait.
+/// A line of the table of `axum_tiers`: client, request, status, units that remain, and seconds to wait.
 fn row(line: &str) -> (&str, &str, u16, &str, Option<u64>) {
-    let (who, rest) = line.split_at(11);
+    let (client, rest) = line.split_at(11);
     let (request, rest) = rest.split_at(17);
     let [status, remaining, wait] = rest.split_whitespace().collect::<Vec<_>>()[..] else {
         panic!("{line}")
     };
-    (who.trim(), request.trim(), status.parse().unwrap(), remaining, wait.parse().ok())
+    (client.trim(), request.trim(), status.parse().unwrap(), remaining, wait.parse().ok())
 }
 
 #[test]
-fn axum_tiers_gives_each_client_what_it_may_have() {
+fn axum_tiers_limits_each_client_by_its_tier() {
     let lines = run("axum_tiers");
     let rows: Vec<_> = lines[1..].iter().map(|line| row(line)).collect();
     let seen: Vec<_> = rows
         .iter()
-        .map(|(who, request, status, left, _)| (*who, *request, *status, *left))
+        .map(|(client, request, status, left, _)| (*client, *request, *status, *left))
         .collect();
     let (report, login) = ("GET /api/report", "POST /login");
     let mut expected = Vec::new();
@@ -96,22 +96,22 @@ fn tonic_limited_is_refused_waits_and_is_answered() {
 }
 
 #[test]
-fn reqwest_pacing_waits_when_the_server_says_so() {
+fn reqwest_pacing_waits_for_retry_after() {
     let lines = run("reqwest_pacing");
     assert_eq!(lines.len(), 10);
     let refused = lines.iter().filter(|line| line.ends_with("429 Too Many Requests")).count();
     assert!((1..5).contains(&refused), "{lines:?}");
-    // Never two in a row: who was told to wait has waited.
+    // No two refusals in a row, because the client waits after a refusal.
     let is_refused = |line: &String| line.contains("429");
     assert!(!lines.windows(2).any(|pair| pair.iter().all(is_refused)), "{lines:?}");
 }
 
-/// An example that runs until it is killed, which dropping it does.
+/// A running example, which is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Errors are ignored: the process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -125,7 +125,7 @@ fn rules_file_reads_its_rules_again_on_hangup_and_keeps_running() {
     let mut command = Command::new(program("rules_file"));
     let mut running = Running(command.arg(&path).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
-    // Ends with `None` when the process does.
+    // Returns an empty line when the process has ended.
     let mut next = || lines.next().map(Result::unwrap).unwrap_or_default();
     assert!(next().contains("version 1 of the rules"));
     let process = rustix::process::Pid::from_child(&running.0);
@@ -135,7 +135,7 @@ fn rules_file_reads_its_rules_again_on_hangup_and_keeps_running() {
     }
 }
 
-/// The whole life of a service: it limits on a real Redis, reads its rules again, and ends when told.
+/// A service from start to end: it limits on a real Redis, reads its rules again on SIGHUP, and ends on SIGTERM.
 #[test]
 fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
@@ -162,7 +162,7 @@ fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
     };
     let left = |remaining: &str| Some(remaining.to_owned());
 
-    assert_eq!(get("/broken"), (500, left("2")), "the charge came back");
+    assert_eq!(get("/broken"), (500, left("2")), "the charge was not refunded");
     assert_eq!([get("/"), get("/")], [(200, left("1")), (200, left("0"))]);
     assert_eq!(get("/"), (429, left("0")));
     assert!(next().starts_with("refused /: `per-client` is spent"));
@@ -173,7 +173,7 @@ fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
         .unwrap();
     let process = rustix::process::Pid::from_child(&running.0);
     rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
-    // Looks until the file has been read: `/health` is not limited, and `/broken` costs nothing.
+    // Waits until the file has been read again. `/broken` is refunded, so these requests spend nothing.
     let began = std::time::Instant::now();
     while get("/broken").0 == 429 {
         assert!(next().starts_with("refused /broken"));
@@ -211,7 +211,7 @@ fn shown() -> Vec<&'static str> {
     guide.split("```http\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 
-/// Whether a response is as a block shows it, but for what is no concern of ours.
+/// Asserts that the block shows the response, except `content-length`.
 async fn assert_shown(response: Response<Body>, block: &str) {
     let (head, body) = block.split_once("\n\n").unwrap_or((block, ""));
     let (head, ours) = (head.lines().collect::<Vec<_>>(), |name: &str| name != "content-length");

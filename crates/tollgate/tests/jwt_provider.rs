@@ -1,11 +1,11 @@
-//! An application may choose how tokens are signed and read in its process. Ours are none of its concern.
+//! An application may install a provider of the crate `jsonwebtoken` for its whole process. Tollgate does not use it.
 
 use jsonwebtoken::crypto::{CryptoProvider, KeyUtils};
 use tollgate::http::{InvalidToken, Jwt, JwtKey};
 
-static UNWILLING: CryptoProvider = CryptoProvider {
-    signer_factory: |_, _| unreachable!("asked to sign"),
-    verifier_factory: |_, _| unreachable!("asked to verify"),
+static UNUSED: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| unreachable!("the provider was called to sign"),
+    verifier_factory: |_, _| unreachable!("the provider was called to verify"),
     key_utils: KeyUtils::new_unimplemented(),
 };
 
@@ -21,7 +21,7 @@ const PEM: &[u8] = include_bytes!("keys/rsa.pem");
 
 #[test]
 fn installed_jwt_provider_is_not_used() {
-    UNWILLING.install_default().expect("nothing was installed, or used, before");
+    UNUSED.install_default().expect("no provider was installed or used before");
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
     assert!(jwt.claims(TOKEN).is_ok());
     let forged = format!("{TOKEN}AAAA");

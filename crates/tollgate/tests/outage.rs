@@ -1,4 +1,4 @@
-//! An outage of the store leaves one warning in the log, and one line with its counts when it is over.
+//! An outage of the store is logged as one warning, and one line with its counts when the outage ends.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use log::Log;
 #[path = "shared/log.rs"]
 mod log;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for a line in the log.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The log of the process, because a limiter logs on its own threads.
@@ -29,10 +29,10 @@ static LINES: LazyLock<Arc<Mutex<Vec<String>>>> = LazyLock::new(|| {
     lines
 });
 
-/// Held by a test for as long as it reads the log, which the tests share.
+/// Held by a test while it uses the log, which the tests share.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The lines about the store.
+/// The logged lines about the store.
 fn lines() -> Vec<String> {
     let all = LINES.lock().unwrap();
     all.iter().filter(|line| line.contains("the store")).cloned().collect()

@@ -1,10 +1,10 @@
-//! P9 as the machine sees it: the memory that an attacker inventing keys makes resident stays under
-//! the ceiling. Each attack runs in a process of its own, so that nothing else is counted.
+//! P9 in resident memory: it stays under the ceiling while an attacker invents keys. Each attack runs in
+//! a process of its own, so that the memory of other tests is not counted.
 //!
-//! `SOAK_KEYS` says how many keys the attacker invents, instead of 120,000.
+//! The attacker invents `SOAK_KEYS` keys, or 120,000.
 
 #![cfg(target_os = "linux")]
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, unused_must_use)]
 
 use std::env;
@@ -16,7 +16,7 @@ use tollgate::{Limit, Limiter, ManualClock, Scope};
 
 const MAX_BYTES: usize = 4 << 20;
 
-/// Each with room for 10, which is there again an hour later.
+/// Limits of 10. After an hour all units are back.
 const LIMITS: [&str; 6] = [
     "fixed-window limit=10 window=1h",
     "sliding-window-log limit=10 window=1h",
@@ -27,57 +27,57 @@ const LIMITS: [&str; 6] = [
 ];
 
 #[test]
-fn an_attackers_keys_stay_under_the_ceiling() {
+fn memory_of_invented_keys_stays_under_the_ceiling() {
     LIMITS.into_iter().for_each(|text| assert_resident("attack", text, MAX_BYTES));
 }
 
 #[test]
-fn logs_of_any_size_stay_under_the_ceiling() {
+fn memory_of_logs_of_any_size_is_bounded() {
     let text = "sliding-window-log limit=65536 window=1h";
     assert_resident("few_large_logs", text, MAX_BYTES);
-    // The allocator cannot use every hole that a log of another size leaves.
+    // A quarter more, because the allocator cannot reuse every gap that a log of another size leaves.
     assert_resident("logs_that_come_and_go", text, MAX_BYTES + MAX_BYTES / 4);
 }
 
 #[test]
-fn room_is_fetched_at_once_in_huge_pages_and_is_the_next_limiters() {
-    said_by("room", LIMITS[0]);
+fn room_for_allocates_at_once_in_huge_pages_that_are_reused() {
+    output_of("room", LIMITS[0]);
 }
 
 #[test]
-fn a_limiter_with_one_key_is_small() {
+fn limiter_with_one_key_takes_at_most_192_kib() {
     for text in LIMITS {
-        let said = said_by("one_key", text);
-        let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
+        let printed = output_of("one_key", text);
+        let grown = printed.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
         let grown: usize = grown.unwrap();
         assert!(grown <= 192 << 10, "{text}: {grown} bytes resident");
     }
 }
 
 fn assert_resident(test: &str, text: &str, most: usize) {
-    let said = said_by(test, text);
-    let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
+    let printed = output_of(test, text);
+    let grown = printed.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
     let grown: Option<usize> = grown;
-    assert!(grown.is_some(), "{text}: no number in {said}");
+    assert!(grown.is_some(), "{text}: no number in {printed}");
     let grown = grown.unwrap();
     assert!(grown <= most, "{test}, {text}: {grown} bytes resident of {most}");
-    // Otherwise the attack did not get there.
+    // With less, the attack has not filled the memory.
     assert!(grown > MAX_BYTES / 2, "{test}, {text}: {grown} bytes resident of {MAX_BYTES}");
 }
 
-/// Runs one of the tests below in a process of its own, with this limit.
-fn said_by(test: &str, text: &str) -> String {
+/// Runs one of the ignored tests below in a process of its own, with this limit. Returns what it prints.
+fn output_of(test: &str, text: &str) -> String {
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
         .env("ATTACKED_LIMIT", text)
         .output()
         .unwrap();
-    let (said, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
-    assert!(output.status.success(), "{text}: {said}{}", String::from_utf8_lossy(&failed));
-    said
+    let (printed, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
+    assert!(output.status.success(), "{text}: {printed}{}", String::from_utf8_lossy(&failed));
+    printed
 }
 
-/// An empty limiter at its ceiling's start, and what was resident before it.
+/// Makes an empty limiter with a ceiling of 4 MiB. Also returns the resident bytes before it was made.
 fn attacked() -> Option<(usize, ManualClock, Limiter, Scope)> {
     let limit: Limit = env::var("ATTACKED_LIMIT").ok()?.parse().unwrap();
     warm_up();
@@ -89,7 +89,7 @@ fn attacked() -> Option<(usize, ManualClock, Limiter, Scope)> {
 }
 
 #[test]
-#[ignore = "a part of a test above, which runs it"]
+#[ignore = "run by a test above in a process of its own"]
 fn few_large_logs() {
     let Some((before, clock, _, scope)) = attacked() else { return };
     for keys in [0..20, 100..800] {
@@ -102,7 +102,7 @@ fn few_large_logs() {
 }
 
 #[test]
-#[ignore = "a part of a test above, which runs it"]
+#[ignore = "run by a test above in a process of its own"]
 fn logs_that_come_and_go() {
     let Some((before, clock, limiter, scope)) = attacked() else { return };
     let mut most = 0;
@@ -110,7 +110,7 @@ fn logs_that_come_and_go() {
         let keys = 300_000 / size;
         for key in size * 1_000_000..size * 1_000_000 + keys {
             charge_apart(&clock, &scope, key, size);
-            // Some stay, and keep the memory of others apart.
+            // Some logs stay, and fragment the memory.
             if key % 16 > 0 && key % 2_000 > 1_000 {
                 scope.reset_now(&key.to_be_bytes()).unwrap();
             }
@@ -123,7 +123,7 @@ fn logs_that_come_and_go() {
 }
 
 #[test]
-#[ignore = "a part of a test above, which runs it"]
+#[ignore = "run by a test above in a process of its own"]
 fn attack() {
     let keys: u64 = env::var("SOAK_KEYS").map_or(120_000, |keys| keys.parse().unwrap());
     let Some((before, clock, limiter, scope)) = attacked() else { return };
@@ -139,7 +139,7 @@ fn attack() {
         charge_apart(&clock, &scope, key, 5);
         if key.is_multiple_of(5_000) {
             most = most.max(resident_bytes().saturating_sub(before));
-            assert!(!victim().is_allowed(), "a throttled victim stays throttled");
+            assert!(!victim().is_allowed(), "a client that has spent its limit stays refused");
         }
     }
     assert!(limiter.usage().overflowed > 0, "the ceiling was reached");
@@ -155,7 +155,7 @@ fn attack() {
 }
 
 #[test]
-#[ignore = "a part of a test above, which runs it"]
+#[ignore = "run by a test above in a process of its own"]
 fn one_key() {
     let Ok(text) = env::var("ATTACKED_LIMIT") else { return };
     warm_up();
@@ -168,7 +168,7 @@ fn one_key() {
 }
 
 #[test]
-#[ignore = "a part of a test above, which runs it"]
+#[ignore = "run by a test above in a process of its own"]
 fn room() {
     const KEYS: u64 = 200_000;
     let Ok(text) = env::var("ATTACKED_LIMIT") else { return };
@@ -191,7 +191,7 @@ fn room() {
     assert!(used < fetched + fetched / 20, "{used} bytes with keys, {fetched} without");
     drop((scope, limiter));
     for _ in 0..4 {
-        // One that finds what it wants, and one that grows.
+        // A limiter that allocates at once, and one that grows.
         drop(make());
         let limiter = Limiter::builder().max_bytes(16 << 20).build();
         let scope = limiter.scope("limit", text.parse::<Limit>().unwrap()).unwrap();
@@ -205,7 +205,7 @@ fn charge(scope: &Scope, key: u64) {
     scope.check(&key.to_be_bytes()).now().unwrap();
 }
 
-/// Each at a time of its own: a log takes memory for the fifth.
+/// Makes each charge at another time. A log takes more memory for the fifth.
 fn charge_apart(clock: &ManualClock, scope: &Scope, key: u64, charges: u64) {
     for _ in 0..charges {
         clock.advance(Duration::from_micros(1));
@@ -213,7 +213,7 @@ fn charge_apart(clock: &ManualClock, scope: &Scope, key: u64, charges: u64) {
     }
 }
 
-/// What a process takes anyway, as soon as it does something.
+/// Uses a limiter once, so that the memory which any process takes at first is not counted.
 fn warm_up() {
     let limiter = Limiter::builder().max_bytes(64 << 10).build();
     let scope = limiter.scope("limit", LIMITS[0].parse::<Limit>().unwrap()).unwrap();
@@ -221,7 +221,7 @@ fn warm_up() {
     assert!(resident_bytes() > 0);
 }
 
-/// The attacker's keys are whole again, and others take their place.
+/// New keys of the attacker replace earlier ones, of which all units are back.
 fn come_and_go(clock: &ManualClock, scope: &Scope, keys: u64) {
     for wave in 1..4 {
         clock.advance(Duration::from_secs(2 * 3_600));
@@ -231,15 +231,15 @@ fn come_and_go(clock: &ManualClock, scope: &Scope, keys: u64) {
     }
 }
 
-/// The memory of this process that is really there, without the program itself.
+/// The resident memory of this process without its program and files.
 fn resident_bytes() -> usize {
     memory("RssAnon")
 }
 
-/// The bytes that Linux tells of this process under that name.
+/// The bytes in the line `name` of `status` or `smaps_rollup` of this process.
 fn memory(name: &str) -> usize {
-    let told = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap();
-    let text = told("status") + &told("smaps_rollup");
+    let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+    let text = read("status") + &read("smaps_rollup");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     let kib: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
     kib * 1_024

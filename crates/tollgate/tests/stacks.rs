@@ -1,4 +1,4 @@
-//! The layers stand among others, as they are commonly put together.
+//! The layers in common stacks with layers of tower, tower-http, axum and tonic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ where
 }
 
 #[tokio::test]
-async fn around_a_layer_with_a_body_of_its_own_in_a_router() {
+async fn layer_works_around_a_layer_that_changes_the_body() {
     let layers = ServiceBuilder::new()
         .layer(once_an_hour())
         .map_response(|response: Response<_>| response.map(Body::new))
@@ -54,22 +54,22 @@ async fn around_a_layer_with_a_body_of_its_own_in_a_router() {
 }
 
 #[tokio::test]
-async fn inside_a_layer_with_a_body_of_its_own_nothing_is_needed() {
+async fn layer_works_inside_a_layer_that_changes_the_body() {
     let layers = ServiceBuilder::new().layer(TraceLayer::new_for_http()).layer(once_an_hour());
     let app = Router::new().route("/", get(|| async { "hello" })).layer(layers);
     assert_eq!(statuses(app).await, [200, 429]);
 }
 
 #[tokio::test]
-async fn around_a_proxy_that_hands_on_what_it_receives() {
-    async fn ask(_: Request<Body>) -> Result<Response<hyper::body::Incoming>, Infallible> {
+async fn layer_works_around_a_proxy_with_hypers_body() {
+    async fn forward(_: Request<Body>) -> Result<Response<hyper::body::Incoming>, Infallible> {
         std::future::pending().await
     }
     let proxy = ServiceBuilder::new()
         .layer(once_an_hour())
         .map_response(|response: Response<_>| response.map(Body::new))
-        .service(service_fn(ask));
-    // Nobody answers the first; the second is refused.
+        .service(service_fn(forward));
+    // The first request gets no answer; the second_status is refused.
     let send = || proxy.clone().oneshot(Request::new(Body::empty()));
     let first = tokio::spawn(send());
     tokio::task::yield_now().await;
@@ -78,11 +78,11 @@ async fn around_a_proxy_that_hands_on_what_it_receives() {
 }
 
 #[tokio::test]
-async fn around_a_tonic_interceptor() {
+async fn layer_works_around_a_tonic_interceptor() {
     fn authenticate(request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
         match request.metadata().contains_key("authorization") {
             true => Ok(request),
-            false => Err(tonic::Status::unauthenticated("who are you")),
+            false => Err(tonic::Status::unauthenticated("no token")),
         }
     }
     let service = ServiceBuilder::new()
@@ -92,19 +92,19 @@ async fn around_a_tonic_interceptor() {
         .service(service_fn(|_: Request<Body>| async {
             Ok::<_, Infallible>(Response::new(tonic::body::Body::empty()))
         }));
-    let mut told = Vec::new();
+    let mut codes = Vec::new();
     for _ in 0..2 {
         let request = Request::post("/").header("content-type", "application/grpc");
         let response = service.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
-        told.push(response.headers()["grpc-status"].to_str().unwrap().parse::<i32>().unwrap());
+        codes.push(response.headers()["grpc-status"].to_str().unwrap().parse::<i32>().unwrap());
     }
     let [unauthenticated, exhausted] =
         [tonic::Code::Unauthenticated, tonic::Code::ResourceExhausted].map(i32::from);
-    assert_eq!(told, [unauthenticated, exhausted]);
+    assert_eq!(codes, [unauthenticated, exhausted]);
 }
 
-/// Of two requests the first never ends, and takes the only permit; how the second is answered.
-async fn second<S>(service: S) -> StatusCode
+/// Sends two requests. The first takes the only permit and never ends. Returns the status of the second_status.
+async fn second_status<S>(service: S) -> StatusCode
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send,
@@ -117,18 +117,18 @@ where
 }
 
 #[tokio::test]
-async fn around_a_concurrency_limit_refusals_need_no_permit_if_load_is_shed_or_buffered() {
+async fn refusals_need_no_concurrency_permit_with_load_shed_or_buffer() {
     async fn never(_: Request<Body>) -> Result<Response<Body>, BoxError> {
         std::future::pending().await
     }
     let shed = ServiceBuilder::new().layer(once_an_hour()).load_shed().concurrency_limit(1);
-    assert_eq!(second(shed.service(service_fn(never))).await, 429);
+    assert_eq!(second_status(shed.service(service_fn(never))).await, 429);
     let buffered = ServiceBuilder::new().layer(once_an_hour()).buffer(8).concurrency_limit(1);
-    assert_eq!(second(buffered.service(service_fn(never))).await, 429);
+    assert_eq!(second_status(buffered.service(service_fn(never))).await, 429);
 }
 
 #[tokio::test]
-async fn around_a_concurrency_limit_that_sheds_load_in_a_router() {
+async fn layer_works_around_load_shed_in_a_router() {
     let layers = ServiceBuilder::new()
         .layer(HandleErrorLayer::new(|_: BoxError| ready(StatusCode::SERVICE_UNAVAILABLE)))
         .layer(once_an_hour())
@@ -138,7 +138,7 @@ async fn around_a_concurrency_limit_that_sheds_load_in_a_router() {
     assert_eq!(statuses(app).await, [200, 429]);
 }
 
-/// A client of the kind that cannot be cloned.
+/// A client that cannot be cloned.
 struct Single;
 
 impl Service<Request<()>> for Single {
@@ -159,11 +159,11 @@ impl Service<Request<()>> for Single {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the line is dead")]
+#[error("connection lost")]
 struct Cause;
 
 #[tokio::test(start_paused = true)]
-async fn pacing_a_client_in_a_buffer_under_a_timeout() {
+async fn pace_layer_works_around_a_buffer_and_inside_a_timeout() {
     let client = ServiceBuilder::new()
         .timeout(Duration::from_millis(1_500))
         .layer(PaceLayer::new(one_a_second()))
@@ -172,7 +172,7 @@ async fn pacing_a_client_in_a_buffer_under_a_timeout() {
     let send = |path| client.clone().oneshot(Request::get(path).body(()).unwrap());
     let started = tokio::time::Instant::now();
     send("/").await.unwrap();
-    // A turn of one's own, and what the client failed with.
+    // The second request waits for its own unit, and its error is the client's.
     let failed: BoxError = send("/fail").await.unwrap_err();
     assert_eq!(started.elapsed().as_millis(), 1_000);
     let Some(PaceError::Inner(inner)) = failed.downcast_ref() else { unreachable!("{failed:?}") };
@@ -180,7 +180,7 @@ async fn pacing_a_client_in_a_buffer_under_a_timeout() {
 }
 
 #[tokio::test]
-async fn limiting_a_service_in_a_buffer() {
+async fn layer_works_around_a_buffer() {
     struct Own;
 
     impl Service<Request<Body>> for Own {
@@ -213,11 +213,11 @@ async fn paced_clients_error_keeps_every_cause() {
     let fails = service_fn(|()| ready(Err::<Response<()>, _>(Failed(Cause))));
     let failed = PaceLayer::new(one_a_second()).layer(fails).oneshot(()).await.unwrap_err();
     assert_eq!(failed.to_string(), "could not ask");
-    assert_eq!(failed.source().unwrap().to_string(), "the line is dead");
+    assert_eq!(failed.source().unwrap().to_string(), "connection lost");
 }
 
 #[test]
-fn a_paced_client_has_a_type_that_can_be_written_down() {
+fn paced_client_has_a_nameable_type() {
     struct Api {
         _client: tollgate::tower::Pace<reqwest::Client, reqwest::Request>,
     }

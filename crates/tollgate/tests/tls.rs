@@ -1,7 +1,7 @@
-//! Redis over TLS. Debian's Redis speaks it; the Valkey of `make servers` does not.
+//! Redis over TLS. Debian's Redis supports TLS; the Valkey of `make servers` does not.
 //!
-//! That the system is believed is tested with the command `tollgate`, in its own process: what the
-//! system trusts is said in the environment.
+//! A test of the command `tollgate` shows that the system's authorities are trusted. It needs its own process,
+//! because the environment sets them.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ async fn check_on(builder: Redis) -> Result<bool, Error> {
     Ok(scope.check("a").await?.is_allowed())
 }
 
-/// A file with this content; its name is the test's own.
+/// Writes a file. Each test uses other names.
 fn file(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).unwrap();
@@ -35,8 +35,8 @@ fn server(authority: &Authority) -> Server {
     Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap()).start().unwrap()
 }
 
-/// A server that admits only those who show a certificate of the same authority.
-fn wary_server(authority: &Authority, name: &str) -> Server {
+/// Starts a server that requires a client certificate of the same authority.
+fn server_with_client_auth(authority: &Authority, name: &str) -> Server {
     let trusted = file(name, authority.pem());
     Launch::new(Flavour::Redis)
         .tls(authority.certify("127.0.0.1").unwrap())
@@ -54,7 +54,7 @@ fn setting_error<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 }
 
 #[tokio::test]
-async fn a_certificate_that_the_system_does_not_trust_is_refused_and_the_error_says_so() {
+async fn untrusted_certificate_is_an_error_that_says_so() {
     let certified = Authority::new("stranger").unwrap().certify("127.0.0.1").unwrap();
     let server = Launch::new(Flavour::Redis).tls(certified).start().unwrap();
     match check(&server.url()).await {
@@ -66,9 +66,8 @@ async fn a_certificate_that_the_system_does_not_trust_is_refused_and_the_error_s
     }
 }
 
-/// Nobody has to remember to switch it off.
 #[test]
-fn a_url_cannot_say_that_any_certificate_will_do() {
+fn url_cannot_disable_certificate_verification() {
     assert_eq!(
         setting_error(Redis::at("rediss://127.0.0.1/#insecure")),
         "redis: `#insecure` is not supported, a certificate is always verified; name the one to trust \
@@ -77,7 +76,7 @@ fn a_url_cannot_say_that_any_certificate_will_do() {
 }
 
 #[tokio::test]
-async fn an_authority_of_ones_own_is_trusted_by_url_or_by_builder() {
+async fn private_authority_is_trusted_when_set_in_url_or_builder() {
     let authority = Authority::new("private").unwrap();
     let server = server(&authority);
     let ca = file("private-ca.pem", authority.pem());
@@ -87,7 +86,7 @@ async fn an_authority_of_ones_own_is_trusted_by_url_or_by_builder() {
 }
 
 #[tokio::test]
-async fn an_authority_of_ones_own_is_trusted_instead_of_others() {
+async fn private_authority_replaces_the_others() {
     let server = server(&Authority::new("private").unwrap());
     let other = Authority::new("other").unwrap();
     let ca = file("other-ca.pem", other.pem());
@@ -97,9 +96,9 @@ async fn an_authority_of_ones_own_is_trusted_instead_of_others() {
 }
 
 #[tokio::test]
-async fn server_that_wants_a_client_certificate_accepts_ours() {
+async fn client_certificate_is_accepted_by_a_server_that_requires_one() {
     let authority = Authority::new("private").unwrap();
-    let server = wary_server(&authority, "wary-admits-ca.pem");
+    let server = server_with_client_auth(&authority, "wary-admits-ca.pem");
     let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     let ca = file("admitted-ca.pem", authority.pem());
     let (cert_file, key_file) = (file("admitted.pem", &certificate), file("admitted.key", &key));
@@ -115,9 +114,9 @@ async fn server_that_wants_a_client_certificate_accepts_ours() {
 }
 
 #[tokio::test]
-async fn server_that_wants_a_client_certificate_refuses_a_client_without_one() {
+async fn missing_or_foreign_client_certificate_is_an_error() {
     let authority = Authority::new("private").unwrap();
-    let server = wary_server(&authority, "wary-refuses-ca.pem");
+    let server = server_with_client_auth(&authority, "wary-refuses-ca.pem");
     let trusting = || {
         let builder = Redis::at(&server.url()).unwrap();
         builder.root_certificate(authority.pem()).unwrap()
@@ -174,7 +173,7 @@ fn invalid_certificates_are_refused_at_once() {
 }
 
 #[test]
-fn missing_file_is_reported_with_its_parameter() {
+fn invalid_tls_parameter_is_reported_by_name() {
     let there = file("there.pem", "");
     let there = there.display();
     for (query, want) in [
@@ -198,7 +197,7 @@ fn missing_file_is_reported_with_its_parameter() {
 }
 
 #[test]
-fn a_certificate_without_tls_is_a_mistake() {
+fn certificate_without_tls_is_an_error() {
     let authority = Authority::new("private").unwrap();
     let ServerCertificate { certificate, key, .. } = authority.certify("client").unwrap();
     for url in ["redis://h", "unix:///s", "redis+sentinel://a/n"] {
@@ -214,9 +213,9 @@ fn a_certificate_without_tls_is_a_mistake() {
     }
 }
 
-/// Every node is reached over TLS, also those that the URL does not name.
+/// Every node is reached over TLS, also nodes that the URL does not name.
 #[tokio::test]
-async fn a_cluster_and_shards_and_the_primary_of_sentinels_speak_tls() {
+async fn clusters_shards_and_sentinel_primaries_use_tls() {
     let authority = Authority::new("ours").unwrap();
     let launch = Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap());
     let cluster = launch.clone().cluster().primaries(3).replicas_of_each(0).start().unwrap();

@@ -1,9 +1,10 @@
-//! The most units that each limit admits, by the length of the interval: measured, and the bound.
+//! Draws the largest number of units that each limit admits in an interval, by the length of the interval: the measured
+//! number, and the bound.
 
 use crate::LimitRun;
 use crate::chart::{ChartPanel, MarkShape, marks};
-use crate::decided::{LevelStep, PassedUnits, admitted, leaving, most_in};
-use crate::decider::{WINDOW_US, is_shaping};
+use crate::decisions::{LevelStep, PassedUnits, admitted, leaving, most_in};
+use crate::limits::{WINDOW_US, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
 
 const WIDTH: u32 = 880;
@@ -11,19 +12,19 @@ const HEIGHT: u32 = 560;
 const COLUMNS: usize = 3;
 const UNTIL_US: u64 = 2 * WINDOW_US;
 
-/// Intervals are whole tenths of a second and 3 us long, because the requests after a burst may come two microseconds
-/// after it.
+/// The step between the lengths of intervals that are measured.
 const EVERY_US: u64 = 100_000;
+/// The time that is added to each length, because requests can follow two microseconds after a burst.
 const SLACK_US: u64 = 3;
 
 pub(crate) fn draw(runs: &[LimitRun]) -> String {
     let caption = Caption {
-        title: "The most that gets through, by the length of the interval".to_owned(),
-        description: runs.iter().map(described).collect::<Vec<_>>().join(" "),
+        title: "The most units admitted, by the length of the interval".to_owned(),
+        description: runs.iter().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let mut svg = Svg::new(WIDTH, HEIGHT, &caption);
     svg.text("title", Point { x: 24.0, y: 34.0 }, &caption.title);
-    let note = "Shaded: the most units measured in any interval that long, under attack. \
+    let note = "Shaded: the most units measured in any interval of this length, under attack. \
                 Line: the stated bound. Dashed: the limit.";
     svg.text("note", Point { x: 24.0, y: 54.0 }, note);
     for (nth, run) in runs.iter().enumerate() {
@@ -40,15 +41,15 @@ pub(crate) fn draw(runs: &[LimitRun]) -> String {
     svg.finish()
 }
 
-fn described(run: &LimitRun) -> String {
+fn description_of(run: &LimitRun) -> String {
     let measured = most_in(&admitted(&run.attack), WINDOW_US);
     let bound = run.limit.bound_over(WINDOW_US).max_units;
-    format!("{}: {measured} units measured in 10 s, bound {bound}.", run.decider.title)
+    format!("{}: {measured} units measured in 10 s, bound {bound}.", run.drawn.title)
 }
 
 fn draw_panel(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     let heading = Point { x: panel.area.left, y: panel.area.top - 10.0 };
-    svg.text("heading", heading, run.decider.title);
+    svg.text("heading", heading, run.drawn.title);
     svg.path("area", &panel.filled(&measured(&admitted(&run.attack))));
     if is_shaping(&run.limit) {
         svg.path("leaving-area", &panel.filled(&measured(&leaving(&run.attack))));
@@ -80,11 +81,12 @@ fn label(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     svg.text("end", words, &format!("{most} in 10 s"));
 }
 
+/// Returns the most units that passed, by the length of the interval.
 fn measured(passing: &[PassedUnits]) -> Vec<LevelStep> {
     by_interval(|interval_us| most_in(passing, interval_us))
 }
 
-/// Returns a count for every length of interval, where it changes.
+/// Returns the counts for all lengths of intervals, as the steps at which the count changes.
 fn by_interval(count: impl Fn(u64) -> u64) -> Vec<LevelStep> {
     let lengths = (0..UNTIL_US / EVERY_US).map(|nth| nth * EVERY_US);
     let mut steps: Vec<LevelStep> =
@@ -96,14 +98,14 @@ fn by_interval(count: impl Fn(u64) -> u64) -> Vec<LevelStep> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decided::decide;
-    use crate::decider::ALL;
+    use crate::decisions::decide;
+    use crate::limits::LIMITS;
     use crate::traffic::attack;
 
     #[test]
     fn attack_reaches_every_bound() {
-        for decider in &ALL {
-            let limit: tollgate_core::Limit = decider.limit.parse().unwrap();
+        for drawn in &LIMITS {
+            let limit: tollgate_core::Limit = drawn.limit.parse().unwrap();
             let attacked = admitted(&decide(&limit, &attack()).unwrap());
             let bound = by_interval(|interval_us| limit.bound_over(interval_us).max_units);
             assert_eq!(measured(&attacked), bound, "{limit}");

@@ -1,17 +1,17 @@
-//! Panels: an area of the picture with a scale of time and one of units.
+//! Panels: areas of a picture with a scale of time and a scale of units.
 
-use crate::decided::LevelStep;
+use crate::decisions::LevelStep;
 use crate::svg::{Area, Coordinate, Point, Svg};
 
-/// Requests of one half second are in one column.
+/// The length of time of a column of requests.
 const COLUMN_US: u64 = 500_000;
 
-/// The height of a mark with the gap above it.
+/// The height of a mark, including the gap above it.
 pub(crate) const MARK_HEIGHT: f64 = 5.5;
 
 const TEN_SECONDS_US: u64 = 10_000_000;
 
-/// An area whose left edge is 0 us and whose bottom is 0 units.
+/// An area of a picture. Its left edge is 0 us, and its bottom is 0 units.
 pub(crate) struct ChartPanel {
     pub(crate) area: Area,
     pub(crate) until_us: u64,
@@ -65,7 +65,7 @@ impl ChartPanel {
         }
     }
 
-    /// Returns the outline of values, each of which holds until the next.
+    /// Returns the outline of the steps as path data. Each value holds until the next step.
     pub(crate) fn outline(&self, steps: &[LevelStep]) -> String {
         let mut d = String::new();
         for &(at_us, units) in steps.iter().filter(|(at_us, _)| *at_us <= self.until_us) {
@@ -75,13 +75,13 @@ impl ChartPanel {
         d + &format!("H{}", Coordinate(self.area.right()))
     }
 
-    /// Returns the area below that outline.
+    /// Returns the area below the outline of the steps, as path data.
     pub(crate) fn filled(&self, steps: &[LevelStep]) -> String {
         let [left, bottom] = [self.area.left, self.area.bottom()].map(Coordinate);
         format!("{}V{bottom}H{left}Z", self.outline(steps))
     }
 
-    /// Returns the position of each instant's mark, in columns that grow away from `baseline_y`.
+    /// Returns the position of a mark for each instant. The marks are in columns that begin at `baseline_y`.
     pub(crate) fn columns(
         &self,
         instants: &[u64],
@@ -110,7 +110,7 @@ pub(crate) enum GrowDirection {
     Down,
 }
 
-/// The shape of a mark, which says the same as its colour.
+/// The shape of a mark. It has the same meaning as the mark's colour.
 #[derive(Clone, Copy)]
 pub(crate) enum MarkShape {
     Dot,

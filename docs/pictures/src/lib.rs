@@ -1,19 +1,19 @@
 //! Draws the pictures of `docs/guide/algorithms.md` from replayed traffic.
 //!
-//! - `decider`: the six limits that are drawn
+//! - `limits`: the six limits that are drawn
 //! - `traffic`: the requests that they decide
-//! - `decided`: their decisions, and counts of them
-//! - `svg`, `chart`: text and shapes, then panels with scales
-//! - `timeline`, `compared`, `bounds`: one kind of picture each
+//! - `decisions`: their decisions, and counts of these
+//! - `svg`: text and shapes; `chart`: panels with scales
+//! - `timeline`, `comparison`, `bounds`: one kind of picture each
 //!
 //! The caller of [`pictures`] chooses how to replay: the program runs `tollgate replay`, and the test that the
 //! committed pictures are up to date calls the library with [`decide`].
 
 mod bounds;
 mod chart;
-mod compared;
-mod decided;
-mod decider;
+mod comparison;
+mod decisions;
+mod limits;
 pub mod svg;
 mod timeline;
 mod traffic;
@@ -23,8 +23,8 @@ use std::fmt;
 use anyhow::Context;
 use tollgate_core::Limit;
 
-pub use decided::{ReplayedDecision, decide};
-use decider::{ALL, Decider};
+pub use decisions::{ReplayedDecision, decide};
+use limits::{DrawnLimit, LIMITS};
 pub use traffic::TraceRequest;
 
 /// One finished picture.
@@ -41,15 +41,15 @@ impl fmt::Debug for Picture {
     }
 }
 
-/// One limit, and its decisions on each kind of traffic.
+/// A limit, and its decisions on each kind of traffic.
 struct LimitRun {
-    decider: &'static Decider,
+    drawn: &'static DrawnLimit,
     limit: Limit,
     /// The everyday traffic.
     everyday: Vec<ReplayedDecision>,
-    /// The same with probes in between, which show how `remaining` changes between requests.
+    /// The everyday traffic with probes between the requests. The probes show how `remaining` changes between requests.
     probed: Vec<ReplayedDecision>,
-    /// The traffic that gets the most out of each limit.
+    /// The traffic that makes each limit admit as many units as it can.
     attack: Vec<ReplayedDecision>,
 }
 
@@ -61,32 +61,34 @@ impl LimitRun {
     }
 }
 
-/// Returns every picture, from the decisions that `replay` makes for a limit on a trace.
+/// Returns every picture. `replay` makes the decisions of a limit on a trace.
 pub fn pictures(
     replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
 ) -> anyhow::Result<Vec<Picture>> {
-    let runs: Vec<LimitRun> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
+    let runs: Vec<LimitRun> =
+        LIMITS.iter().map(|limit| run(limit, &replay)).collect::<Result<_, _>>()?;
     let mut pictures: Vec<Picture> = runs
         .iter()
         .map(|run| Picture {
-            file_name: format!("{}.svg", run.decider.slug),
+            file_name: format!("{}.svg", run.drawn.slug),
             svg: timeline::draw(run),
         })
         .collect();
-    pictures.push(Picture { file_name: "compared.svg".to_owned(), svg: compared::draw(&runs) });
+    pictures.push(Picture { file_name: "compared.svg".to_owned(), svg: comparison::draw(&runs) });
     pictures.push(Picture { file_name: "bounds.svg".to_owned(), svg: bounds::draw(&runs) });
     Ok(pictures)
 }
 
+/// Makes the decisions of one limit.
 fn run(
-    decider: &'static Decider,
+    drawn: &'static DrawnLimit,
     replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
 ) -> anyhow::Result<LimitRun> {
-    let limit: Limit = decider.limit.parse().context(decider.limit)?;
+    let limit: Limit = drawn.limit.parse().context(drawn.limit)?;
     let everyday = traffic::everyday();
     let probed = traffic::with_probes(&everyday, limit.size());
     Ok(LimitRun {
-        decider,
+        drawn,
         limit,
         everyday: replay(&limit, &everyday)?,
         probed: replay(&limit, &probed)?,

@@ -45,23 +45,29 @@ fn replay(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("{}: cannot be run; build it first", tollgate.display()))?;
+        .with_context(|| {
+            format!(
+                "cannot run {}; build it first with `cargo build --release -p tollgate-server`",
+                tollgate.display()
+            )
+        })?;
     let mut stdin = child.stdin.take().context("standard input is a pipe")?;
     let trace = csv(requests);
-    // Written from a thread: the command writes while it reads, and either pipe may fill up.
+    // Written on another thread, because the command writes while it reads, and either pipe can be full.
     let writer = thread::spawn(move || stdin.write_all(trace.as_bytes()));
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{} replay --limit \"{limit}\": {}", tollgate.display(), said.trim());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{} replay --limit \"{limit}\": {}", tollgate.display(), errors.trim());
     }
     if let Ok(written) = writer.join() {
-        written.context("the trace could not be written")?;
+        written.context("cannot write the trace")?;
     }
     let lines = str::from_utf8(&output.stdout)?.lines();
     lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
+/// Returns the trace as CSV.
 fn csv(requests: &[TraceRequest]) -> String {
     let header = "at_us,key,cost\n".to_owned();
     requests.iter().fold(header, |text, it| text + &format!("{},a,{}\n", it.at_us, it.cost))

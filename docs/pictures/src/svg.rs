@@ -1,8 +1,9 @@
-//! SVG text: shapes and texts by class, one style for all pictures.
+//! Writes SVG: shapes and texts with classes, and one style for all pictures.
 
 use std::fmt::{self, Write};
 
-/// Blue, vermilion and green of the Okabe-Ito palette, which colour-blind people can tell apart.
+/// The style of all pictures. It uses blue, vermilion and green of the Okabe-Ito palette, which colour-blind people can
+/// distinguish.
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}\
 .title{font-size:18px;font-weight:600}\
@@ -80,11 +81,11 @@ impl fmt::Display for Coordinate {
 pub struct Caption {
     /// A few words.
     pub title: String,
-    /// A description in sentences, for people who cannot see the picture.
+    /// A description of the picture in sentences.
     pub description: String,
 }
 
-/// A picture being drawn; later shapes cover earlier ones.
+/// A picture that is being drawn. Later shapes cover earlier shapes.
 #[derive(Debug)]
 pub struct Svg {
     text: String,
@@ -149,7 +150,7 @@ impl Svg {
     }
 
     fn push(&mut self, element: fmt::Arguments<'_>) {
-        // Writing to a `String` cannot fail.
+        // OK because writing to a `String` cannot fail.
         let _ = writeln!(self.text, "{element}");
     }
 }

@@ -1,44 +1,44 @@
-//! One limit over time: requests, `remaining`, and the units admitted in the last window.
+//! Draws one limit over time: the requests, `remaining`, and the units admitted in the last window.
 
 use crate::LimitRun;
 use crate::chart::{ChartPanel, GrowDirection, MARK_HEIGHT, MarkShape, marks};
-use crate::decided::{admitted, leaving, most_in, remaining, trailing};
-use crate::decider::{WINDOW_US, has_aligned_windows, is_shaping};
+use crate::decisions::{admitted, leaving, most_in, remaining, trailing};
+use crate::limits::{WINDOW_US, has_aligned_windows, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
 use crate::traffic::{END_US, PARTS};
 
 const WIDTH: u32 = 880;
 const LEFT: f64 = 84.0;
 const PLOT_WIDTH: f64 = 770.0;
-/// The most marks in one column, in either direction.
-const MOST_MARKS: f64 = 10.0;
+/// The largest number of marks in a column, in each direction.
+const MAX_MARKS: f64 = 10.0;
 
 pub(crate) fn draw(run: &LimitRun) -> String {
     let shaping = is_shaping(&run.limit);
     let mut svg = Svg::new(WIDTH, if shaping { 554 } else { 492 }, &caption(run));
-    let [asked, left, trail] = [
-        panel(Area { top: 106.0, height: 2.0 * MOST_MARKS * MARK_HEIGHT + 8.0, ..PLOT }, 1),
+    let [requests_panel, remaining_panel, admitted_panel] = [
+        panel(Area { top: 106.0, height: 2.0 * MAX_MARKS * MARK_HEIGHT + 8.0, ..PLOT }, 1),
         panel(Area { top: 252.0, height: 70.0, ..PLOT }, 10),
         panel(Area { top: 354.0, height: 100.0, ..PLOT }, 22),
     ];
     header(run, &mut svg);
-    for panel in [&asked, &left, &trail] {
+    for panel in [&requests_panel, &remaining_panel, &admitted_panel] {
         if has_aligned_windows(&run.limit) {
             panel.windows(&mut svg);
         }
     }
-    requests(run, &asked, &mut svg);
-    heading(&left, &mut svg, "Remaining: the largest cost that would fit");
-    left.grid(&mut svg, &[0, 5, 10]);
-    left.baseline(&mut svg);
-    svg.path("curve", &left.outline(&remaining(&run.probed)));
-    last_window(run, &trail, &mut svg);
+    requests(run, &requests_panel, &mut svg);
+    heading(&remaining_panel, &mut svg, "Remaining: the largest cost that would be allowed");
+    remaining_panel.grid(&mut svg, &[0, 5, 10]);
+    remaining_panel.baseline(&mut svg);
+    svg.path("curve", &remaining_panel.outline(&remaining(&run.probed)));
+    last_window(run, &admitted_panel, &mut svg);
     if shaping {
         let strip = panel(Area { top: 488.0, height: 28.0, ..PLOT }, 1);
         departures(run, &strip, &mut svg);
         strip.seconds(&mut svg, 10_000_000);
     } else {
-        trail.seconds(&mut svg, 10_000_000);
+        admitted_panel.seconds(&mut svg, 10_000_000);
     }
     svg.finish()
 }
@@ -54,7 +54,7 @@ fn caption(run: &LimitRun) -> Caption {
     let most = most_in(&admitted(&run.everyday), WINDOW_US);
     let bound = run.limit.bound_over(WINDOW_US).max_units;
     Caption {
-        title: format!("{}: the same traffic over 70 s", run.decider.title),
+        title: format!("{}: the same traffic over 70 s", run.drawn.title),
         description: format!(
             "{}: of {} requests, {allowed} are allowed and {refused} refused. \
              At most {most} units are admitted in any 10 s; the worst case is {bound}.",
@@ -67,16 +67,16 @@ fn caption(run: &LimitRun) -> Caption {
 fn header(run: &LimitRun, svg: &mut Svg) {
     let (allowed, refused) = run.allowed_and_refused();
     let x = 24.0;
-    svg.text("title", Point { x, y: 34.0 }, run.decider.title);
+    svg.text("title", Point { x, y: 34.0 }, run.drawn.title);
     let shaded =
         if has_aligned_windows(&run.limit) { "; every other window is shaded" } else { "" };
     let note = format!("{}: {allowed} allowed, {refused} refused{shaded}", run.limit);
     svg.text("note", Point { x, y: 54.0 }, &note);
 }
 
-/// Draws allowed requests upwards from the middle, and refused ones downwards.
+/// Draws allowed requests upwards from the middle, and refused requests downwards.
 fn requests(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
-    let words = "Requests: each mark is one, each column half a second";
+    let words = "Requests: each mark is one request, each column is half a second";
     svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 25.0 }, words);
     panel.grid(svg, &[]);
     let middle_y = panel.area.top + panel.area.height / 2.0;
@@ -91,8 +91,8 @@ fn requests(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
         (true, "allowed", MarkShape::Dot, GrowDirection::Up),
         (false, "refused", MarkShape::Cross, GrowDirection::Down),
     ] {
-        let of_kind = run.everyday.iter().filter(|it| it.allowed == allowed);
-        let instants: Vec<u64> = of_kind.map(|it| it.at_us).collect();
+        let chosen = run.everyday.iter().filter(|it| it.allowed == allowed);
+        let instants: Vec<u64> = chosen.map(|it| it.at_us).collect();
         svg.path(class, &marks(mark, &panel.columns(&instants, middle_y, grow)));
         let y = if allowed { middle_y - 30.0 } else { middle_y + 30.0 };
         svg.path(class, &marks(mark, &[Point { x: 20.0, y }]));
@@ -100,6 +100,7 @@ fn requests(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     }
 }
 
+/// Draws the units that were admitted, and those that left, in the last window.
 fn last_window(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     heading(panel, svg, "Units admitted in the 10 s up to each instant");
     panel.grid(svg, &[0, 10, 20]);
@@ -124,8 +125,9 @@ fn last_window(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     svg.path("curve", &panel.outline(&trailing(&admitted(&run.everyday), WINDOW_US)));
 }
 
+/// Draws the times at which shaped requests leave.
 fn departures(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
-    heading(panel, svg, "When they leave: never less than a second apart");
+    heading(panel, svg, "Departures: at least a second apart");
     panel.grid(svg, &[]);
     panel.baseline(svg);
     let y = panel.area.top + panel.area.height / 2.0;

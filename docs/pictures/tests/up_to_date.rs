@@ -1,4 +1,4 @@
-//! The committed pictures and sizes are what the algorithms give today.
+//! The committed pictures, and the sizes that the documents state, are up to date.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tollgate_core::{Fill, Log, State, Window, WindowPair};
 use tollgate_pictures::{decide, pictures};
 
-/// Every picture is compared before the test fails, so that the failure names them all.
+/// Compares every picture before it fails, so that the failure names all stale pictures.
 #[test]
 fn committed_pictures_are_up_to_date() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -37,6 +37,6 @@ fn documented_state_sizes_are_correct() {
         ("Fill", size_of::<Fill>()),
     ] {
         let stated = format!("`{state}`, {bytes} bytes");
-        assert!(document.contains(&stated), "docs/algorithms.md does not say {stated}");
+        assert!(document.contains(&stated), "docs/guide/algorithms.md does not have {stated}");
     }
 }

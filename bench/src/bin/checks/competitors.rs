@@ -1,4 +1,5 @@
-//! The competitors: our six deciders and the published peers, each used as its documentation says.
+//! The competitors: our five algorithms, one of them in two modes, and published rate limiters. Each is used as its
+//! documentation says.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,20 +14,21 @@ use governor::{Quota, RateLimiter};
 use throttlecrab::PeriodicStore;
 use tollgate::{Limit, Limiter};
 
-use crate::subject::{Subject, our_subject, subject};
+use crate::measured_limiter::{MeasuredLimiter, limiter_by, our_limiter_by};
 use crate::traffic::KEYS;
 
-/// The row all others are compared with.
+/// The row with which all others are compared.
 pub(crate) const BASELINE: &str = "governor";
 
+/// A rate limiter to be measured.
 pub(crate) struct Competitor {
     pub(crate) name: &'static str,
-    kind: Kind,
+    kind: CompetitorKind,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
-    /// Our limiter, with room reserved for `keys` keys.
+enum CompetitorKind {
+    /// Our limiter, with memory reserved for `keys` keys.
     Ours {
         generous: &'static str,
         stingy: &'static str,
@@ -50,12 +52,14 @@ pub(crate) enum Limits {
     Stingy,
 }
 
-/// A billion at once and a thousand more each second; the log, whose entries are bounded, as many as
-/// it may hold in a millisecond.
+/// The competitors, ours first.
+///
+/// A generous limit allows a billion requests at once and a thousand more each second. The log, whose entries are
+/// bounded, allows its maximum of 65,536 each millisecond.
 pub(crate) const COMPETITORS: &[Competitor] = &[
     Competitor {
         name: "fixed-window",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "fixed-window limit=1000000000 window=1m",
             stingy: "fixed-window limit=1 window=1d",
             keys: KEYS,
@@ -63,7 +67,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
     },
     Competitor {
         name: "sliding-window-log",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "sliding-window-log limit=65536 window=1ms",
             stingy: "sliding-window-log limit=1 window=1d",
             keys: KEYS,
@@ -71,7 +75,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
     },
     Competitor {
         name: "sliding-window-counter",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "sliding-window-counter limit=1000000000 window=1m",
             stingy: "sliding-window-counter limit=1 window=1d",
             keys: KEYS,
@@ -79,7 +83,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
     },
     Competitor {
         name: "token-bucket",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "token-bucket capacity=1000000000 refill=1000/s",
             stingy: "token-bucket capacity=1 refill=1/d",
             keys: KEYS,
@@ -87,7 +91,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
     },
     Competitor {
         name: "leaky-bucket, policing",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "leaky-bucket capacity=1000000000 leak=1000/s mode=policing",
             stingy: "leaky-bucket capacity=1 leak=1/d mode=policing",
             keys: KEYS,
@@ -95,27 +99,34 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
     },
     Competitor {
         name: "leaky-bucket, shaping",
-        kind: Kind::Ours {
+        kind: CompetitorKind::Ours {
             generous: "leaky-bucket capacity=1000000000 leak=1000/s mode=shaping",
             stingy: "leaky-bucket capacity=1 leak=1/d mode=shaping",
             keys: KEYS,
         },
     },
     Competitor {
-        name: "token-bucket, untold",
-        kind: Kind::Ours {
+        name: "token-bucket, unreserved",
+        kind: CompetitorKind::Ours {
             generous: "token-bucket capacity=1000000000 refill=1000/s",
             stingy: "token-bucket capacity=1 refill=1/d",
             keys: 0,
         },
     },
-    Competitor { name: BASELINE, kind: Kind::Governor(GovernorStore::DashMap) },
-    Competitor { name: "governor, ahash", kind: Kind::Governor(GovernorStore::DashMapAhash) },
-    Competitor { name: "governor, HashMap", kind: Kind::Governor(GovernorStore::HashMap) },
-    Competitor { name: "throttlecrab", kind: Kind::Throttlecrab },
+    Competitor { name: BASELINE, kind: CompetitorKind::Governor(GovernorStore::DashMap) },
+    Competitor {
+        name: "governor, ahash",
+        kind: CompetitorKind::Governor(GovernorStore::DashMapAhash),
+    },
+    Competitor {
+        name: "governor, HashMap",
+        kind: CompetitorKind::Governor(GovernorStore::HashMap),
+    },
+    Competitor { name: "throttlecrab", kind: CompetitorKind::Throttlecrab },
 ];
 
 impl Competitor {
+    /// Returns the competitor with this name.
     pub(crate) fn named(name: &str) -> Result<&'static Competitor> {
         let found = COMPETITORS.iter().find(|competitor| competitor.name == name);
         found.with_context(|| {
@@ -125,44 +136,46 @@ impl Competitor {
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Ours { .. })
+        matches!(self.kind, CompetitorKind::Ours { .. })
     }
 
-    /// A new limiter that holds no key yet.
-    pub(crate) fn build(&self, limits: Limits) -> Result<Box<dyn Subject>> {
+    /// Returns a new limiter without any key.
+    pub(crate) fn build(&self, limits: Limits) -> Result<Box<dyn MeasuredLimiter>> {
         match (self.kind, limits) {
-            (Kind::Ours { generous, keys, .. }, Limits::Generous) => ours(generous, keys),
-            (Kind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy, 0),
-            (Kind::Governor(store), _) => governor(store, limits),
-            (Kind::Throttlecrab, _) => Ok(throttlecrab(limits)),
+            (CompetitorKind::Ours { generous, keys, .. }, Limits::Generous) => ours(generous, keys),
+            (CompetitorKind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy, 0),
+            (CompetitorKind::Governor(store), _) => governor(store, limits),
+            (CompetitorKind::Throttlecrab, _) => Ok(throttlecrab(limits)),
         }
     }
 }
 
-/// Returns our limiter with its default memory bound, and room reserved for `keys` keys.
-pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn Subject>> {
+/// Returns our limiter with its default memory bound, and with memory reserved for `keys` keys.
+pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn MeasuredLimiter>> {
     let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
     let limiter = Limiter::builder().room_for(keys).build();
     let scope = limiter.scope("checks", limit)?;
-    Ok(our_subject(limiter, move |key| {
+    Ok(our_limiter_by(limiter, move |key| {
         scope.check(key).now().is_ok_and(|decision| decision.is_allowed())
     }))
 }
 
-/// Returns a subject that keeps nothing and reads the clock for half a microsecond, as long as ours takes to add a key.
-pub(crate) fn nothing() -> Box<dyn Subject> {
-    subject(|_| {
+/// Returns a limiter that stores nothing and reads the clock for half a microsecond, which is the time that ours takes
+/// to add a key.
+pub(crate) fn storing_nothing() -> Box<dyn MeasuredLimiter> {
+    limiter_by(|_| {
         let began = Instant::now();
         while began.elapsed() < Duration::from_nanos(500) {}
         true
     })
 }
 
-/// The type that governor's own constructors return; they do not take a number of keys.
-type Plain<S> =
+/// The type that governor's own constructors return. This file calls `RateLimiter::new` instead, because those
+/// constructors do not take a number of keys.
+type PlainGovernor<S> =
     RateLimiter<String, S, DefaultClock, NoOpMiddleware<<DefaultClock as Clock>::Instant>>;
 
-fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
+fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn MeasuredLimiter>> {
     let quota = match limits {
         Limits::Generous => {
             let per_second = NonZeroU32::new(1_000).context("a rate of 0")?;
@@ -174,32 +187,32 @@ fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
     Ok(match store {
         GovernorStore::DashMap => {
             let state = DashMapStateStore::with_capacity(KEYS);
-            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
-            subject(move |key| limiter.check_key(key).is_ok())
+            let limiter: PlainGovernor<_> = RateLimiter::new(quota, state, DefaultClock::default());
+            limiter_by(move |key| limiter.check_key(key).is_ok())
         }
         GovernorStore::DashMapAhash => {
             let hasher = ahash::RandomState::new();
             let state = DashMapStateStore::with_capacity_and_hasher(KEYS, hasher);
-            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
-            subject(move |key| limiter.check_key(key).is_ok())
+            let limiter: PlainGovernor<_> = RateLimiter::new(quota, state, DefaultClock::default());
+            limiter_by(move |key| limiter.check_key(key).is_ok())
         }
         GovernorStore::HashMap => {
             let state = HashMapStateStore::new(HashMap::with_capacity(KEYS));
-            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
-            subject(move |key| limiter.check_key(key).is_ok())
+            let limiter: PlainGovernor<_> = RateLimiter::new(quota, state, DefaultClock::default());
+            limiter_by(move |key| limiter.check_key(key).is_ok())
         }
     })
 }
 
-/// Puts throttlecrab behind a mutex, as its documentation requires, with the store that sweeps least often.
-fn throttlecrab(limits: Limits) -> Box<dyn Subject> {
+/// Returns throttlecrab behind a mutex, as its documentation requires, with the store that sweeps least often.
+fn throttlecrab(limits: Limits) -> Box<dyn MeasuredLimiter> {
     let (burst, count, period_s) = match limits {
         Limits::Generous => (1_000_000_000, 1_000, 1),
-        // Two: with a burst of one, throttlecrab 0.4.40 forgets every key at once and allows all.
+        // A burst of two: with a burst of one, throttlecrab 0.4.40 forgets every key at once and allows every request.
         Limits::Stingy => (2, 1, 86_400),
     };
     let limiter = Mutex::new(throttlecrab::RateLimiter::new(PeriodicStore::with_capacity(KEYS)));
-    subject(move |key| {
+    limiter_by(move |key| {
         let now = SystemTime::now();
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = limiter.rate_limit(key, burst, count, period_s, 1, now);
@@ -213,7 +226,7 @@ mod tests {
     use crate::traffic::Sequence;
 
     #[test]
-    fn generous_limits_allow_all_and_stingy_ones_next_to_none() {
+    fn generous_limits_allow_all_and_stingy_limits_at_most_two() {
         let sequence = Sequence { keys: vec!["user:00001234".to_owned(); 10], times: 100 };
         for competitor in COMPETITORS {
             let allowed = |limits| competitor.build(limits).unwrap().pass(&sequence);

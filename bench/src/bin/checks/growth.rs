@@ -1,5 +1,5 @@
-//! The cost of 1,000,000 new keys: memory, and the slowest calls. Each measurement has a process of its own,
-//! so that no competitor inherits memory that another one has fetched from the kernel.
+//! The cost of 1,000,000 new keys: memory, and the slowest calls. Each measurement runs in its own process, so that
+//! no competitor reuses memory that another one got from the kernel.
 
 use std::env;
 use std::fs;
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::competitors::{Competitor, Limits, nothing, ours};
+use crate::competitors::{Competitor, Limits, ours, storing_nothing};
 use crate::traffic::{KEYS, Sequence, keys};
 use tollgate_bench::statistics::quantile;
 
-/// The number of repetitions. The least of each number counts, because other programs use the machine too.
+/// The number of repetitions. The smallest value of each number counts, because other programs also use the machine.
 const REPEATS: usize = 5;
 
-/// The name of the subject that keeps nothing.
+/// The name of the limiter that stores nothing.
 const NOTHING: &str = "nothing";
 
 const LOG: &str = "sliding-window-log limit=100 window=1h";
@@ -31,7 +31,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Returns the least of each number.
+    /// Returns the smaller value of each number.
     fn least(self, other: Growth) -> Growth {
         Growth {
             bytes_per_key: self.bytes_per_key.min(other.bytes_per_key),
@@ -41,11 +41,12 @@ impl Growth {
     }
 }
 
+/// Measures a competitor.
 pub(crate) fn measure(competitor: &Competitor) -> Result<Growth> {
     least_of(competitor.name)
 }
 
-/// Measures a subject that only takes as long: its slowest calls are caused by the machine.
+/// Measures a limiter that stores nothing and takes the same time, so that the machine causes its slowest calls.
 pub(crate) fn measure_nothing() -> Result<Growth> {
     least_of(NOTHING)
 }
@@ -71,25 +72,25 @@ pub(crate) fn bytes_per_log_entry() -> Result<f64> {
 fn child(args: &[&str]) -> Result<Vec<f64>> {
     let this = env::current_exe().context("cannot find this executable")?;
     let output = Command::new(this).args(args).output().context("cannot run this executable")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "checks {}: {}", args.join(" "), said.trim());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "checks {}: {}", args.join(" "), errors.trim());
     let numbers = str::from_utf8(&output.stdout)?.split_whitespace();
     numbers.map(|number| number.parse().with_context(|| number.to_owned())).collect()
 }
 
-/// The part of [`measure`] that runs in a process of its own.
+/// Measures once and prints the numbers: the part of [`measure`] that runs in its own process.
 pub(crate) fn grow(name: &str) -> Result<()> {
     let keys = keys(KEYS);
-    // Ones, because the kernel provides pages of zeros only when they are written to.
+    // Filled with ones, because the kernel provides a page of zeros only when the program writes to it.
     let mut calls_ns = vec![1; KEYS];
     let before = resident_bytes()?;
-    let subject = match name {
-        NOTHING => nothing(),
+    let limiter = match name {
+        NOTHING => storing_nothing(),
         _ => Competitor::named(name)?.build(Limits::Generous)?,
     };
-    subject.timed_calls(&keys, &mut calls_ns);
+    limiter.timed_calls(&keys, &mut calls_ns);
     let grown = resident_bytes()? - before;
-    ensure!(subject.overflowed() == 0, "{name} had no room for {KEYS} keys");
+    ensure!(limiter.overflowed() == 0, "{name} had no memory for {KEYS} keys");
     calls_ns.sort_unstable();
     let [worst_us, p9999_us] =
         [1.0, 0.9999].map(|share| f64::from(quantile(&calls_ns, share)) / 1_000.0);
@@ -97,12 +98,12 @@ pub(crate) fn grow(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The part of [`bytes_per_log_entry`] that runs in a process of its own.
+/// Prints the bytes per entry: the part of [`bytes_per_log_entry`] that runs in its own process.
 pub(crate) fn fill_logs() -> Result<()> {
     let sequence = Sequence { keys: keys(LOG_KEYS), times: LOG_ENTRIES };
     let before = resident_bytes()?;
-    let subject = ours(LOG, LOG_KEYS)?;
-    let allowed = subject.pass(&sequence);
+    let limiter = ours(LOG, LOG_KEYS)?;
+    let allowed = limiter.pass(&sequence);
     let grown = resident_bytes()? - before;
     ensure!(allowed == sequence.checks(), "the log allowed {allowed} of {}", sequence.checks());
     println!("{}", grown / allowed as f64);
@@ -116,7 +117,7 @@ fn resident_bytes() -> Result<f64> {
     resident_kib(&text).map(|kib| kib * 1024.0).with_context(|| format!("{path} has no `Rss:`"))
 }
 
-/// The number after `Rss:`.
+/// Returns the number after `Rss:`.
 fn resident_kib(smaps: &str) -> Option<f64> {
     let line = smaps.lines().find_map(|line| line.strip_prefix("Rss:"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_of_each_number_is_kept() {
+    fn least_keeps_the_smaller_value_of_each_number() {
         let one = Growth { bytes_per_key: 50.0, worst_us: 90.0, p9999_us: 3.0 };
         let other = Growth { bytes_per_key: 51.0, worst_us: 80.0, p9999_us: 2.0 };
         let want = Growth { bytes_per_key: 50.0, worst_us: 80.0, p9999_us: 2.0 };
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_resident_set() {
+    fn resident_kib_reads_the_rss_line() {
         let smaps = "55d0-7fff ---p 00000000 00:00 0 [rollup]\nRss:        1234 kB\nPss: 9 kB\n";
         assert_eq!(resident_kib(smaps), Some(1234.0));
         assert_eq!(resident_kib("Pss: 9 kB\n"), None);

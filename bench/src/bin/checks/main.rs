@@ -1,21 +1,21 @@
-//! Nanoseconds and bytes: our limiter beside the published peers, in one run.
+//! Nanoseconds per check and bytes per key of our limiter and of published ones, measured in one run.
 //!
 //! Without arguments it measures everything, prints the table and draws `docs/pictures/checks.svg`.
-//! It runs itself for what needs a fresh process: `checks grow <competitor>`, `checks fill-logs`.
+//! It runs itself for each measurement that needs a new process: `checks grow <competitor>`, `checks fill-logs`.
 //! To see where a competitor's time goes:
 //!
 //! ```text
 //! perf record target/release/checks repeat token-bucket uniform 1 20
 //! ```
 //!
-//! The layout: [`competitors`] has the limiters, each as a [`subject`]; [`traffic`] has the requests;
+//! The layout: [`competitors`] has the limiters, each as a [`measured_limiter`]; [`traffic`] has the requests;
 //! [`timing`] and [`growth`] measure; [`report`] and [`picture`] show the results.
 
 mod competitors;
 mod growth;
+mod measured_limiter;
 mod picture;
 mod report;
-mod subject;
 mod timing;
 mod traffic;
 
@@ -27,27 +27,29 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use competitors::COMPETITORS;
-use report::Row;
+use report::CompetitorRow;
 use tollgate_bench::{show_progress, table};
-use traffic::Traffic;
+use traffic::CheckSequences;
 
 const NOTES: &str = "\
-In brackets: how many times as long governor takes. Every check is allowed, except where the column
-says denied. Zipf has s = 1.0; Zipf and uniform are over 1,000,000 keys, all known before the clock
-starts, with 13-byte ids ready as strings in the order of their use. With 2 threads: wall time, times
-2, by all checks, each thread on a CPU of its own. Each time is the best of 7 passes of 500,000 checks (one key: 1,000,000) for each
-thread, the competitors taking turns (two threads on one key: the median, as locks are lucky at times); passes whose threads waited for a CPU more than 2% of the time
-do not count, and \"busy\" is where none was left.
-Bytes per key: growth of the resident set from an empty limiter to 1,000,000 keys, the limiter's own
-copies of the ids included; 99.99% and worst are the slowest calls meanwhile, the clock's 20 ns
-included. A process of its own each time, the least of 5.
-All are told of the 1,000,000 keys before they come, in time that is not counted: ours by Builder::room_for, but for
-the row that says untold, the others by their maps' with_capacity. Ours then has huge pages if the system has them for
-those who ask; the others have them where an allocator asks for all, or the system gives them to all.
-Ours has its system clock and answers with what is left, when to retry and when all is back; governor
-(RateLimiter::new, its default clock, check_key with a &String) answers yes or no. \"ahash\" is the
-same with that hasher, \"HashMap\" its other store. throttlecrab is PeriodicStore in a std Mutex, as its
-documentation says, with SystemTime::now().";
+In brackets: governor's time divided by this time; above 1, ours or the peer is faster than governor. Every check is
+allowed, except in the column \"one key, denied\". Zipf (s = 1.0) and uniform choose among 1,000,000 keys. All keys are
+known before the clock starts; their ids are strings of 13 bytes, in memory in the order of their use. With 2 threads:
+2 times the wall time, divided by all checks; each thread has its own CPU. Each time is the best of 7 passes of 500,000
+checks (one key: 1,000,000) for each thread; the competitors take turns. For two threads on one key it is the median,
+because a lock can be lucky for a whole pass. A pass does not count if its threads waited for a CPU for more than 2% of
+its time; \"busy\" means that no pass was left.
+Bytes per key: the growth of the resident set from an empty limiter to 1,000,000 keys, including the limiter's own copies
+of the ids; 99.99% and worst: the slowest calls during that growth, including 20 ns to read the clock. Each of these runs
+is in its own process, and the smallest of 5 values counts.
+Before the clock starts, each limiter reserves memory for the 1,000,000 keys: ours with Builder::room_for, except in the
+row \"unreserved\", and the others with with_capacity of their maps. Ours then uses huge pages if the system gives them to
+programs that request them; the others use huge pages if an allocator requests them for all memory, or if the system
+gives them to every program.
+Ours reads its system clock, and returns what is left, when to retry and when the whole quota is back; governor
+(RateLimiter::new, its default clock, check_key with a &String) returns yes or no. \"ahash\" is governor with that hasher,
+\"HashMap\" governor with its other store. throttlecrab is PeriodicStore in a std Mutex, as its documentation says, with
+SystemTime::now().";
 
 fn main() -> ExitCode {
     match run() {
@@ -85,14 +87,15 @@ fn measure_all() -> Result<()> {
     }
     let nothing = growth::measure_nothing()?;
     let bytes_per_log_entry = growth::bytes_per_log_entry()?;
-    let times = timing::measure(&Traffic::new())?;
+    let times = timing::measure(&CheckSequences::new())?;
     show_progress("");
-    let row = |((competitor, ns_per_check), growth)| Row { competitor, ns_per_check, growth };
-    let rows: Vec<Row> = COMPETITORS.iter().zip(times).zip(growths).map(row).collect();
+    let row =
+        |((competitor, ns_per_check), growth)| CompetitorRow { competitor, ns_per_check, growth };
+    let rows: Vec<CompetitorRow> = COMPETITORS.iter().zip(times).zip(growths).map(row).collect();
     println!("{}\n{NOTES}", table::markdown(&report::lines(&rows)));
     println!(
-        "Of as many calls that only look at the clock for 0.5 us: 99.99% in {:.1} us, worst {:.0} us.\n\
-         sliding-window-log, 10,000 keys of 100 entries: {bytes_per_log_entry:.1} bytes an entry.",
+        "1,000,000 calls that only read the clock for 0.5 us: 99.99% within {:.1} us, worst {:.0} us.\n\
+         sliding-window-log, 10,000 keys of 100 entries: {bytes_per_log_entry:.1} bytes per entry.",
         nothing.p9999_us, nothing.worst_us
     );
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/pictures/checks.svg");

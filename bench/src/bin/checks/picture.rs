@@ -1,8 +1,8 @@
-//! The table as bars: a panel for each workload, and one for the bytes.
+//! Draws the table as bars: one panel for each workload, and one for the bytes.
 
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
-use crate::report::Row;
+use crate::report::CompetitorRow;
 use crate::timing::Column;
 use crate::traffic::Workload;
 
@@ -14,27 +14,27 @@ const PANEL_GAP: f64 = 20.0;
 const TOP: f64 = 118.0;
 const ROW_PITCH: f64 = 36.0;
 const BAR_HEIGHT: f64 = 12.0;
-/// The space between ours and the peers.
+/// The space between our rows and the peers' rows.
 const GROUP_GAP: f64 = 16.0;
-/// The room for a number at the end of the longest bar.
+/// The width of the number at the end of the longest bar.
 const NUMBER_WIDTH: f64 = 34.0;
 
 const STYLE: &str = "\
 .ours{fill:#0072b2}.ours-2{fill:#86b8d9}.peer{fill:#6e7781}.peer-2{fill:#c2c8cf}\
 .value{font-size:11px;paint-order:stroke;stroke:#fff;stroke-width:3px}";
 
-/// One number of each row, or one for each count of threads.
+/// A part of the picture that shows one number of each row, or one number for each count of threads.
 struct Panel {
     title: &'static str,
     unit: &'static str,
-    /// For each row its bars, from the top.
+    /// The bars of each row, from the top.
     bars: Vec<Vec<f64>>,
 }
 
-pub(crate) fn draw(rows: &[Row]) -> String {
+pub(crate) fn draw(rows: &[CompetitorRow]) -> String {
     let caption = Caption {
-        title: "A check, ours beside the peers".to_owned(),
-        description: rows.iter().map(described).collect::<Vec<_>>().join(" "),
+        title: "Time and memory of a check".to_owned(),
+        description: rows.iter().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let height = y_of(rows, rows.len()) + 16.0;
     let mut svg = Svg::new(WIDTH, height as u32, &caption);
@@ -55,22 +55,22 @@ pub(crate) fn draw(rows: &[Row]) -> String {
     svg.finish()
 }
 
-fn described(row: &Row) -> String {
+fn description_of(row: &CompetitorRow) -> String {
     let ns = |(column, ns): (Column, &f64)| format!("{} {ns:.0} ns", column.title());
     let times: Vec<String> = Column::all().into_iter().zip(&row.ns_per_check).map(ns).collect();
     let bytes = row.growth.bytes_per_key;
     format!("{}: {}; {bytes:.0} bytes per key.", row.competitor.name, times.join(", "))
 }
 
-/// The top of a row's bars.
-fn y_of(rows: &[Row], nth: usize) -> f64 {
+/// Returns the top of a row's bars.
+fn y_of(rows: &[CompetitorRow], nth: usize) -> f64 {
     let ours = rows.iter().filter(|row| row.competitor.is_ours()).count();
     let gap = if nth >= ours { GROUP_GAP } else { 0.0 };
     TOP + nth as f64 * ROW_PITCH + gap
 }
 
-fn panels(rows: &[Row]) -> Vec<Panel> {
-    let ns = |row: &Row, workload| -> Vec<f64> {
+fn panels(rows: &[CompetitorRow]) -> Vec<Panel> {
+    let ns = |row: &CompetitorRow, workload| -> Vec<f64> {
         let of_workload =
             |column| matches!(column, Column::Allowed { workload: it, .. } if it == workload);
         let columns = Column::all().into_iter().zip(&row.ns_per_check);
@@ -103,7 +103,7 @@ fn legend(svg: &mut Svg) {
     }
 }
 
-fn draw_panel(panel: &Panel, rows: &[Row], left: f64, svg: &mut Svg) {
+fn draw_panel(panel: &Panel, rows: &[CompetitorRow], left: f64, svg: &mut Svg) {
     svg.text("heading", Point { x: left, y: TOP - 16.0 }, panel.title);
     let unit = Point { x: left + PANEL_WIDTH, y: TOP - 16.0 };
     svg.text("tick end", unit, panel.unit);
@@ -118,7 +118,7 @@ fn draw_panel(panel: &Panel, rows: &[Row], left: f64, svg: &mut Svg) {
     for (nth, (row, bars)) in rows.iter().zip(&panel.bars).enumerate() {
         let classes =
             if row.competitor.is_ours() { ["ours", "ours-2"] } else { ["peer", "peer-2"] };
-        // A lone bar stands where the middle of two would be.
+        // A single bar is centred where two bars would be.
         let first = if bars.len() == 1 { BAR_HEIGHT / 2.0 } else { 0.0 };
         for (bar, (&value, class)) in bars.iter().zip(classes).enumerate() {
             let top = y_of(rows, nth) + first + bar as f64 * (BAR_HEIGHT + 1.0);
@@ -133,7 +133,7 @@ fn draw_panel(panel: &Panel, rows: &[Row], left: f64, svg: &mut Svg) {
     }
 }
 
-fn baseline(panel: &Panel, rows: &[Row]) -> Option<f64> {
+fn baseline(panel: &Panel, rows: &[CompetitorRow]) -> Option<f64> {
     let nth = rows.iter().position(|row| row.competitor.name == crate::competitors::BASELINE)?;
     panel.bars.get(nth)?.first().copied().filter(|it| it.is_finite())
 }
@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn every_number_has_a_bar() {
         let growth = Growth { bytes_per_key: 77.0, worst_us: 80.0, p9999_us: 2.0 };
-        let row = |competitor| Row { competitor, ns_per_check: vec![33.0; 7], growth };
-        let rows: Vec<Row> = COMPETITORS.iter().map(row).collect();
+        let row = |competitor| CompetitorRow { competitor, ns_per_check: vec![33.0; 7], growth };
+        let rows: Vec<CompetitorRow> = COMPETITORS.iter().map(row).collect();
         let svg = draw(&rows);
         let count = |words: &str| svg.matches(words).count();
         assert_eq!(count(">33</text>"), rows.len() * 6);

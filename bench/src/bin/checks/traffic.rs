@@ -1,4 +1,4 @@
-//! The keys, and the orders in which they are checked: all made before anything is timed.
+//! The keys and the order of the checks. All are made before the clock starts.
 
 use std::array;
 
@@ -15,9 +15,10 @@ const CHECKS: usize = 500_000;
 pub(crate) enum Workload {
     /// The same key every time.
     OneKey,
-    /// The nth most popular of 1,000,000 at 1/n of the first one's rate (s = 1.0).
+    /// One of 1,000,000 keys by Zipf's law with s = 1.0: the nth most popular key is checked 1/n times as often as the
+    /// first.
     Zipf,
-    /// Any of 1,000,000.
+    /// One of 1,000,000 keys, each with the same probability.
     Uniform,
 }
 
@@ -33,10 +34,10 @@ impl Workload {
     }
 }
 
-/// The checks of one thread: its keys one after the other, `times` times over.
+/// The checks of one thread: its keys one after the other, repeated `times` times.
 ///
-/// The strings are in memory in the order of their use, like the strings of incoming requests, so that the
-/// measurement of a limiter does not include fetching its caller's keys from all over memory.
+/// The strings are in memory in the order of their use, like the strings of incoming requests. The measured time then
+/// does not include cache misses for the caller's strings.
 pub(crate) struct Sequence {
     pub(crate) keys: Vec<String>,
     pub(crate) times: usize,
@@ -48,18 +49,18 @@ impl Sequence {
     }
 }
 
-/// Every workload's sequences, one for each thread.
-pub(crate) struct Traffic {
+/// The sequences of every workload, one for each thread.
+pub(crate) struct CheckSequences {
     one_key: [Sequence; MAX_THREADS],
     zipf: [Sequence; MAX_THREADS],
     uniform: [Sequence; MAX_THREADS],
 }
 
-impl Traffic {
-    pub(crate) fn new() -> Traffic {
+impl CheckSequences {
+    pub(crate) fn new() -> CheckSequences {
         let mut random = Random::new(0);
         let zipf = Zipf::new(KEYS);
-        Traffic {
+        CheckSequences {
             one_key: array::from_fn(|_| Sequence { keys: vec![key(0); 64], times: CHECKS / 32 }),
             zipf: array::from_fn(|_| sequence(|| zipf.rank(random.unit()))),
             uniform: array::from_fn(|_| sequence(|| random.below(KEYS))),
@@ -80,20 +81,21 @@ pub(crate) fn keys(count: usize) -> Vec<String> {
     (0..count).map(key).collect()
 }
 
-/// Returns the id of a rank, 13 bytes. Ranks are scattered over the ids, so that popular keys are not
-/// neighbours in any limiter's memory.
+/// Returns the key of a rank, which has 13 bytes. Successive ranks have distant ids, so that popular keys are not next to
+/// each other in any limiter's memory.
 fn key(rank: usize) -> String {
-    // 611,953 and 1,000,000 share no factor: every id belongs to one rank.
+    // 611,953 and 1,000,000 have no common factor, so every id belongs to one rank.
     format!("user:{:08}", rank * 611_953 % KEYS)
 }
 
+/// Returns a sequence of keys with these ranks.
 fn sequence(mut rank: impl FnMut() -> usize) -> Sequence {
     Sequence { keys: (0..CHECKS).map(|_| key(rank())).collect(), times: 1 }
 }
 
 /// Zipf's law with s = 1.
 struct Zipf {
-    /// The share of each rank and all before it.
+    /// For each rank, the share of all checks that it and the ranks before it have.
     shares: Vec<f64>,
 }
 
@@ -107,7 +109,7 @@ impl Zipf {
         Zipf { shares: (1..=count).scan(0.0, share).collect() }
     }
 
-    /// The rank, from 0, at this point of 0..1.
+    /// Returns the rank, from 0, for a number in 0..1.
     fn rank(&self, point: f64) -> usize {
         self.shares.partition_point(|&share| share <= point).min(self.shares.len() - 1)
     }
@@ -120,15 +122,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_another_and_has_13_bytes() {
+    fn keys_are_unique_and_have_13_bytes() {
         let keys: HashSet<String> = keys(KEYS).into_iter().collect();
         assert_eq!(keys.len(), KEYS);
         assert!(keys.iter().all(|key| key.len() == 13));
     }
 
     #[test]
-    fn a_rank_gets_its_part_of_zipfs_law() {
-        // 1 + 1/2 + 1/3 + 1/4 = 25/12: the first has 12/25, the first two 18/25.
+    fn ranks_have_the_shares_of_zipfs_law() {
+        // 1 + 1/2 + 1/3 + 1/4 = 25/12: the first rank has 12/25 of the checks, the first two have 18/25.
         let zipf = Zipf::new(4);
         let ranks = [0.0, 0.47, 0.49, 0.71, 0.73, 0.999_999, 1.0].map(|point| zipf.rank(point));
         assert_eq!(ranks, [0, 0, 1, 1, 2, 3, 3]);

@@ -1,4 +1,4 @@
-//! Operations inside one process: what its `measured_loop` takes is counted.
+//! The operations that run in one process. The instructions of its `measured_loop` are counted.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tollgate::{Limit, Limiter, ManualClock, Scope};
 use tollgate_bench::callgrind::instructions_inside;
 use tollgate_bench::service;
 
-use crate::servers::{self, Served};
+use crate::servers::{self, InProcessServer};
 
-/// The requests of one run.
+/// The number of requests that are counted in one run.
 const REQUESTS: u64 = 3_000;
 
-/// The requests that are made first and not counted, so that keys and caches are warm.
+/// The number of requests before these that are not counted: they create the keys and fill the caches.
 const WARM_UP: u64 = 100;
 
 const RULES: &str = "
@@ -26,6 +26,7 @@ rules:
   - { name: whole-service, domain: api, key: [], limit: free }
 ";
 
+/// An operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     FixedWindow,
@@ -81,8 +82,8 @@ impl Operation {
         }
     }
 
-    /// Counts the instructions of one request. An operation of the server is run three times, and the smallest count is
-    /// returned, because the moment at which the kernel has data ready differs a little.
+    /// Returns the instructions of one request. An operation of the server is run three times and the smallest count is
+    /// returned, because the times at which the kernel has data ready differ a little.
     pub(crate) fn instructions(self) -> Result<u64> {
         let runs = match self {
             Operation::HttpCheck | Operation::HttpCheckByRules | Operation::ShouldRateLimit => 3,
@@ -106,21 +107,21 @@ impl Operation {
     }
 }
 
-/// Runs an operation; what is inside `measured_loop` is counted.
+/// Runs an operation. Callgrind counts only the instructions inside `measured_loop`.
 pub(crate) fn run(name: &str) -> Result<()> {
     let operation = Operation::ALL.into_iter().find(|operation| operation.name() == name);
     let operation = operation.with_context(|| format!("unknown operation `{name}`"))?;
     // 50 ms pass between requests, so that limits of 25 a second admit them.
     let clock = ManualClock::at_us(1_800_000_000_000_000);
     let limiter = Limiter::builder().clock(&clock).build();
-    let pass = || clock.advance(Duration::from_millis(50));
+    let advance = || clock.advance(Duration::from_millis(50));
     let limit: Limit = operation.limit().parse()?;
     match operation {
         Operation::SeveralLimits => {
             let scope = |name: &str| limiter.scope(name, limit);
             let scopes = [scope("a")?, scope("b")?, scope("c")?];
             repeat(|| {
-                pass();
+                advance();
                 let checks = [0, 1, 2].map(|at: usize| scopes[at].check("user:42"));
                 Ok(limiter.check_all_now(&checks)?.is_allowed())
             })
@@ -129,7 +130,7 @@ pub(crate) fn run(name: &str) -> Result<()> {
             let rules = Rules::new(&limiter, &Config::parse("rules.yaml", RULES)?)?;
             let pairs = [("method", "GET"), ("path", "/reports"), ("ip", "203.0.113.9")];
             repeat(|| {
-                pass();
+                advance();
                 let attributes: Attributes<'_> = pairs.into_iter().collect();
                 Ok(rules.check("api", &attributes).now()?.is_allowed())
             })
@@ -137,7 +138,7 @@ pub(crate) fn run(name: &str) -> Result<()> {
         Operation::Middleware => {
             let mut router = service::limited(&limiter, "token-bucket capacity=1000 refill=25/s")?;
             repeat(|| {
-                pass();
+                advance();
                 service::request(&mut router).map(|response| response.status().is_success())
             })
         }
@@ -145,38 +146,42 @@ pub(crate) fn run(name: &str) -> Result<()> {
             let batch = tollgate_redis::bench::CheckBatch::of_checks(limit, 32);
             repeat(|| Ok(!black_box(batch.encode()).is_empty()))
         }
-        Operation::HttpCheck => repeat(Served::start()?.check(servers::BY_LIMIT)?),
-        Operation::HttpCheckByRules => repeat(Served::start()?.check(servers::BY_RULES)?),
-        Operation::ShouldRateLimit => repeat(Served::start()?.should_rate_limit()?),
+        Operation::HttpCheck => repeat(InProcessServer::start()?.check(servers::BY_LIMIT)?),
+        Operation::HttpCheckByRules => repeat(InProcessServer::start()?.check(servers::BY_RULES)?),
+        Operation::ShouldRateLimit => repeat(InProcessServer::start()?.should_rate_limit()?),
         _ => {
             let scope = limiter.scope("scope", limit)?;
             let is_refusal = operation == Operation::Refusal;
             if is_refusal {
-                ensure!(scope.check("user:42").now()?.is_allowed(), "the first is refused");
+                ensure!(scope.check("user:42").now()?.is_allowed(), "the first request is refused");
             }
             repeat(|| {
-                pass();
-                Ok(checked(&scope)? != is_refusal)
+                advance();
+                Ok(check(&scope)? != is_refusal)
             })
         }
     }
 }
 
-fn checked(scope: &Scope) -> Result<bool> {
+/// Returns whether a check is allowed.
+fn check(scope: &Scope) -> Result<bool> {
     Ok(black_box(black_box(scope).check(black_box("user:42")).now()?).is_allowed())
 }
 
-/// Warms up, and makes the requests that count. Each must go as expected.
+/// Makes the requests that are not counted, and then the counted ones. Each must return true.
 fn repeat(mut request: impl FnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..WARM_UP {
-        ensure!(request()?, "a request went otherwise than expected");
+        ensure!(request()?, "a request did not have the expected outcome");
     }
     let as_expected = measured_loop(&mut request)?;
-    ensure!(as_expected == REQUESTS, "{as_expected} of {REQUESTS} requests went as expected");
+    ensure!(
+        as_expected == REQUESTS,
+        "{as_expected} of {REQUESTS} requests had the expected outcome"
+    );
     Ok(())
 }
 
-/// Callgrind counts what happens in here.
+/// Makes the requests that are counted: callgrind counts the instructions of this function.
 #[inline(never)]
 fn measured_loop(request: &mut impl FnMut() -> Result<bool>) -> Result<u64> {
     let mut as_expected = 0;
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_goes_as_expected() {
+    fn every_operation_has_the_expected_outcome() {
         for operation in Operation::ALL {
             run(operation.name()).unwrap_or_else(|error| panic!("{operation:?}: {error:#}"));
         }

@@ -1,11 +1,11 @@
-//! The gate that keeps the speed: instructions per operation, beside the committed table.
+//! The gate that fails when an operation gets slower: it compares the instructions per operation with the committed table.
 //!
-//! `gate` measures every row, and fails if one takes more than 3% more instructions than `bench/instructions.md` says.
-//! `gate write` measures every row, and writes that table. `gate run <operation>` is what it runs under callgrind; put
-//! `valgrind --tool=callgrind --toggle-collect='*measured_loop*'` before that to see where the instructions go.
+//! `gate` measures every row, and fails if one takes over 3% more instructions than in `bench/instructions.md`.
+//! `gate write` measures every row, and writes that table. Under callgrind, both run `gate run <operation>`; put
+//! `valgrind --tool=callgrind --toggle-collect='*measured_loop*'` before it to see where the instructions are spent.
 //!
-//! The layout: [`local`] has the operations inside one process, for which [`servers`] starts the server; [`redis`] has
-//! the script; [`committed`] reads, compares and writes the table.
+//! The layout: [`local`] has the operations inside one process, and [`servers`] starts the server for some of them;
+//! [`redis`] measures the script; [`committed`] reads, compares and writes the table.
 
 mod committed;
 mod local;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use tollgate_bench::show_progress;
 
-use committed::Row;
+use committed::OperationRow;
 use local::Operation;
 
 fn main() -> ExitCode {
@@ -35,19 +35,19 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => committed::compare(&measured()?),
-        ["write"] => committed::write(&measured()?).map(|()| ExitCode::SUCCESS),
+        [] => committed::compare(&measure_all()?),
+        ["write"] => committed::write(&measure_all()?).map(|()| ExitCode::SUCCESS),
         ["run", operation] => local::run(operation).map(|()| ExitCode::SUCCESS),
         _ => bail!("unknown arguments {args:?}; use none, `write`, or `run <operation>`"),
     }
 }
 
 /// Measures every operation.
-fn measured() -> Result<Vec<Row>> {
+fn measure_all() -> Result<Vec<OperationRow>> {
     let mut rows = Vec::new();
-    let mut measure = |name: &'static str, take: &dyn Fn() -> Result<u64>| -> Result<()> {
+    let mut measure = |name: &'static str, count: &dyn Fn() -> Result<u64>| -> Result<()> {
         show_progress(name);
-        rows.push(Row { name: name.to_owned(), instructions: take()? });
+        rows.push(OperationRow { name: name.to_owned(), instructions: count()? });
         Ok(())
     };
     for operation in Operation::ALL {

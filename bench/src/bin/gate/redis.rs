@@ -1,4 +1,4 @@
-//! The plain script on a real Redis: what one more check takes of the server.
+//! The plain script on a real Redis: the instructions that the server runs for one more check.
 
 use std::process::Command;
 
@@ -16,13 +16,14 @@ const LIMIT: &str = "token-bucket capacity=1000000 refill=1000000/s";
 const FEW: u32 = 500;
 const MANY: u32 = 3_500;
 
-/// The instructions of one more check: start-up cancels out.
+/// Returns the instructions of one more check. The instructions of start-up cancel out.
 pub(crate) fn instructions() -> Result<u64> {
     let (few, many) = (count(FEW)?, count(MANY)?);
     let extra = many.checked_sub(few).context("more checks took fewer instructions")?;
     Ok(extra / u64::from(MANY - FEW))
 }
 
+/// Returns the instructions of a server that runs this number of checks.
 fn count(checks: u32) -> Result<u64> {
     let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
     let server = Process::start(|port| Ok(under_valgrind(&command(&directory, port), &[])))?;
@@ -42,7 +43,7 @@ fn count(checks: u32) -> Result<u64> {
     collected(&log).with_context(|| format!("valgrind counted nothing\n{log}"))
 }
 
-/// Redis with as few background tasks as possible.
+/// Returns the command for a Redis with as few background tasks as possible.
 fn command(directory: &TempDir, port: u16) -> Command {
     let mut command = Command::new("redis-server");
     let (port, directory) = (port.to_string(), directory.path().to_string_lossy().into_owned());

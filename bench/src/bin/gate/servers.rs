@@ -1,5 +1,5 @@
-//! Operations of the server. It runs in this process, on one thread with its client: which of the two runs when is then
-//! the same in every run, and so is the number of instructions. The client's share is part of it.
+//! The operations of the server. The server runs in this process, on the same thread as its client, so that both run in
+//! the same order in every run and take the same number of instructions. The number includes the client's.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -21,15 +21,15 @@ pub(crate) const BY_LIMIT: &str = r#"{"limit":"free","key":"user:42"}"#;
 pub(crate) const BY_RULES: &str =
     r#"{"domain":"api","attributes":{"method":"GET","path":"/reports","api_key":"k_123"}}"#;
 
-/// A server, and the runtime that it shares with its client.
-pub(crate) struct Served {
+/// A server in this process, and the runtime that it shares with its client.
+pub(crate) struct InProcessServer {
     runtime: Runtime,
     http: SocketAddr,
     grpc: SocketAddr,
 }
 
-impl Served {
-    pub(crate) fn start() -> Result<Served> {
+impl InProcessServer {
+    pub(crate) fn start() -> Result<InProcessServer> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (http, grpc) = (free_address()?, free_address()?);
         let (listen, grpc_listen) = (http.to_string(), grpc.to_string());
@@ -40,16 +40,16 @@ impl Served {
         runtime.block_on(async {
             while TcpStream::connect(http).await.is_err() {
                 if serving.is_finished() {
-                    bail!("the server does not start: {:?}", serving.await);
+                    bail!("the server did not start: {:?}", serving.await);
                 }
                 yield_now().await;
             }
             Ok(())
         })?;
-        Ok(Served { runtime, http, grpc })
+        Ok(InProcessServer { runtime, http, grpc })
     }
 
-    /// A request to check a body, as often as it is called.
+    /// Returns a function that posts `body` to `/v1/check` on each call, and returns whether the answer is as expected.
     pub(crate) fn check(&self, body: &str) -> Result<impl FnMut() -> Result<bool>> {
         let (http, length) = (self.http, body.len());
         let request = format!(
@@ -60,7 +60,7 @@ impl Served {
         stream.set_nodelay(true)?;
         let mut answer = [0; 4_096];
         Ok(move || {
-            // An answer is written at once, and so is read at once.
+            // The server writes an answer in one piece, so one call reads all of it.
             let read = self.runtime.block_on(async {
                 stream.write_all(request.as_bytes()).await?;
                 stream.read(&mut answer).await
@@ -70,7 +70,7 @@ impl Served {
         })
     }
 
-    /// A request of Envoy's, as often as it is called.
+    /// Returns a function that calls `ShouldRateLimit`, as Envoy does, and returns whether the request is allowed.
     pub(crate) fn should_rate_limit(&self) -> Result<impl FnMut() -> Result<bool>> {
         let channel = Channel::from_shared(format!("http://{}", self.grpc))?;
         let channel = self.runtime.block_on(channel.connect())?;
@@ -82,13 +82,13 @@ impl Served {
         Ok(move || {
             let answer = self.runtime.block_on(client.should_rate_limit(request.clone()))?;
             let answer = answer.into_inner();
-            ensure!(answer.statuses.len() == 1, "the server says {answer:?}");
+            ensure!(answer.statuses.len() == 1, "unexpected answer {answer:?}");
             Ok(answer.overall_code() == Code::Ok)
         })
     }
 }
 
-/// An address that was free a moment ago.
+/// Returns an address on which nothing listens at the moment.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -1,14 +1,15 @@
 //! Instructions per decision, counted by callgrind.
 //!
-//! Without arguments it is the driver: it runs itself under valgrind, once per cell and request
-//! count, and prints the table. `instructions run <subject> <scenario> <count>` is what it runs;
-//! put `valgrind --tool=callgrind` before that to see where a cell's instructions go.
+//! Without arguments it runs `instructions run <subject> <scenario> <count>` under valgrind, for each
+//! cell with two request counts, and prints the table. Put `valgrind --tool=callgrind` before that
+//! command to see where the instructions of a cell are spent.
 //!
-//! The layout: [`rows`] is what is measured, [`work`] and [`peer`] are the loops, ours and
-//! governor's.
+//! The layout: [`rows`] and [`scenario`] have the rows and columns; [`work`] has our loops, and
+//! [`peer`] governor's.
 
 mod peer;
 mod rows;
+mod scenario;
 mod work;
 
 use std::env;
@@ -16,15 +17,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use rows::{ROWS, Row, Scenario};
+use rows::{DeciderRow, ROWS};
+use scenario::Scenario;
 use tollgate_bench::callgrind::instructions_per_request;
 use tollgate_bench::{show_progress, table};
 
 const NOTES: &str = "\
-Instructions per request, loop included; a division counts as one, however long it takes.
-Wide: allowed, under a limit of a petabyte in 30 days, whose products pass 64 bits.
-Ours decides on a state at hand, without a store; governor's rows include its atomic update and its
-fake clock. Ours always says what is left, when to retry and when all is back; governor what it is asked.";
+Instructions per request, including the loop. A division counts as one instruction, however long it takes.
+Wide: allowed, under a limit of a petabyte in 30 days, whose products exceed 64 bits.
+Ours decides on a given state, without a store; governor's rows include its atomic update and its fake clock. Ours always
+returns what is left, when to retry and when the whole quota is back; governor returns only what its row says.";
 
 fn main() -> ExitCode {
     match run() {
@@ -52,7 +54,7 @@ fn run() -> Result<()> {
 fn print_table() -> Result<()> {
     let mut lines = vec![header()];
     for row in ROWS {
-        lines.push(measured(row)?);
+        lines.push(measure(row)?);
     }
     println!("{}\n{NOTES}", table::markdown(&lines));
     Ok(())
@@ -63,7 +65,8 @@ fn header() -> Vec<String> {
     [vec!["algorithm".to_owned()], titles.to_vec()].concat()
 }
 
-fn measured(row: &Row) -> Result<Vec<String>> {
+/// Measures the cells of a row.
+fn measure(row: &DeciderRow) -> Result<Vec<String>> {
     let mut cells = vec![row.name.to_owned()];
     for scenario in Scenario::ALL {
         cells.push(match row.subject(scenario) {

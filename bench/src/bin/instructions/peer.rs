@@ -1,4 +1,4 @@
-//! Governor's direct limiter on its fake clock, in the same loop as ours.
+//! The loops of governor's direct limiter on its fake clock. They are like ours in [`work`](crate::work).
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -11,20 +11,19 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 
-use crate::rows::Scenario;
-use crate::work::{REQUESTS_BEFORE, STEP_US, step_us};
+use crate::scenario::{REQUESTS_BEFORE, STEP_US, Scenario};
 
-type Limiter<M> = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, M>;
+type GovernorLimiter<M> = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, M>;
 
-/// The loop of [`govern`], with nothing to decide.
+/// Runs the loop of [`govern`] without a decision.
 pub(crate) fn clock_alone(scenario: Scenario, count: u64) {
-    each_request(&FakeRelativeClock::default(), step_us(scenario), count, || {
+    each_request(&FakeRelativeClock::default(), scenario.step_us(), count, || {
         black_box(&());
         black_box(&());
     });
 }
 
-/// Measures governor's default answer, which only allows or denies.
+/// Runs governor with its default answer, which only allows or denies.
 pub(crate) fn yes_or_no(scenario: Scenario, count: u64, mut see: impl FnMut(bool)) -> Result<()> {
     let clock = FakeRelativeClock::default();
     let limiter = RateLimiter::direct_with_clock(quota()?, clock.clone());
@@ -32,7 +31,7 @@ pub(crate) fn yes_or_no(scenario: Scenario, count: u64, mut see: impl FnMut(bool
     Ok(())
 }
 
-/// Measures the answer with the remaining units of an allowed request, or the wait of a denied one.
+/// Runs governor with the answer that has the remaining units of an allowed request, or the wait of a denied one.
 pub(crate) fn remaining_or_wait(
     scenario: Scenario,
     count: u64,
@@ -57,8 +56,9 @@ fn quota() -> Result<Quota> {
     Ok(Quota::per_second(per_second).allow_burst(burst))
 }
 
+/// Makes `count` requests of a limiter, and calls `see` with each outcome.
 fn govern<M: RateLimitingMiddleware<Nanos>>(
-    limiter: &Limiter<M>,
+    limiter: &GovernorLimiter<M>,
     clock: &FakeRelativeClock,
     scenario: Scenario,
     count: u64,
@@ -70,7 +70,7 @@ fn govern<M: RateLimitingMiddleware<Nanos>>(
             clock.advance(Duration::from_micros(1));
         }
     }
-    each_request(clock, step_us(scenario), count, || see(black_box(limiter).check()));
+    each_request(clock, scenario.step_us(), count, || see(black_box(limiter).check()));
 }
 
 fn each_request(clock: &FakeRelativeClock, step_us: u64, count: u64, mut request: impl FnMut()) {

@@ -6,14 +6,13 @@ use anyhow::Result;
 use tollgate_core::{Algorithm, Cost, Limit, UnitRequest};
 
 use crate::peer;
-use crate::rows::Scenario;
+use crate::scenario::{REQUESTS_BEFORE, STEP_US, Scenario};
 
-/// 50 s before a window of 60 s and one of 30 days begin, so that both have one before them.
+/// The time of the first request: 50 s before windows of 60 s and of 30 days begin, so that the measured requests have a
+/// previous window.
 const START_US: u64 = 660 * 30 * 86_400_000_000 - 50_000_000;
-pub(crate) const STEP_US: u64 = 50_000;
-pub(crate) const REQUESTS_BEFORE: u64 = 2_000;
 
-/// Makes `count` requests of one subject, and calls `see` with whether each was allowed.
+/// Makes `count` requests of one subject, and calls `see` with the outcome of each: whether it was allowed.
 pub(crate) fn run(
     subject: &str,
     scenario: Scenario,
@@ -36,10 +35,10 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The loop of [`decide`], with nothing to decide.
+/// Runs the loop of [`decide`] without a decision.
 fn loop_alone(scenario: Scenario, count: u64) {
     let ask = UnitRequest::new(Cost::ONE);
-    each_request(START_US, step_us(scenario), count, |_| {
+    each_request(START_US, scenario.step_us(), count, |_| {
         black_box(&());
         black_box(&mut ());
         black_box(&ask);
@@ -47,7 +46,7 @@ fn loop_alone(scenario: Scenario, count: u64) {
     });
 }
 
-/// Decides as stores do: through the algorithm's own type, everything around it unknown.
+/// Decides as stores do: through the algorithm's own type, with inputs that the compiler does not know.
 fn decide<A: Algorithm>(
     limit: &A,
     scenario: Scenario,
@@ -55,7 +54,7 @@ fn decide<A: Algorithm>(
     mut see: impl FnMut(bool),
 ) -> Result<()> {
     let mut state = A::State::default();
-    // The wide limits are large enough to multiply past 64 bits only once much of them is spent.
+    // Large costs: the products of the wide limits exceed 64 bits only after much of the limit is spent.
     let before = UnitRequest::new(Cost::new((limit.size() / 100_000).max(1))?);
     let mut now_us = each_request(START_US, STEP_US, REQUESTS_BEFORE, |now_us| {
         limit.check(&mut state, now_us, before);
@@ -66,7 +65,7 @@ fn decide<A: Algorithm>(
             now_us += 1;
         }
     }
-    let step_us = step_us(scenario);
+    let step_us = scenario.step_us();
     if scenario == Scenario::Peek {
         each_request(now_us, step_us, count, |now_us| {
             let decision = black_box(limit).peek(black_box(&state), now_us, *black_box(&ask));
@@ -81,10 +80,10 @@ fn decide<A: Algorithm>(
     Ok(())
 }
 
-/// Calls `request` with the times of `count` requests, the first one step after `from_us`; returns
-/// the last.
+/// Calls `request` with the times of `count` requests, and returns the last time. The first one is one step after
+/// `from_us`.
 fn each_request(from_us: u64, step_us: u64, count: u64, mut request: impl FnMut(u64)) -> u64 {
-    // Hidden from the compiler, so that a step of 0 takes the same instructions as any other.
+    // Hidden from the compiler, so that a step of 0 takes the same instructions as any other step.
     let step_us = black_box(step_us);
     let mut now_us = from_us;
     for _ in 0..count {
@@ -94,20 +93,13 @@ fn each_request(from_us: u64, step_us: u64, count: u64, mut request: impl FnMut(
     now_us
 }
 
-pub(crate) fn step_us(scenario: Scenario) -> u64 {
-    match scenario {
-        Scenario::Allowed | Scenario::Wide => STEP_US,
-        Scenario::Denied | Scenario::Peek => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rows::ROWS;
 
     #[test]
-    fn every_scenario_is_what_its_column_says() {
+    fn every_scenario_allows_or_denies_as_its_name_says() {
         for row in ROWS {
             for scenario in Scenario::ALL {
                 let Some(subject) = row.subject(scenario) else { continue };

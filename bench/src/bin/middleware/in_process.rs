@@ -1,4 +1,4 @@
-//! The time of a request when the service is called without a socket.
+//! Measures the time and instructions of a request to a service that is called without a socket.
 
 use std::hint::black_box;
 
@@ -11,16 +11,16 @@ use tollgate_bench::show_progress;
 
 use crate::variants::Variant;
 
-/// The number of turns of each variant. One more before these warms up and does not count.
+/// The number of turns of each variant that count. One turn before these warms up.
 const ROUNDS: usize = 499;
 
-/// The requests in a turn: few, so that the machine's speed hardly changes within a round.
+/// The number of requests in a turn. It is small, so that the machine's speed hardly changes within a round.
 const REQUESTS: u64 = 1_000;
 
-/// The cost of a request with one variant.
+/// The cost of a request to one variant, called without a socket.
 pub(crate) struct InProcess {
     pub(crate) variant: Variant,
-    /// The CPU time, in each round.
+    /// The CPU time of a request in each round.
     pub(crate) times_ns: Vec<f64>,
     pub(crate) instructions: u64,
 }
@@ -46,7 +46,7 @@ pub(crate) fn measure() -> Result<Vec<InProcess>> {
     Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
 }
 
-/// Returns the CPU time of this thread, without the time that other programs took.
+/// Returns the CPU time of this thread. The time that other programs use does not count.
 fn thread_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

@@ -1,12 +1,12 @@
-//! The cost of a layer: an axum service with ours, beside tower_governor and no layer at all.
+//! The cost of a layer: an axum service with our layer, with tower_governor, and without a layer.
 //!
-//! Without arguments it is the driver: it prints the tables and draws `docs/pictures/middleware.svg`.
-//! It runs itself: as `middleware run <variant> <count>` under valgrind, and as `middleware serve
-//! <variant>` for wrk. Put `valgrind --tool=callgrind` before the first to see where a variant's
-//! instructions go.
+//! Without arguments it measures all variants, prints the tables and draws `docs/pictures/middleware.svg`.
+//! For that it runs itself: as `middleware run <variant> <count>` under valgrind, and as `middleware serve
+//! <variant>` for wrk. Put `valgrind --tool=callgrind` before the first command to see where a variant's
+//! instructions are spent.
 //!
-//! The layout: [`variants`] has the services; [`in_process`] calls them directly, [`sockets`] calls a
-//! [`server`] with wrk; [`compare`] computes what each adds, [`report`] and [`picture`] show it.
+//! The layout: [`variants`] has the services; [`in_process`] calls them directly, and [`sockets`] calls a
+//! [`server`] with wrk; [`compare`] computes what each layer adds, and [`report`] and [`picture`] show it.
 
 mod compare;
 mod in_process;
@@ -24,13 +24,13 @@ use anyhow::{Context, Result, bail};
 use tollgate_bench::{show_progress, table, wrk};
 
 const NOTES: &str = "\
-An axum service that says hello, by a token bucket for each address that refuses nobody: 1,000,000, and
-one more each nanosecond. Adds: to no layer, of the same round; middle half: what it adds in half of the
-rounds. x peer: what it adds, by what tower_governor adds with its headers, which are X-RateLimit-Limit
-and -Remaining. All take turns, and medians count.
-In process: the service is called, 1,000 times in each of 499 rounds; ns are CPU time, instructions are
-callgrind's count. Over sockets: wrk with 50 connections on one CPU, a server with one thread on the
-other, 1 s in each of 13 rounds; CPU us are of the server's thread, in the kernel too.";
+An axum service that says hello, with a token bucket for each address that refuses no request: capacity 1,000,000,
+one token more each nanosecond. \"Adds\" is the difference to no layer in the same round, \"middle half\" its range in the
+middle half of all rounds. \"x peer\" is what a layer adds, divided by what tower_governor adds with its headers, which are
+X-RateLimit-Limit and X-RateLimit-Remaining. All variants take turns; numbers are medians.
+In process: the service is called 1,000 times in each of 499 rounds; ns are CPU time, instructions are callgrind's
+count. Over sockets: wrk with 50 connections on one CPU, and a server with one thread on the other, 1 s in each of 13
+rounds; CPU us are the CPU time of the server's thread, including the kernel's.";
 
 fn main() -> ExitCode {
     match run() {

@@ -1,8 +1,8 @@
-//! A picture of the time that each layer adds to a request in process, as bars.
+//! Draws the time that each layer adds to a request in process, as bars.
 
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
-use crate::compare::added;
+use crate::compare::added_cost;
 use crate::in_process::InProcess;
 use crate::variants::Variant;
 
@@ -19,7 +19,8 @@ const STYLE: &str = "\
 .ours{fill:#0072b2}.peer{fill:#6e7781}.floor{fill:#c2c8cf}\
 .value{font-size:11px;paint-order:stroke;stroke:#fff;stroke-width:3px}";
 
-struct Row {
+/// The bar of one variant.
+struct LayerBar {
     variant: Variant,
     adds_ns: f64,
 }
@@ -28,14 +29,14 @@ pub(crate) fn draw(measured: &[InProcess]) -> String {
     let rows = rows(measured);
     let caption = Caption {
         title: "Nanoseconds that a layer adds to a request".to_owned(),
-        description: rows.iter().map(described).collect::<Vec<_>>().join(" "),
+        description: rows.iter().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let bottom = TOP + rows.len() as f64 * ROW_PITCH;
     let mut svg = Svg::new(WIDTH, (bottom + 12.0) as u32, &caption);
     svg.style(STYLE);
     svg.text("title", Point { x: LEFT, y: 34.0 }, &caption.title);
     let note = "Shorter is better. An axum service that says hello, called in process; one token bucket \
-                for each address. The light ones limit nothing: theirs is axum's and http's.";
+                for each address. The light bars limit nothing: they show the cost of axum and http.";
     svg.text("note", Point { x: LEFT, y: 54.0 }, note);
     svg.line("axis", Point { x: BARS, y: TOP - 6.0 }, Point { x: BARS, y: bottom - 6.0 });
     let most = rows.iter().map(|row| row.adds_ns).fold(1.0, f64::max);
@@ -51,13 +52,13 @@ pub(crate) fn draw(measured: &[InProcess]) -> String {
     svg.finish()
 }
 
-fn rows(measured: &[InProcess]) -> Vec<Row> {
+fn rows(measured: &[InProcess]) -> Vec<LayerBar> {
     let Some((base, others)) = measured.split_first() else { return Vec::new() };
-    let adds_ns = |it: &InProcess| added(&it.times_ns, &base.times_ns).median;
-    others.iter().map(|it| Row { variant: it.variant, adds_ns: adds_ns(it) }).collect()
+    let adds_ns = |it: &InProcess| added_cost(&it.times_ns, &base.times_ns).median;
+    others.iter().map(|it| LayerBar { variant: it.variant, adds_ns: adds_ns(it) }).collect()
 }
 
-fn described(row: &Row) -> String {
+fn description_of(row: &LayerBar) -> String {
     format!("{}: {:.0}.", row.variant.name(), row.adds_ns)
 }
 
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_layer_has_a_bar_for_what_it_adds() {
+    fn every_layer_has_a_bar_of_the_time_that_it_adds() {
         let times = [400.0, 450.0, 800.0, 600.0];
         let variants =
             [Variant::NoLayer, Variant::EmptyLayer, Variant::PeerWithHeaders, Variant::OursWithAll];

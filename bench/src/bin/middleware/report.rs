@@ -1,12 +1,13 @@
 //! The tables.
 
-use tollgate_bench::statistics::{median, times};
+use tollgate_bench::statistics::{median, median_ratio};
 
-use crate::compare::{Added, added};
+use crate::compare::{AddedCost, added_cost};
 use crate::in_process::InProcess;
 use crate::sockets::OverSockets;
 use crate::variants::Variant;
 
+/// Returns the table of the requests in process.
 pub(crate) fn in_process_lines(measured: &[InProcess]) -> Vec<Vec<String>> {
     let of = |wanted| measured.iter().find(|it| it.variant == wanted);
     let (Some(base), Some(peer)) = (of(Variant::NoLayer), of(Variant::PeerWithHeaders)) else {
@@ -14,7 +15,7 @@ pub(crate) fn in_process_lines(measured: &[InProcess]) -> Vec<Vec<String>> {
     };
     let header = [
         "in process",
-        "ns a request",
+        "ns per request",
         "adds",
         "middle half",
         "x peer",
@@ -23,7 +24,7 @@ pub(crate) fn in_process_lines(measured: &[InProcess]) -> Vec<Vec<String>> {
         "x peer",
     ];
     let more = |it: &InProcess| it.instructions as f64 - base.instructions as f64;
-    let time = |it: &InProcess| added(&it.times_ns, &base.times_ns);
+    let time = |it: &InProcess| added_cost(&it.times_ns, &base.times_ns);
     let line = |it: &InProcess| {
         let name = it.variant.name().to_owned();
         let [took, count] = [median(it.times_ns.iter().copied()), it.instructions as f64];
@@ -32,7 +33,7 @@ pub(crate) fn in_process_lines(measured: &[InProcess]) -> Vec<Vec<String>> {
             let none = || "-".to_owned();
             return vec![name, took, none(), none(), none(), count, none(), none()];
         }
-        let Added { median: adds, middle_half: [low, high] } = time(it);
+        let AddedCost { median: adds, middle_half: [low, high] } = time(it);
         vec![
             name,
             format!("{took:.0}"),
@@ -47,6 +48,7 @@ pub(crate) fn in_process_lines(measured: &[InProcess]) -> Vec<Vec<String>> {
     table(header, measured.iter().map(line))
 }
 
+/// Returns the table of the requests over sockets.
 pub(crate) fn socket_lines(measured: &[OverSockets]) -> Vec<Vec<String>> {
     let of = |wanted| measured.iter().find(|it| it.variant == wanted);
     let (Some(base), Some(peer)) = (of(Variant::NoLayer), of(Variant::PeerWithHeaders)) else {
@@ -54,14 +56,14 @@ pub(crate) fn socket_lines(measured: &[OverSockets]) -> Vec<Vec<String>> {
     };
     let header = [
         "over sockets",
-        "1,000 requests a second",
+        "1,000 requests per s",
         "x no layer",
-        "CPU us a request",
+        "CPU us per request",
         "adds",
         "middle half",
         "x peer",
     ];
-    let cpu = |it: &OverSockets| added(&it.cpu_us, &base.cpu_us);
+    let cpu = |it: &OverSockets| added_cost(&it.cpu_us, &base.cpu_us);
     let line = |it: &OverSockets| {
         let name = it.variant.name().to_owned();
         let speed = format!("{:.1}", median(it.requests_per_s.iter().copied()) / 1e3);
@@ -70,11 +72,11 @@ pub(crate) fn socket_lines(measured: &[OverSockets]) -> Vec<Vec<String>> {
         if it.variant == Variant::NoLayer {
             return vec![name, speed, none(), cpu_us, none(), none(), none()];
         }
-        let Added { median: adds, middle_half: [low, high] } = cpu(it);
+        let AddedCost { median: adds, middle_half: [low, high] } = cpu(it);
         vec![
             name,
             speed,
-            format!("{:.2}", times(&it.requests_per_s, &base.requests_per_s)),
+            format!("{:.2}", median_ratio(&it.requests_per_s, &base.requests_per_s)),
             cpu_us,
             format!("{adds:.2}"),
             format!("{low:.2} to {high:.2}"),
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_over_sockets() {
+    fn added_cpu_time_over_sockets_is_compared_with_the_peer() {
         let it = |variant, requests_per_s, cpu_us| OverSockets {
             variant,
             requests_per_s: vec![requests_per_s; 3],

@@ -1,4 +1,4 @@
-//! The variants: a service that says hello, with or without a layer around it.
+//! The variants of a service that says hello: without a layer, and with different layers.
 
 use std::str::FromStr;
 
@@ -25,14 +25,15 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// A service that says hello, and the layer around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     NoLayer,
-    /// The cost of any layer in axum.
+    /// A layer that does nothing: the cost of any layer in axum.
     EmptyLayer,
-    /// The cost in axum and http of any layer that adds as many headers as the peer does.
+    /// A layer that adds two constant headers: the cost in axum and http of the peer's number of headers.
     TwoHeaders,
-    /// The same with as many headers as ours adds.
+    /// A layer that adds five constant headers: the cost in axum and http of our number of headers.
     FiveHeaders,
     Peer,
     PeerWithHeaders,
@@ -71,7 +72,7 @@ impl Variant {
         }
     }
 
-    /// The service, ready to be called: without `with_state`, axum would put layers on at each request.
+    /// Returns the service, ready to be called. Without `with_state`, axum would apply the layers at each request.
     pub(crate) fn router(self) -> Result<Router> {
         let hello = Router::new().route("/", get(|| async { "hello" }));
         let none = HeaderFamilies::ALL.without_ietf().without_classic();
@@ -108,7 +109,7 @@ impl FromStr for Variant {
     }
 }
 
-/// Adds our headers, with constant values.
+/// Adds the IETF's two headers with constant values.
 fn with_two(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.append(POLICY, HeaderValue::from_static(r#""default";q=1000000;w=1"#));
@@ -116,9 +117,10 @@ fn with_two(mut response: Response) -> Response {
     response
 }
 
+/// Adds all five headers of ours with constant values.
 fn with_five(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    // All at once, with room for the content's length.
+    // Reserved at once, for these five and for the content length.
     headers.reserve(6);
     headers.append(LIMIT, HeaderValue::from_static("1000000"));
     headers.append(REMAINING, HeaderValue::from_static("999999"));
@@ -145,10 +147,10 @@ mod tests {
     use tollgate_bench::service::request;
 
     #[test]
-    fn every_variant_tells_what_its_name_says() {
+    fn every_variant_adds_the_headers_of_its_name() {
         let [policy, ratelimit] = &[POLICY, RATELIMIT];
         let [limit, remaining, reset] = &[LIMIT, REMAINING, RESET];
-        let told: [&[&HeaderName]; 10] = [
+        let wanted: [&[&HeaderName]; 10] = [
             &[],
             &[],
             &[policy, ratelimit],
@@ -160,13 +162,13 @@ mod tests {
             &[limit, remaining, reset],
             &[policy, ratelimit, limit, remaining, reset],
         ];
-        for (variant, told) in Variant::ALL.into_iter().zip(told) {
+        for (variant, wanted) in Variant::ALL.into_iter().zip(wanted) {
             let response = request(&mut variant.router().unwrap()).unwrap();
             let names = response.headers().keys();
             let names = names.filter(|name| name.as_str().contains("ratelimit"));
             assert_eq!(
                 names.collect::<HashSet<_>>(),
-                told.iter().copied().collect(),
+                wanted.iter().copied().collect(),
                 "{variant:?}"
             );
         }
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_found_by_its_name() {
+    fn variant_is_parsed_from_its_name() {
         for variant in Variant::ALL {
             assert_eq!(variant.name().parse::<Variant>().unwrap(), variant);
         }

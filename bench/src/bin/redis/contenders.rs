@@ -1,4 +1,4 @@
-//! The contenders, and how each of them is called.
+//! The clients of Redis that are compared, and how each of them makes a check.
 
 use std::sync::Arc;
 
@@ -7,72 +7,79 @@ use redis::aio::MultiplexedConnection;
 use redis::{cmd, pipe};
 
 use crate::ours::Ours;
-use crate::server::{Database, Redis};
+use crate::server::{Database, MeasuredRedis};
 
 /// The number of concurrent callers.
 pub(crate) const CALLERS: usize = 64;
 
+/// The number of commands in a pipeline.
 const PIPELINE: usize = 64;
 
-/// Large enough to allow every check, and refilled so slowly that no key is ever full again.
+/// The capacity is large enough to allow every check. The refill is so slow that no bucket becomes full again.
 const CAPACITY: u64 = 1_000_000;
 const REFILL_PER_S: u64 = 1;
 
 const TOKEN_BUCKET: &str = include_str!("token_bucket.lua");
 
+/// A way to use Redis that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contender {
+pub(crate) enum RedisContender {
     Ours,
-    /// A script as in articles, all callers on one connection.
+    /// The script of articles about rate limits, with all callers on one connection.
     Script,
-    /// The same, a connection for each caller.
+    /// The same script, with one connection for each caller.
     ScriptOnManyConnections,
     /// A script that does nothing.
     EmptyScript,
-    /// The upper bound for a limiter on one connection: a command that counts.
+    /// A command that counts: the upper bound for a limiter on one connection.
     Incr,
-    /// The same, each caller sending 64 at once.
+    /// The same command, of which each caller sends 64 at once.
     IncrInPipelines,
 }
 
-impl Contender {
-    /// The contenders with many callers. Ours is the first, with which the others are compared.
-    pub(crate) const OF_THROUGHPUT: [Contender; 5] = [
-        Contender::Ours,
-        Contender::Script,
-        Contender::ScriptOnManyConnections,
-        Contender::Incr,
-        Contender::IncrInPipelines,
+impl RedisContender {
+    /// The contenders that are measured with many callers. The first one is ours, with which the others are compared.
+    pub(crate) const FOR_THROUGHPUT: [RedisContender; 5] = [
+        RedisContender::Ours,
+        RedisContender::Script,
+        RedisContender::ScriptOnManyConnections,
+        RedisContender::Incr,
+        RedisContender::IncrInPipelines,
     ];
 
-    /// The contenders with a single caller. Ours is the first here too.
-    pub(crate) const OF_LATENCY: [Contender; 3] =
-        [Contender::Ours, Contender::Script, Contender::EmptyScript];
+    /// The contenders that are measured with a single caller. The first one is ours here too.
+    pub(crate) const FOR_LATENCY: [RedisContender; 3] =
+        [RedisContender::Ours, RedisContender::Script, RedisContender::EmptyScript];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Contender::Ours => "tollgate",
-            Contender::Script => "EVALSHA of the articles' script, 1 connection",
-            Contender::ScriptOnManyConnections => "EVALSHA of the articles' script, 64 connections",
-            Contender::EmptyScript => "EVALSHA of `return 1`, 1 connection",
-            Contender::Incr => "INCR, 1 connection",
-            Contender::IncrInPipelines => "INCR, 64 in a pipeline, 1 connection",
+            RedisContender::Ours => "tollgate",
+            RedisContender::Script => "EVALSHA of the articles' script, 1 connection",
+            RedisContender::ScriptOnManyConnections => {
+                "EVALSHA of the articles' script, 64 connections"
+            }
+            RedisContender::EmptyScript => "EVALSHA of `return 1`, 1 connection",
+            RedisContender::Incr => "INCR, 1 connection",
+            RedisContender::IncrInPipelines => "INCR, 64 in a pipeline, 1 connection",
         }
     }
 
-    pub(crate) async fn callers(self, redis: &Redis) -> Result<Vec<Caller>> {
+    /// Returns the concurrent callers.
+    pub(crate) async fn callers(self, redis: &MeasuredRedis) -> Result<Vec<Caller>> {
         let caller = match self {
-            Contender::Ours => Caller::Ours(our_bucket(redis)?),
-            Contender::Script => script(redis, redis.connect(Database::Buckets).await?).await?,
-            Contender::EmptyScript => Caller::EmptyScript {
+            RedisContender::Ours => Caller::Ours(our_bucket(redis)?),
+            RedisContender::Script => {
+                script(redis, redis.connect(Database::Buckets).await?).await?
+            }
+            RedisContender::EmptyScript => Caller::EmptyScript {
                 connection: redis.connect(Database::Buckets).await?,
                 sha: redis.load("return 1").await?.into(),
             },
-            Contender::Incr => Caller::Incr(redis.connect(Database::Counters).await?),
-            Contender::IncrInPipelines => {
+            RedisContender::Incr => Caller::Incr(redis.connect(Database::Counters).await?),
+            RedisContender::IncrInPipelines => {
                 Caller::IncrInPipelines(redis.connect(Database::Counters).await?)
             }
-            Contender::ScriptOnManyConnections => {
+            RedisContender::ScriptOnManyConnections => {
                 let mut callers = Vec::new();
                 for _ in 0..CALLERS {
                     callers.push(script(redis, redis.connect(Database::Buckets).await?).await?);
@@ -84,12 +91,12 @@ impl Contender {
     }
 }
 
-fn our_bucket(redis: &Redis) -> Result<Ours> {
+fn our_bucket(redis: &MeasuredRedis) -> Result<Ours> {
     let limit = format!("token-bucket capacity={CAPACITY} refill={REFILL_PER_S}/s");
     Ours::connect(&redis.url(), &limit)
 }
 
-async fn script(redis: &Redis, connection: MultiplexedConnection) -> Result<Caller> {
+async fn script(redis: &MeasuredRedis, connection: MultiplexedConnection) -> Result<Caller> {
     Ok(Caller::Script { connection, sha: redis.load(TOKEN_BUCKET).await?.into() })
 }
 
@@ -104,8 +111,8 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Checks the next key, or as many keys as fit its pipeline, and waits for the answer. Returns the number of
-    /// keys, 0 at the end of `keys`.
+    /// Checks the next key, or the next 64 keys in a pipeline, and waits for the answer. Returns the number of keys that
+    /// were checked, which is 0 at the end of `keys`.
     pub(crate) async fn call(
         &mut self,
         keys: &mut (impl Iterator<Item = &'static str> + Send),

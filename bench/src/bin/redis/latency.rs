@@ -1,35 +1,35 @@
-//! How long a lone caller waits for an answer.
+//! Measures how long a single caller waits for an answer.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::contenders::{Caller, Contender};
-use crate::server::Redis;
+use crate::contenders::{Caller, RedisContender};
+use crate::server::MeasuredRedis;
 use crate::traffic;
 use tollgate_bench::show_progress;
 use tollgate_bench::statistics::{median, quantile};
 
-/// The number of turns of each contender. One more before these warms up and does not count.
+/// The number of turns of each contender that count. One turn before these warms up.
 const ROUNDS: usize = 60;
 
-/// The calls in a turn.
+/// The number of calls in a turn.
 const CALLS: usize = 500;
 
 /// The latency of one contender.
 pub(crate) struct Latency {
-    pub(crate) contender: Contender,
+    pub(crate) contender: RedisContender,
     pub(crate) median_us: f64,
     /// One call in 100 took longer.
     pub(crate) p99_us: f64,
-    /// The median over all rounds of its median divided by ours of the same round.
+    /// The median of the rounds' ratios: this contender's median divided by our median of the same round.
     pub(crate) to_ours: f64,
 }
 
-pub(crate) async fn measure(redis: &Redis) -> Result<Vec<Latency>> {
+pub(crate) async fn measure(redis: &MeasuredRedis) -> Result<Vec<Latency>> {
     let mut line_up = Vec::new();
-    for contender in Contender::OF_LATENCY {
-        let caller = contender.callers(redis).await?.pop().context("nobody calls")?;
+    for contender in RedisContender::FOR_LATENCY {
+        let caller = contender.callers(redis).await?.pop().context("no caller")?;
         line_up.push((contender, caller, Vec::new()));
     }
     for round in 0..=ROUNDS {
@@ -42,8 +42,8 @@ pub(crate) async fn measure(redis: &Redis) -> Result<Vec<Latency>> {
         }
     }
     let ours = line_up.first().map(|(.., turns)| turns.clone()).unwrap_or_default();
-    let summed_up = |(contender, _, turns)| sum_up(contender, turns, &ours);
-    Ok(line_up.into_iter().map(summed_up).collect())
+    let result = |(contender, _, turns)| summary(contender, turns, &ours);
+    Ok(line_up.into_iter().map(result).collect())
 }
 
 /// Takes one turn, and returns the time of each call.
@@ -58,7 +58,7 @@ async fn timed_calls(mut caller: Caller) -> Result<Vec<f64>> {
     Ok(calls_us)
 }
 
-fn sum_up(contender: Contender, turns: Vec<Vec<f64>>, ours: &[Vec<f64>]) -> Latency {
+fn summary(contender: RedisContender, turns: Vec<Vec<f64>>, ours: &[Vec<f64>]) -> Latency {
     let middle = |turn: &Vec<f64>| median(turn.iter().copied());
     let ratios = turns.iter().zip(ours).map(|(turn, our)| middle(turn) / middle(our));
     let to_ours = median(ratios);
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_compared_with_ours_of_the_same_round() {
+    fn turn_is_compared_with_our_turn_of_the_same_round() {
         let ours = [vec![50.0; 3], vec![100.0; 3]];
-        let latency = sum_up(Contender::Script, vec![vec![60.0; 3], vec![120.0; 3]], &ours);
+        let latency = summary(RedisContender::Script, vec![vec![60.0; 3], vec![120.0; 3]], &ours);
         assert_eq!((latency.median_us, latency.p99_us, latency.to_ours), (60.0, 120.0, 1.2));
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes that Redis takes for a key, and for an entry of a log.
+//! Measures the bytes that Redis uses for a key, and for an entry of a log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,31 +7,31 @@ use redis::{Pipeline, pipe};
 
 use crate::contenders::{CALLERS, Caller};
 use crate::ours::Ours;
-use crate::server::{Database, Redis};
+use crate::server::{Database, MeasuredRedis};
 use crate::traffic::{MANY_KEYS, share};
 use tollgate_bench::random::Random;
 use tollgate_bench::show_progress;
 
-/// How many entries the one log has.
+/// The number of entries of the log.
 const ENTRIES: usize = 10_000;
 
 const LOG: &str = "sliding-window-log limit=10000 window=1d";
 
-/// As long as the windows of ours.
+/// The expiry of the articles' keys, which equals the windows of our limits.
 const TTL_S: i64 = 86_400;
 
 const KEYS_IN_A_PIPELINE: usize = 500;
 
-/// How the state of a key is kept.
+/// How the state of a key is stored.
 #[derive(Clone, Copy)]
 enum Layout {
-    /// Ours, by its limit.
+    /// By our limiter, under this limit.
     Ours(&'static str),
-    /// The commands of articles, with a TTL.
+    /// By the commands of articles, with a TTL.
     Article(fn(&mut Pipeline, &str)),
 }
 
-/// No unit is back within an hour, so that no key expires before its memory is measured.
+/// The layouts. No limit refills a unit within an hour, so that no key expires before its memory is measured.
 const LAYOUTS: &[(&str, Layout)] = &[
     ("fixed-window", Layout::Ours("fixed-window limit=1000 window=1d")),
     ("sliding-window-log, 1 entry", Layout::Ours(LOG)),
@@ -44,28 +44,28 @@ const LAYOUTS: &[(&str, Layout)] = &[
     ("articles: sorted set, 1 member", Layout::Article(sorted_set)),
 ];
 
-/// The measurements, by name.
-pub(crate) struct Memory {
+/// The memory of each layout and of each log, by name.
+pub(crate) struct MemoryMeasurements {
     pub(crate) bytes_per_key: Vec<(&'static str, f64)>,
     pub(crate) bytes_per_entry: Vec<(&'static str, f64)>,
 }
 
-pub(crate) async fn measure(redis: &Redis) -> Result<Memory> {
+pub(crate) async fn measure(redis: &MeasuredRedis) -> Result<MemoryMeasurements> {
     let mut bytes_per_key = Vec::new();
     for &(name, layout) in LAYOUTS {
         show_progress(&format!("memory of {MANY_KEYS} keys: {name}"));
-        bytes_per_key.push((name, grow(redis, layout).await?));
+        bytes_per_key.push((name, growth_per_key(redis, layout).await?));
     }
     show_progress(&format!("memory of {ENTRIES} entries"));
     let bytes_per_entry = vec![
         ("sliding-window-log", our_log(redis).await?),
         ("articles: sorted set", sorted_set_log(redis).await?),
     ];
-    Ok(Memory { bytes_per_key, bytes_per_entry })
+    Ok(MemoryMeasurements { bytes_per_key, bytes_per_entry })
 }
 
 /// Returns by how much the server's memory grows for each key.
-async fn grow(redis: &Redis, layout: Layout) -> Result<f64> {
+async fn growth_per_key(redis: &MeasuredRedis, layout: Layout) -> Result<f64> {
     redis.clear().await?;
     let before = redis.settled_bytes().await?;
     match layout {
@@ -91,7 +91,7 @@ async fn check_all_once(ours: Ours) -> Result<()> {
     Ok(())
 }
 
-async fn write_all(redis: &Redis, write: fn(&mut Pipeline, &str)) -> Result<()> {
+async fn write_all(redis: &MeasuredRedis, write: fn(&mut Pipeline, &str)) -> Result<()> {
     let mut connection = redis.connect(Database::Buckets).await?;
     let keys: Vec<&str> = share(0, 1, MANY_KEYS).collect();
     for keys in keys.chunks(KEYS_IN_A_PIPELINE) {
@@ -110,7 +110,7 @@ fn counter(commands: &mut Pipeline, key: &str) {
     commands.incr(key, 1).ignore();
 }
 
-/// As the script leaves it after the first check, which is when it is smallest.
+/// Writes the hash as the script leaves it after the first check. It is smallest then.
 fn hash(commands: &mut Pipeline, key: &str) {
     let now_us = now_us();
     commands.hset_multiple(key, &[("tokens", 999), ("last_refill", now_us)]).ignore();
@@ -121,13 +121,13 @@ fn sorted_set(commands: &mut Pipeline, key: &str) {
     add_member(commands, key, now_us, now_us);
 }
 
-/// The score is the time in milliseconds; the member the same with something unique behind it.
+/// Adds a member. Its score is the time in milliseconds; the member is that time followed by a unique number.
 fn add_member(commands: &mut Pipeline, key: &str, at_us: u64, unique: u64) {
     let at_ms = at_us / 1_000;
     commands.zadd(key, format!("{at_ms}-{unique:013x}"), at_ms).ignore();
 }
 
-async fn our_log(redis: &Redis) -> Result<f64> {
+async fn our_log(redis: &MeasuredRedis) -> Result<f64> {
     redis.clear().await?;
     let ours = Ours::connect(&redis.url(), LOG)?;
     for at_us in log_times_us() {
@@ -136,7 +136,7 @@ async fn our_log(redis: &Redis) -> Result<f64> {
     Ok(redis.bytes_of_all_keys().await? / ENTRIES as f64)
 }
 
-async fn sorted_set_log(redis: &Redis) -> Result<f64> {
+async fn sorted_set_log(redis: &MeasuredRedis) -> Result<f64> {
     redis.clear().await?;
     let mut commands = pipe();
     for (nth, at_us) in log_times_us().enumerate() {
@@ -146,7 +146,7 @@ async fn sorted_set_log(redis: &Redis) -> Result<f64> {
     Ok(redis.bytes_of_all_keys().await? / ENTRIES as f64)
 }
 
-/// The last half hour: an entry every 180 ms, sooner or later by chance.
+/// Returns the times of the entries in the last half hour: one at a random time in each 180 ms.
 fn log_times_us() -> impl Iterator<Item = u64> {
     let mut random = Random::new(0);
     let start_us = now_us() - Duration::from_mins(30).as_micros() as u64;
@@ -154,6 +154,6 @@ fn log_times_us() -> impl Iterator<Item = u64> {
 }
 
 fn now_us() -> u64 {
-    // OK because the clock stands between 1970 and the year 586,000.
+    // OK because the clock is between 1970 and the year 586,000.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }

@@ -5,7 +5,7 @@ use tollgate::{Limit, OnFailure, Redis, Scope};
 
 use crate::server::DEADLINE;
 
-/// A limit, on connections of its own.
+/// One limit, with its own connections to Redis.
 #[derive(Clone)]
 pub(crate) struct Ours(Scope);
 
@@ -16,12 +16,12 @@ impl Ours {
         Ok(Ours(limiter.scope("api", limit)?))
     }
 
-    /// Whether a request is allowed.
+    /// Makes a check, and returns whether it is allowed.
     pub(crate) async fn check(&self, key: &str) -> Result<bool> {
         Ok(self.0.check(key).await?.is_allowed())
     }
 
-    /// The same at a time of the caller's.
+    /// Makes a check at a time that the caller chooses, and returns whether it is allowed.
     pub(crate) async fn check_at_us(&self, key: &str, now_us: u64) -> Result<bool> {
         Ok(self.0.check(key).at_us(now_us).await?.is_allowed())
     }

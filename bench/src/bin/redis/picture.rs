@@ -1,8 +1,8 @@
-//! The throughput as bars. Pipelines are left out, because all other bars would be too short beside them.
+//! Draws the throughput as bars. Pipelines are omitted, because all other bars would be too short beside them.
 
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
-use crate::contenders::Contender;
+use crate::contenders::RedisContender;
 use crate::throughput::Throughput;
 use tollgate_bench::table::thousands;
 
@@ -20,18 +20,18 @@ const STYLE: &str = "\
 .value{font-size:11px;paint-order:stroke;stroke:#fff;stroke-width:3px}";
 
 pub(crate) fn draw(measured: &[Throughput]) -> String {
-    let is_drawn = |row: &&Throughput| row.contender != Contender::IncrInPipelines;
+    let is_drawn = |row: &&Throughput| row.contender != RedisContender::IncrInPipelines;
     let rows: Vec<&Throughput> = measured.iter().filter(is_drawn).collect();
     let caption = Caption {
         title: "Checks per second on one Redis".to_owned(),
-        description: rows.iter().copied().map(described).collect::<Vec<_>>().join(" "),
+        description: rows.iter().copied().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let bottom = TOP + rows.len() as f64 * ROW_PITCH;
     let mut svg = Svg::new(WIDTH, (bottom + 12.0) as u32, &caption);
     svg.style(STYLE);
     svg.text("title", Point { x: LEFT, y: 34.0 }, &caption.title);
     let note = "Longer is better. 64 callers on 2 cores, which they share with Redis; token buckets \
-                over 10,000 keys. INCR limits nothing: it is what one command costs.";
+                over 10,000 keys. INCR limits nothing: it shows the cost of one command.";
     svg.text("note", Point { x: LEFT, y: 54.0 }, note);
     svg.line("axis", Point { x: BARS, y: TOP - 6.0 }, Point { x: BARS, y: bottom - 6.0 });
     let most = rows.iter().map(|row| row.checks_per_s).fold(1.0, f64::max);
@@ -47,15 +47,17 @@ pub(crate) fn draw(measured: &[Throughput]) -> String {
     svg.finish()
 }
 
-fn described(row: &Throughput) -> String {
-    format!("{}: {} a second.", row.contender.name(), thousands(row.checks_per_s))
+fn description_of(row: &Throughput) -> String {
+    format!("{}: {} per second.", row.contender.name(), thousands(row.checks_per_s))
 }
 
-const fn class(contender: Contender) -> &'static str {
+const fn class(contender: RedisContender) -> &'static str {
     match contender {
-        Contender::Ours => "ours",
-        Contender::Script | Contender::ScriptOnManyConnections => "peer",
-        Contender::EmptyScript | Contender::Incr | Contender::IncrInPipelines => "ceiling",
+        RedisContender::Ours => "ours",
+        RedisContender::Script | RedisContender::ScriptOnManyConnections => "peer",
+        RedisContender::EmptyScript | RedisContender::Incr | RedisContender::IncrInPipelines => {
+            "ceiling"
+        }
     }
 }
 
@@ -71,7 +73,8 @@ mod tests {
             redis_us: 10.0,
             to_ours: 1.0,
         };
-        let svg = draw(&[Contender::Ours, Contender::Script, Contender::Incr].map(row));
+        let svg =
+            draw(&[RedisContender::Ours, RedisContender::Script, RedisContender::Incr].map(row));
         assert_eq!(svg.matches(">45,678</text>").count(), 3);
         for class in ["ours", "peer", "ceiling"] {
             assert_eq!(svg.matches(&format!("class=\"{class}\"")).count(), 1);

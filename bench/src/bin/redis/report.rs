@@ -5,6 +5,7 @@ use tollgate_bench::table::thousands;
 use crate::latency::Latency;
 use crate::throughput::Throughput;
 
+/// Returns the table of the throughput.
 pub(crate) fn throughput_lines(measured: &[Throughput]) -> Vec<Vec<String>> {
     let header = ["64 callers", "checks per second", "x tollgate", "Redis us per check"];
     let line = |it: &Throughput| {
@@ -18,6 +19,7 @@ pub(crate) fn throughput_lines(measured: &[Throughput]) -> Vec<Vec<String>> {
     table(header, measured.iter().map(line))
 }
 
+/// Returns the table of the latency.
 pub(crate) fn latency_lines(measured: &[Latency]) -> Vec<Vec<String>> {
     let header = ["1 caller", "median us", "99% us", "x tollgate"];
     let line = |it: &Latency| {
@@ -31,7 +33,7 @@ pub(crate) fn latency_lines(measured: &[Latency]) -> Vec<Vec<String>> {
     table(header, measured.iter().map(line))
 }
 
-/// Names, and bytes to a tenth.
+/// Returns a table of names, and bytes with one decimal.
 pub(crate) fn memory_lines(
     header: [&str; 2],
     measured: &[(&'static str, f64)],
@@ -50,11 +52,11 @@ fn table<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contenders::Contender;
+    use crate::contenders::RedisContender;
 
     #[test]
-    fn every_line_has_a_cell_for_each_title() {
-        let contender = Contender::Script;
+    fn lines_have_a_cell_for_each_title() {
+        let contender = RedisContender::Script;
         let throughput =
             Throughput { contender, checks_per_s: 45_678.4, redis_us: 12.345, to_ours: 0.5 };
         let lines = throughput_lines(&[throughput]);

@@ -1,9 +1,9 @@
--- A token bucket as articles write it: a hash of two fields, in floating point. Better than most in
--- that it asks the server for the time, never turns it back, and writes nothing when it refuses.
+-- A token bucket as in articles about rate limits: a hash of two fields, in floating point. Unlike most of
+-- them, it uses the server's time, does not let time go backwards, and writes nothing when it refuses.
 -- KEYS[1]   the bucket
 -- ARGV[1]   capacity, in tokens
--- ARGV[2]   refill, in tokens a second
--- Returns   1 if allowed, else 0; the whole tokens that are left
+-- ARGV[2]   refill, in tokens per second
+-- Returns   1 if allowed, else 0; the number of whole tokens that are left
 -- Example   a bucket of 10 at 1/s that was never checked before: 1, 9
 local capacity = tonumber(ARGV[1])
 local refill_per_s = tonumber(ARGV[2])

@@ -1,25 +1,25 @@
-//! The keys of the checks, made before anything is timed.
+//! The keys of the checks. All are made before the clock starts.
 
 use std::sync::LazyLock;
 
 use tollgate_bench::random::Random;
 
-/// How many keys the checks are spread over.
+/// The number of keys when checks are timed.
 pub(crate) const KEYS: usize = 10_000;
 
-/// How many keys there are when memory is measured.
+/// The number of keys when memory is measured.
 pub(crate) const MANY_KEYS: usize = 100_000;
 
 static IDS: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..MANY_KEYS).map(|nth| format!("user:{nth:08}")).collect());
 
-/// Any of 10,000 keys, for ever; another sequence for each caller.
+/// Returns an endless sequence of random keys, each one of 10,000. Each caller gets a different sequence.
 pub(crate) fn uniform(caller: u32) -> impl Iterator<Item = &'static str> + Send {
     let mut random = Random::new(caller);
     std::iter::repeat_with(move || IDS[random.below(KEYS)].as_str())
 }
 
-/// Returns every nth of `count` keys, beginning with the caller's own: together, the callers check each key once.
+/// Returns one caller's share of `count` keys. Together, the shares of all callers have each key once.
 pub(crate) fn share(
     caller: usize,
     callers: usize,
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_share_all_keys_and_each_has_13_bytes() {
+    fn shares_of_all_callers_have_each_key_once() {
         let shares = (0..64).flat_map(|caller| share(caller, 64, MANY_KEYS));
         let keys: Vec<&str> = shares.collect();
         assert_eq!(keys.len(), MANY_KEYS);
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_ask_in_different_orders() {
+    fn callers_have_different_sequences() {
         assert!(!uniform(0).take(9).eq(uniform(1).take(9)));
     }
 }

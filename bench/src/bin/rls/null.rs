@@ -1,4 +1,4 @@
-//! A service that decides nothing, as tonic makes one.
+//! A rate limit service made with tonic that decides nothing.
 
 use std::net::Ipv4Addr;
 
@@ -12,10 +12,11 @@ use tokio::runtime::Builder;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-struct Null;
+/// The service.
+struct NullService;
 
 #[tonic::async_trait]
-impl RateLimitService for Null {
+impl RateLimitService for NullService {
     async fn should_rate_limit(
         &self,
         _: Request<RateLimitRequest>,
@@ -26,9 +27,9 @@ impl RateLimitService for Null {
     }
 }
 
-/// Reads each message, and answers with the same.
+/// Serves on this port: reads each message, and always sends the same answer.
 pub(crate) fn serve(port: u16) -> Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
-    let server = Server::builder().add_service(RateLimitServiceServer::new(Null));
+    let server = Server::builder().add_service(RateLimitServiceServer::new(NullService));
     Ok(runtime.block_on(server.serve((Ipv4Addr::LOCALHOST, port).into()))?)
 }

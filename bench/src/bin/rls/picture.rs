@@ -1,11 +1,11 @@
-//! Requests a second as bars.
+//! Draws the requests per second as bars.
 
 use tollgate_bench::statistics::median;
 use tollgate_bench::table::thousands;
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
-use crate::contenders::Contender;
-use crate::rounds::Measured;
+use crate::contenders::RlsContender;
+use crate::rounds::RlsMeasurements;
 
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
@@ -20,19 +20,20 @@ const STYLE: &str = "\
 .ours{fill:#0072b2}.ceiling{fill:#c2c8cf}\
 .value{font-size:11px;paint-order:stroke;stroke:#fff;stroke-width:3px}";
 
-pub(crate) fn draw(measured: &[Measured]) -> String {
-    let described =
-        |it: &Measured| format!("{}: {} a second.", it.contender.name(), thousands(per_s(it)));
+pub(crate) fn draw(measured: &[RlsMeasurements]) -> String {
+    let description_of = |it: &RlsMeasurements| {
+        format!("{}: {} per second.", it.contender.name(), thousands(per_s(it)))
+    };
     let caption = Caption {
         title: "Envoy's rate limit service: answers per second".to_owned(),
-        description: measured.iter().map(described).collect::<Vec<_>>().join(" "),
+        description: measured.iter().map(description_of).collect::<Vec<_>>().join(" "),
     };
     let bottom = TOP + measured.len() as f64 * ROW_PITCH;
     let mut svg = Svg::new(WIDTH, (bottom + 12.0) as u32, &caption);
     svg.style(STYLE);
     svg.text("title", Point { x: LEFT, y: 34.0 }, &caption.title);
-    let note = "Longer is better. In memory, one descriptor, asked by h2load -c 8 -m 32 -t 1; a server has one thread \
-                too. The null service is tonic's, and decides nothing.";
+    let note = "Longer is better. In memory, one descriptor, sent by h2load -c 8 -m 32 -t 1 to a server with one thread. The \
+                null service is made with tonic, and decides nothing.";
     svg.text("note", Point { x: LEFT, y: 54.0 }, note);
     svg.line("axis", Point { x: BARS, y: TOP - 6.0 }, Point { x: BARS, y: bottom - 2.0 });
     let most = measured.iter().map(per_s).fold(1.0, f64::max);
@@ -47,14 +48,14 @@ pub(crate) fn draw(measured: &[Measured]) -> String {
     svg.finish()
 }
 
-fn per_s(it: &Measured) -> f64 {
+fn per_s(it: &RlsMeasurements) -> f64 {
     median(it.requests_per_s.iter().copied())
 }
 
-const fn class(contender: Contender) -> &'static str {
+const fn class(contender: RlsContender) -> &'static str {
     match contender {
-        Contender::Null => "ceiling",
-        Contender::Ours => "ours",
+        RlsContender::Null => "ceiling",
+        RlsContender::Ours => "ours",
     }
 }
 
@@ -64,9 +65,11 @@ mod tests {
 
     #[test]
     fn every_number_has_a_bar() {
-        let it =
-            |contender| Measured { requests_per_s: vec![45_678.0; 3], ..Measured::new(contender) };
-        let svg = draw(&Contender::ALL.map(it));
+        let it = |contender| RlsMeasurements {
+            requests_per_s: vec![45_678.0; 3],
+            ..RlsMeasurements::new(contender)
+        };
+        let svg = draw(&RlsContender::ALL.map(it));
         assert_eq!(svg.matches(">45,678</text>").count(), 2);
         for class in ["ours", "ceiling"] {
             assert_eq!(svg.matches(&format!("class=\"{class}\"")).count(), 1);

@@ -1,9 +1,9 @@
-//! The cost of rules: a check with few rules in a domain and with many, when equally many apply.
+//! The time of a check with few rules and with many, when the same number of rules applies.
 //!
-//! Every group of rules is for one value, and a request is of one group: so the same number of rules
-//! applies, however many there are. Requests go round all groups.
+//! All rules of a group have the same condition, and a request matches exactly one group, so the number of
+//! rules that apply does not depend on the number of rules. The requests match all groups in turn.
 //!
-//! - `networks`: the same for sets of few networks and of many
+//! The layout: [`files`] makes rules files; [`networks`] measures sets of few networks and of many.
 
 mod files;
 mod networks;
@@ -18,21 +18,23 @@ use tollgate::rules::{Attributes, Config, Rules};
 use tollgate_bench::statistics::median;
 use tollgate_bench::{show_progress, table};
 
-use files::{KINDS, Kind};
+use files::{CONDITION_KINDS, ConditionKind};
 
-/// The rules that apply to a request.
+/// The numbers of rules that apply to a request.
 const APPLYING: [usize; 2] = [1, 10];
+/// The numbers of rules in a file.
 const RULES: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 15;
 const CHECKS: usize = 20_000;
 
 const NOTES: &str = "\
-Nanoseconds a check in memory, and beside it the ratio to 10 rules; the median of 15 rounds that take
-turns. The requests of all columns come from 1,000 clients; with more rules they are for more values.
-Loaded: from the file's text to rules that decide.";
+Nanoseconds per check in memory, and in brackets the ratio to 10 rules: medians of 15 rounds, in which the columns take
+turns. In all columns the requests come from 1,000 clients. With more rules, the requests have more different values.
+\"Load\" is the time from the file's text to rules that decide, and the size of the file.";
 
 const NETWORK_NOTES: &str = "\
-The same with one rule and a set of networks: all /24 of IPv4, and 20,000 addresses inside them or between.";
+The same with one rule and one set of IPv4 networks, each a /24. The requests have 20,000 addresses, inside or outside of
+these networks.";
 
 fn main() -> ExitCode {
     match run() {
@@ -47,14 +49,15 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let titles = RULES.map(|count| format!("{count} rules"));
-    let mut lines =
-        vec![[vec!["rules by".to_owned(), "apply".to_owned()], titles.to_vec()].concat()];
-    for kind in &KINDS {
+    let mut lines = vec![
+        [vec!["condition".to_owned(), "rules that apply".to_owned()], titles.to_vec()].concat(),
+    ];
+    for kind in &CONDITION_KINDS {
         for applying in APPLYING {
-            lines.push(measured(kind, applying)?);
+            lines.push(measure(kind, applying)?);
         }
     }
-    lines.push(loaded()?);
+    lines.push(load_times()?);
     show_progress("networks");
     let networks = networks::lines()?;
     show_progress("");
@@ -63,21 +66,22 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-fn measured(kind: &Kind, applying: usize) -> Result<Vec<String>> {
+/// Measures the checks of one row.
+fn measure(kind: &ConditionKind, applying: usize) -> Result<Vec<String>> {
     show_progress(&format!("{}, {applying} apply", kind.name));
-    let subjects = RULES
+    let cases = RULES
         .iter()
-        .map(|&count| Subject::new(kind, count, applying))
+        .map(|&count| RulesCase::new(kind, count, applying))
         .collect::<Result<Vec<_>>>()?;
-    Ok([vec![kind.name.to_owned(), applying.to_string()], timed(&subjects)?].concat())
+    Ok([vec![kind.name.to_owned(), applying.to_string()], ratios(&cases)?].concat())
 }
 
-/// Returns the time of a check of each subject, and its ratio to the first one.
-fn timed(subjects: &[Subject]) -> Result<Vec<String>> {
-    let mut rounds = vec![Vec::new(); subjects.len()];
+/// Measures the time of a check of each case. Returns it with its ratio to the first case.
+fn ratios(cases: &[RulesCase]) -> Result<Vec<String>> {
+    let mut rounds = vec![Vec::new(); cases.len()];
     for _ in 0..ROUNDS {
-        for (subject, times) in subjects.iter().zip(&mut rounds) {
-            times.push(subject.nanoseconds_a_check()?);
+        for (case, times) in cases.iter().zip(&mut rounds) {
+            times.push(case.ns_per_check()?);
         }
     }
     let times: Vec<f64> = rounds.into_iter().map(median).collect();
@@ -85,11 +89,11 @@ fn timed(subjects: &[Subject]) -> Result<Vec<String>> {
     Ok(times.iter().map(cell).collect())
 }
 
-/// Measures how long files of rules take to load.
-fn loaded() -> Result<Vec<String>> {
-    let mut cells = vec!["loaded".to_owned(), "-".to_owned()];
+/// Measures how long rules files take to load.
+fn load_times() -> Result<Vec<String>> {
+    let mut cells = vec!["load".to_owned(), "-".to_owned()];
     for count in RULES {
-        let text = KINDS[0].file(count, 10);
+        let text = CONDITION_KINDS[0].file(count, 10);
         let took = (0..5).map(|_| -> Result<f64> {
             let began = Instant::now();
             black_box(rules(&text)?);
@@ -101,23 +105,24 @@ fn loaded() -> Result<Vec<String>> {
     Ok(cells)
 }
 
-struct Subject {
+/// Rules, and the attributes of the requests that are checked with them.
+struct RulesCase {
     rules: Rules,
     requests: Vec<Vec<(String, String)>>,
 }
 
-impl Subject {
-    fn new(kind: &Kind, count: usize, applying: usize) -> Result<Subject> {
+impl RulesCase {
+    fn new(kind: &ConditionKind, count: usize, applying: usize) -> Result<RulesCase> {
         let rules = rules(&kind.file(count, applying))?;
         let groups = count / applying;
-        // The number of requests is the same, whatever the number of groups.
+        // The number of requests does not depend on the number of groups.
         let requests = (0..1_000).map(|client| kind.request(client % groups, client)).collect();
-        let subject = Subject { rules, requests };
-        for request in &subject.requests {
-            let ruling = subject.check(request)?;
+        let case = RulesCase { rules, requests };
+        for request in &case.requests {
+            let ruling = case.check(request)?;
             anyhow::ensure!(ruling.rules().count() == applying, "{request:?} in {}", kind.name);
         }
-        Ok(subject)
+        Ok(case)
     }
 
     fn check(&self, request: &[(String, String)]) -> Result<tollgate::rules::Ruling> {
@@ -126,7 +131,7 @@ impl Subject {
         self.rules.check("api", &attributes).now().context("a check in memory")
     }
 
-    fn nanoseconds_a_check(&self) -> Result<f64> {
+    fn ns_per_check(&self) -> Result<f64> {
         let began = Instant::now();
         for request in self.requests.iter().cycle().take(CHECKS) {
             black_box(self.check(request)?.is_allowed());

@@ -1,4 +1,4 @@
-//! Checks of rules that compare addresses with few networks and with many.
+//! Measures checks of a rule that compares addresses with few networks and with many.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -10,56 +10,57 @@ use tollgate::rules::{Config, Rules};
 use tollgate_bench::random::Random;
 use tollgate_bench::statistics::median;
 
-use crate::{CHECKS, Subject, timed};
+use crate::{CHECKS, RulesCase, ratios};
 
+/// The numbers of networks in a set.
 const NETWORKS: [usize; 3] = [10, 1_000, 100_000];
 
-/// A file of rules, and whether its requests come from the networks of the set.
-struct Way {
+/// A rule that uses a set of networks, and whether the requests come from those networks.
+struct NetworkRule {
     name: &'static str,
     rule: &'static str,
     is_inside: bool,
 }
 
-const WAYS: [Way; 4] = [
-    Way { name: "no networks", rule: "key: []", is_inside: true },
-    Way {
+const NETWORK_RULES: [NetworkRule; 4] = [
+    NetworkRule { name: "no networks", rule: "key: []", is_inside: true },
+    NetworkRule {
         name: "`when`, inside",
         rule: "when: { ip: { networks: set } }, key: []",
         is_inside: true,
     },
-    Way {
+    NetworkRule {
         name: "`when`, outside",
         rule: "when: { ip: { none_of: [{ networks: set }] } }, key: []",
         is_inside: false,
     },
-    Way {
+    NetworkRule {
         name: "an override",
         rule: "key: [ip], overrides: [{ key: { ip: { networks: set } }, limit: other }]",
         is_inside: true,
     },
 ];
 
-/// The table's lines.
+/// Returns the lines of the table.
 pub(crate) fn lines() -> Result<Vec<Vec<String>>> {
     let titles = NETWORKS.map(|count| format!("{count} networks"));
-    let mut lines = vec![[vec!["networks in".to_owned()], titles.to_vec()].concat()];
-    for way in &WAYS {
-        let subjects = NETWORKS.iter().map(|&count| way.subject(count));
-        let subjects = subjects.collect::<Result<Vec<_>>>()?;
-        lines.push([vec![way.name.to_owned()], timed(&subjects)?].concat());
+    let mut lines = vec![[vec!["networks used by".to_owned()], titles.to_vec()].concat()];
+    for rule in &NETWORK_RULES {
+        let cases = NETWORKS.iter().map(|&count| rule.case(count));
+        let cases = cases.collect::<Result<Vec<_>>>()?;
+        lines.push([vec![rule.name.to_owned()], ratios(&cases)?].concat());
     }
-    lines.push(loaded()?);
+    lines.push(load_times()?);
     Ok(lines)
 }
 
 /// Measures how long files of networks take to load.
-fn loaded() -> Result<Vec<String>> {
-    let mut cells = vec!["loaded".to_owned()];
+fn load_times() -> Result<Vec<String>> {
+    let mut cells = vec!["load".to_owned()];
     for count in NETWORKS {
         let took = (0..5).map(|_| -> Result<f64> {
             let began = Instant::now();
-            black_box(WAYS[1].rules(count)?);
+            black_box(NETWORK_RULES[1].rules(count)?);
             Ok(began.elapsed().as_secs_f64() * 1e3)
         });
         cells.push(format!("{:.1} ms", median(took.collect::<Result<Vec<_>>>()?)));
@@ -67,16 +68,17 @@ fn loaded() -> Result<Vec<String>> {
     Ok(cells)
 }
 
-impl Way {
-    fn subject(&self, count: usize) -> Result<Subject> {
+impl NetworkRule {
+    /// Returns the rules with a set of `count` networks, and their requests.
+    fn case(&self, count: usize) -> Result<RulesCase> {
         let rules = self.rules(count)?;
         let mut random = Random::new(7);
         let request = |_| {
-            let within = random.below(256) + if self.is_inside { 0 } else { 256 };
-            let address = first_address(random.below(count), count) + within as u32;
+            let offset = random.below(256) + if self.is_inside { 0 } else { 256 };
+            let address = first_address(random.below(count), count) + offset as u32;
             vec![("ip".to_owned(), Ipv4Addr::from_bits(address).to_string())]
         };
-        Ok(Subject { rules, requests: (0..CHECKS).map(request).collect() })
+        Ok(RulesCase { rules, requests: (0..CHECKS).map(request).collect() })
     }
 
     fn rules(&self, count: usize) -> Result<Rules> {
@@ -95,9 +97,9 @@ impl Way {
     }
 }
 
-/// Returns the first address of the nth of `count` networks, which lie evenly in the address space. Each has 256
-/// addresses, and the next 256 addresses are in no network.
+/// Returns the first address of the nth of `count` networks. The networks have equal distances in the address space. Each
+/// has 256 addresses, and the next 256 addresses are in no network.
 fn first_address(nth: usize, count: usize) -> u32 {
-    // OK because it is below 2^32 for every network.
+    // OK because the address is below 2^32 for every network.
     (nth * ((1 << 23) / count) * 512) as u32
 }

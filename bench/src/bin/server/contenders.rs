@@ -6,49 +6,53 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The limits and rules that ours has.
+/// The limits and rules of our server.
 const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin/server/limits.yaml");
 
-/// Where the Makefile puts the peer.
+/// The peer's program, which the Makefile installs.
 const PEER: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../.tools/throttlecrab/bin/throttlecrab-server");
 
+/// A server that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contender {
-    /// Decides nothing: what the connections and axum take.
+pub(crate) enum ServerContender {
+    /// A server that decides nothing: the cost of the connections and axum.
     Null,
     Peer,
     Ours,
 }
 
-impl Contender {
-    pub(crate) const ALL: [Contender; 3] = [Contender::Null, Contender::Peer, Contender::Ours];
+impl ServerContender {
+    pub(crate) const ALL: [ServerContender; 3] =
+        [ServerContender::Null, ServerContender::Peer, ServerContender::Ours];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Contender::Null => "null server",
-            Contender::Peer => "throttlecrab-server",
-            Contender::Ours => "tollgate",
+            ServerContender::Null => "null server",
+            ServerContender::Peer => "throttlecrab-server",
+            ServerContender::Ours => "tollgate",
         }
     }
 
-    /// Listens on that port. The answer is what the null server says.
+    /// Returns the command that serves on this port. The null server always sends `answer`.
     pub(crate) fn command(self, port: u16, answer: &str) -> Result<Command> {
         let port = port.to_string();
         let command = match self {
-            Contender::Null => {
-                let mut command = Command::new(this()?);
+            ServerContender::Null => {
+                let mut command = Command::new(this_executable()?);
                 command.args(["null", &port, answer]);
                 command
             }
-            Contender::Peer => {
-                let mut command = Command::new(found(Path::new(PEER), "make bench installs it")?);
+            ServerContender::Peer => {
+                let mut command =
+                    Command::new(existing(Path::new(PEER), "`make bench` installs it")?);
                 command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port]);
                 command
             }
-            Contender::Ours => {
-                let build = "cargo build --release -p tollgate-server makes it";
-                let mut command = Command::new(found(&this()?.with_file_name("tollgate"), build)?);
+            ServerContender::Ours => {
+                let build = "run `cargo build --release -p tollgate-server`";
+                let mut command =
+                    Command::new(existing(&this_executable()?.with_file_name("tollgate"), build)?);
                 command.args(["serve", "--config", LIMITS, "--grpc-listen", "127.0.0.1:0"]);
                 command.args(["--drain-delay", "0s"]);
                 command.args(["--listen", &format!("127.0.0.1:{port}")]);
@@ -59,11 +63,12 @@ impl Contender {
     }
 }
 
-fn this() -> Result<PathBuf> {
+fn this_executable() -> Result<PathBuf> {
     env::current_exe().context("cannot find this executable")
 }
 
-fn found<'a>(path: &'a Path, remedy: &str) -> Result<&'a Path> {
-    ensure!(path.is_file(), "there is no {}; {remedy}", path.display());
+/// Returns the path if it is a file.
+fn existing<'a>(path: &'a Path, remedy: &str) -> Result<&'a Path> {
+    ensure!(path.is_file(), "no file {}; {remedy}", path.display());
     Ok(path)
 }

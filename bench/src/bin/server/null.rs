@@ -1,4 +1,4 @@
-//! A server that decides nothing: the same stack, and a constant.
+//! A server that decides nothing: it uses the same libraries as ours, and always sends the same answer.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tower_service::Service;
 
-/// Reads each body, and answers with the same.
+/// Serves on this port: reads each body, and always sends `answer`.
 pub(crate) fn serve(port: u16, answer: String) -> Result<()> {
     let runtime = Builder::new_multi_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_is_the_same_to_every_request() {
+    fn answer_is_the_same_for_every_request() {
         let mut router = router(Bytes::from_static(b"{}"));
         for body in ["", "{\"limit\":\"free\"}"] {
             let mut request = Request::new(Body::from(body));

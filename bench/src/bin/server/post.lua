@@ -1,5 +1,5 @@
--- Posts a body again and again, each time with the next number in the place of its #.
--- args     the body; the count of numbers, which begin with 42
+-- Posts a body repeatedly, each time with the next number in place of its #.
+-- args     the body; how many numbers are used in turn, from 42 on
 -- Example  {"key":"user:#"} 2: user:42, user:43, user:42 and so on
 function init(args)
   local body, count = args[1], tonumber(args[2])
@@ -7,7 +7,7 @@ function init(args)
   wrk.headers["content-type"] = "application/json"
   wrk.body = body:gsub("#", "42")
   if count == 1 then
-    -- No function `request`: wrk does not call Lua at each request then.
+    -- Without a function `request`, wrk does not call Lua for each request.
     return
   end
   local requests, nth = {}, 0

@@ -1,24 +1,25 @@
-//! The tables, one for each question.
+//! The tables, one for each kind of request.
 
-use tollgate_bench::statistics::{median, times};
+use tollgate_bench::statistics::{median, median_ratio};
 use tollgate_bench::table::thousands;
 
-use crate::contenders::Contender;
-use crate::questions::Question;
-use crate::rounds::Measured;
+use crate::contenders::ServerContender;
+use crate::request_kinds::RequestKind;
+use crate::rounds::ServerMeasurements;
 
-pub(crate) fn tables(measured: &[Measured]) -> Vec<Vec<Vec<String>>> {
-    let of = |question| measured.iter().filter(|it| it.question == question).collect::<Vec<_>>();
-    Question::ALL.iter().filter_map(|&question| lines(question, &of(question))).collect()
+/// Returns the tables.
+pub(crate) fn tables(measured: &[ServerMeasurements]) -> Vec<Vec<Vec<String>>> {
+    let of = |kind| measured.iter().filter(|it| it.kind == kind).collect::<Vec<_>>();
+    RequestKind::ALL.iter().filter_map(|&kind| lines(kind, &of(kind))).collect()
 }
 
-/// `None` if there is nothing to compare with.
-fn lines(question: Question, measured: &[&Measured]) -> Option<Vec<Vec<String>>> {
+/// Returns the table of a kind; `None` if the null server was not measured.
+fn lines(kind: RequestKind, measured: &[&ServerMeasurements]) -> Option<Vec<Vec<String>>> {
     let of = |wanted| measured.iter().find(|it| it.contender == wanted);
-    let (null, peer) = (of(Contender::Null)?, of(Contender::Peer));
+    let (null, peer) = (of(ServerContender::Null)?, of(ServerContender::Peer));
     let header = [
-        question.name(),
-        "a second",
+        kind.name(),
+        "per second",
         "x null",
         "x peer",
         "p50 us",
@@ -29,17 +30,17 @@ fn lines(question: Question, measured: &[&Measured]) -> Option<Vec<Vec<String>>>
         "x null",
     ];
     let usual = |values: &[f64]| median(values.iter().copied());
-    let line = |it: &&Measured| {
-        let to_peer = peer.map(|peer| times(&it.requests_per_s, &peer.requests_per_s));
+    let line = |it: &&ServerMeasurements| {
+        let to_peer = peer.map(|peer| median_ratio(&it.requests_per_s, &peer.requests_per_s));
         vec![
             it.contender.name().to_owned(),
             thousands(usual(&it.requests_per_s)),
-            format!("{:.2}", times(&it.requests_per_s, &null.requests_per_s)),
+            format!("{:.2}", median_ratio(&it.requests_per_s, &null.requests_per_s)),
             to_peer.map_or_else(|| "-".to_owned(), |to_peer| format!("{to_peer:.2}")),
             format!("{:.0}", usual(&it.p50_us)),
             format!("{:.0}", usual(&it.p99_us)),
             format!("{:.2}", usual(&it.cpu_us)),
-            format!("{:.2}", times(&it.cpu_us, &null.cpu_us)),
+            format!("{:.2}", median_ratio(&it.cpu_us, &null.cpu_us)),
             thousands(it.instructions),
             format!("{:.2}", it.instructions / null.instructions),
         ]
@@ -52,23 +53,27 @@ fn lines(question: Question, measured: &[&Measured]) -> Option<Vec<Vec<String>>>
 mod tests {
     use super::*;
 
-    fn it(question: Question, contender: Contender, requests_per_s: f64) -> Measured {
-        Measured {
+    fn it(
+        kind: RequestKind,
+        contender: ServerContender,
+        requests_per_s: f64,
+    ) -> ServerMeasurements {
+        ServerMeasurements {
             requests_per_s: vec![requests_per_s; 3],
             p50_us: vec![500.0; 3],
             p99_us: vec![1_650.0; 3],
             cpu_us: vec![8e5 / requests_per_s; 3],
             instructions: 1e9 / requests_per_s,
-            ..Measured::new(question, contender)
+            ..ServerMeasurements::new(kind, contender)
         }
     }
 
     #[test]
     fn servers_are_compared_with_the_null_server_and_the_peer() {
         let measured = [
-            it(Question::OneKey, Contender::Null, 100_000.0),
-            it(Question::OneKey, Contender::Peer, 50_000.0),
-            it(Question::OneKey, Contender::Ours, 80_000.0),
+            it(RequestKind::OneKey, ServerContender::Null, 100_000.0),
+            it(RequestKind::OneKey, ServerContender::Peer, 50_000.0),
+            it(RequestKind::OneKey, ServerContender::Ours, 80_000.0),
         ];
         let [lines] = &tables(&measured)[..] else { panic!("one table") };
         assert_eq!(lines[0][0], "one key");
@@ -84,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn without_the_peer_nothing_is_compared_with_it() {
+    fn table_without_the_peer_has_no_ratio_to_it() {
         let measured = [
-            it(Question::ByRules, Contender::Null, 100_000.0),
-            it(Question::ByRules, Contender::Ours, 80_000.0),
+            it(RequestKind::ByRules, ServerContender::Null, 100_000.0),
+            it(RequestKind::ByRules, ServerContender::Ours, 80_000.0),
         ];
         assert_eq!(tables(&measured)[0][2][2..4], ["0.80", "-"]);
     }

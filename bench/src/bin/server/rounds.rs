@@ -1,26 +1,26 @@
-//! The turns of the contenders.
+//! Runs the contenders in turn.
 
 use std::ffi::OsStr;
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
-use tollgate_bench::client::Client;
+use tollgate_bench::http_connection::HttpConnection;
 use tollgate_bench::process::Process;
-use tollgate_bench::turns::Length;
+use tollgate_bench::turns::TurnLength;
 use tollgate_bench::{show_progress, wrk};
 
-use crate::contenders::Contender;
+use crate::contenders::ServerContender;
 use crate::instructions;
-use crate::questions::{Question, ServerRequest};
+use crate::request_kinds::{RequestKind, ServerRequest};
 
 const SCRIPT: &str = include_str!("post.lua");
 
-/// The measurements of one contender with one question, round by round.
+/// The measurements of one contender with one kind of request, round by round.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
-    pub(crate) question: Question,
-    pub(crate) contender: Contender,
+pub(crate) struct ServerMeasurements {
+    pub(crate) kind: RequestKind,
+    pub(crate) contender: ServerContender,
     pub(crate) requests_per_s: Vec<f64>,
     pub(crate) p50_us: Vec<f64>,
     pub(crate) p99_us: Vec<f64>,
@@ -30,90 +30,92 @@ pub(crate) struct Measured {
     pub(crate) instructions: f64,
 }
 
-impl Measured {
-    pub(crate) fn new(question: Question, contender: Contender) -> Measured {
+impl ServerMeasurements {
+    pub(crate) fn new(kind: RequestKind, contender: ServerContender) -> ServerMeasurements {
         let [requests_per_s, p50_us, p99_us, cpu_us] = [const { Vec::new() }; 4];
         let instructions = 0.0;
-        Measured { question, contender, requests_per_s, p50_us, p99_us, cpu_us, instructions }
+        ServerMeasurements { kind, contender, requests_per_s, p50_us, p99_us, cpu_us, instructions }
     }
 }
 
-/// A server with the one question that it answers.
-struct Turn {
+/// A server, and the requests that it gets.
+struct MeasuredServer {
     server: Process,
-    asked: ServerRequest,
-    measured: Measured,
+    request: ServerRequest,
+    measured: ServerMeasurements,
 }
 
-pub(crate) fn measure(length: Length) -> Result<Vec<Measured>> {
+/// Measures all contenders with all kinds of requests.
+pub(crate) fn measure(length: TurnLength) -> Result<Vec<ServerMeasurements>> {
     let mut script = NamedTempFile::new().context("cannot make a temporary file")?;
     script.write_all(SCRIPT.as_bytes())?;
     let mut line_up = line_up()?;
     let rounds = length.rounds;
     for round in 0..=rounds {
-        for turn in &mut line_up {
-            let (question, name) = (turn.measured.question.name(), turn.measured.contender.name());
-            show_progress(&format!("round {round} of {rounds}: {question}, {name}"));
-            let took = turn.take(script.path().as_os_str(), length.turn_s);
-            let (counted, cpu_us) = took.with_context(|| format!("{name}, {question}"))?;
+        for server in &mut line_up {
+            let (kind, name) = (server.measured.kind.name(), server.measured.contender.name());
+            show_progress(&format!("round {round} of {rounds}: {kind}, {name}"));
+            let took = server.take_turn(script.path().as_os_str(), length.turn_s);
+            let (result, cpu_us) = took.with_context(|| format!("{name}, {kind}"))?;
             if round > 0 {
-                turn.measured.requests_per_s.push(counted.requests_per_s);
-                turn.measured.p50_us.push(counted.p50_us);
-                turn.measured.p99_us.push(counted.p99_us);
-                turn.measured.cpu_us.push(cpu_us);
+                server.measured.requests_per_s.push(result.requests_per_s);
+                server.measured.p50_us.push(result.p50_us);
+                server.measured.p99_us.push(result.p99_us);
+                server.measured.cpu_us.push(cpu_us);
             }
         }
     }
-    Ok(line_up.into_iter().map(|turn| turn.measured).collect())
+    Ok(line_up.into_iter().map(|server| server.measured).collect())
 }
 
-/// Starts a server for each question and contender, so that no keys are shared.
-fn line_up() -> Result<Vec<Turn>> {
+/// Starts a server for each kind and contender, so that no two kinds share keys.
+fn line_up() -> Result<Vec<MeasuredServer>> {
     let mut line_up = Vec::new();
-    for question in Question::ALL {
-        let answer = answer_of_ours(question)?;
-        for contender in Contender::ALL {
-            let Some(asked) = question.to(contender) else { continue };
-            let (asks, name) = (question.name(), contender.name());
-            show_progress(&format!("instructions: {asks}, {name}"));
+    for kind in RequestKind::ALL {
+        let answer = answer_of_ours(kind)?;
+        for contender in ServerContender::ALL {
+            let Some(request) = kind.to(contender) else { continue };
+            let (kind_name, name) = (kind.name(), contender.name());
+            show_progress(&format!("instructions: {kind_name}, {name}"));
             let command = |port| {
                 let mut command = contender.command(port, &answer)?;
-                command.env("TOKIO_WORKER_THREADS", question.threads());
+                command.env("TOKIO_WORKER_THREADS", kind.threads());
                 Ok(command)
             };
-            let counted = instructions::per_request(command, asked);
-            let instructions = counted.with_context(|| format!("{name}, {asks}"))?;
-            let measured = Measured { instructions, ..Measured::new(question, contender) };
-            line_up.push(Turn { server: Process::start(command)?, asked, measured });
+            let counted = instructions::per_request(command, request);
+            let instructions = counted.with_context(|| format!("{name}, {kind_name}"))?;
+            let measured =
+                ServerMeasurements { instructions, ..ServerMeasurements::new(kind, contender) };
+            line_up.push(MeasuredServer { server: Process::start(command)?, request, measured });
         }
     }
     Ok(line_up)
 }
 
-/// Returns the answer that the null server gives.
-fn answer_of_ours(question: Question) -> Result<String> {
-    let asked = question.to(Contender::Ours).context("ours answers everything")?;
-    let server = Process::start(|port| Contender::Ours.command(port, ""))?;
-    let mut client = Client::connect(server.address())?;
-    let mut post = || client.post(asked.path, &asked.body_for(0)).context(question.name());
-    // The first two requests are allowed, whatever the limit.
+/// Returns the answer of our server, which the null server then sends.
+fn answer_of_ours(kind: RequestKind) -> Result<String> {
+    let request = kind.to(ServerContender::Ours).context("ours supports every kind")?;
+    let server = Process::start(|port| ServerContender::Ours.command(port, ""))?;
+    let mut connection = HttpConnection::connect(server.address())?;
+    let mut post = || connection.post(request.path, &request.body_for(0)).context(kind.name());
+    // Every limit allows the first two requests, so the third answer is the typical one.
     post()?;
     post()?;
     post()
 }
 
-impl Turn {
-    /// Takes the turn. Returns wrk's result, and the CPU time of a request.
-    fn take(&self, script: &OsStr, seconds: u32) -> Result<(wrk::Counted, f64)> {
-        let ServerRequest { path, body, keys } = self.asked;
+impl MeasuredServer {
+    /// Takes a turn. Returns wrk's result, and the server's CPU time for a request.
+    fn take_turn(&self, script: &OsStr, seconds: u32) -> Result<(wrk::WrkResult, f64)> {
+        let ServerRequest { path, body, keys } = self.request;
         let (address, keys) = (self.server.address(), keys.to_string());
         let args = ["-s".as_ref(), script, "--".as_ref(), body.as_ref(), keys.as_ref()];
         let before_us = self.server.cpu_us()?;
-        let counted = wrk::ask_by(&format!("http://{address}{path}"), seconds, &args)?;
-        let cpu_us = (self.server.cpu_us()? - before_us) / counted.requests;
-        let want = self.measured.question.answer();
-        let last = Client::connect(address)?.post(path, &self.asked.body_for(0))?;
-        ensure!(last.contains(want), "it says {last}, not {want}");
-        Ok((counted, cpu_us))
+        let result = wrk::run_with(&format!("http://{address}{path}"), seconds, &args)?;
+        let cpu_us = (self.server.cpu_us()? - before_us) / result.requests;
+        let want = self.measured.kind.answer();
+        let last = HttpConnection::connect(address)?.post(path, &self.request.body_for(0))?;
+        ensure!(last.contains(want), "the answer {last} does not contain {want}");
+        Ok((result, cpu_us))
     }
 }

@@ -1,4 +1,4 @@
-//! The limiter on a store that fails, is too slow, or answers a caller that has gone.
+//! The limiter on a store that fails, is too slow, or answers after the caller has dropped the request.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ struct FailingStore {
 }
 
 impl FailingStore {
-    fn unless_failing<T>(&self, ask: impl FnOnce(&ExampleStore) -> Answer<T>) -> Answer<T> {
+    fn unless_failing<T>(&self, call: impl FnOnce(&ExampleStore) -> Answer<T>) -> Answer<T> {
         if self.is_failing.load(Ordering::Relaxed) {
             return Answer::pending(async { Err(failure().into()) });
         }
-        ask(&self.inner)
+        call(&self.inner)
     }
 }
 
@@ -71,7 +71,7 @@ impl RemoteStore for FailingStore {
     }
 }
 
-/// Returns a limiter on a store that works, and what makes the store fail.
+/// Returns a limiter on a store that works, and the flag that makes the store fail.
 fn open() -> (Limiter, Arc<AtomicBool>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let store = FailingStore { inner: ExampleStore::start(), is_failing: Arc::clone(&is_failing) };
@@ -83,17 +83,28 @@ fn on(store: impl RemoteStore) -> Limiter {
     builder.store(|_| Ok(store)).unwrap().deadline(Duration::from_secs(30)).build()
 }
 
-/// Decides a request of 4 in each of the three ways.
+/// Makes a request of 4 units by `check`, by `check_all` and by `batch`. Returns whether each was allowed, and what
+/// remains.
 async fn in_each_way(scope: &Scope) -> [Result<(bool, u64), Error>; 3] {
-    let told = |decision: &Decision| {
+    let degraded = |decision: &Decision| {
         assert!(decision.is_degraded() && decision.receipt().is_none());
         (decision.is_allowed(), decision.remaining())
     };
     let check = || scope.check("a").cost(4);
-    let one = check().await.map(|decision| told(&decision));
-    let all = scope.limiter().check_all(&[check()]).await.map(|all| told(&all.each()[0]));
+    let one = check().await.map(|decision| degraded(&decision));
+    let all = scope.limiter().check_all(&[check()]).await.map(|all| degraded(&all.each()[0]));
     let batch = scope.limiter().batch(&[&[check()]]).await.unwrap().remove(0);
-    [one, all, batch.map(|all| told(&all.each()[0]))]
+    [one, all, batch.map(|all| degraded(&all.each()[0]))]
+}
+
+/// `FailingStore` passes no operation on holds on.
+#[tokio::test]
+async fn reservation_on_a_store_without_holds_is_an_error() {
+    let (limiter, _) = open();
+    let scope = scope(&limiter, LIMITS[0]);
+    assert_eq!(scope.reserve("a").await.unwrap_err(), Error::HoldsUnsupported);
+    assert_eq!(scope.reserve("a").now().unwrap_err(), Error::MustWait);
+    assert_eq!(scope.peek("a").await.unwrap().remaining(), 10);
 }
 
 #[tokio::test]
@@ -121,7 +132,7 @@ async fn closed_policy_returns_the_error_of_the_store() {
     }
 }
 
-/// Half of 10 is one request of 4.
+/// The share is 5 units, half of 10, so one request of 4 fits.
 #[tokio::test]
 async fn local_policy_admits_the_share_of_this_process() {
     let (limiter, is_failing) = open();
@@ -146,16 +157,16 @@ async fn refunds_resets_and_listings_that_fail_are_errors_under_every_policy() {
     }
 }
 
-/// Keeps the server busy until what it returns is dropped.
+/// Keeps the server busy until the returned sender is dropped.
 fn stall(store: &ExampleStore) -> Sender<()> {
     let (release, released) = mpsc::channel();
     store.send(Box::new(move |_| released.recv().unwrap_or(()))).unwrap();
     release
 }
 
-/// The charge whose outcome was unknown stays.
+/// The check that timed out was charged, and its charge stays.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_late_is_a_timeout() {
+async fn late_answer_is_a_timeout() {
     let store = ExampleStore::start();
     let limiter = on(store.clone());
     let after = Duration::from_millis(20);
@@ -166,21 +177,21 @@ async fn an_answer_that_is_late_is_a_timeout() {
     assert_eq!(scope.check("a").cost(4).await, Err(timeout().into()));
     assert_eq!(began.elapsed().as_millis(), 20);
     drop(stalled);
-    assert_eq!(patiently(scope.deadline(PATIENCE).peek("a")).await.unwrap().remaining(), 6);
+    assert_eq!(on_paused_clock(scope.deadline(PATIENCE).peek("a")).await.unwrap().remaining(), 6);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_time_the_store_is_not_asked() {
+async fn deadline_of_3_ms_sends_no_request() {
     let limiter = on(ExampleStore::start());
     let scope = scope(&limiter, LIMITS[0]).on_failure(OnFailure::Closed).deadline(PATIENCE);
-    let refused = patiently(scope.check("a").within(Duration::from_millis(3))).await;
+    let refused = on_paused_clock(scope.check("a").within(Duration::from_millis(3))).await;
     assert!(matches!(refused, Err(Error::Store(StoreError::Timeout { .. }))), "{refused:?}");
-    assert_eq!(patiently(scope.peek("a")).await.unwrap().remaining(), 10);
+    assert_eq!(on_paused_clock(scope.peek("a")).await.unwrap().remaining(), 10);
 }
 
-/// 3 ms of the callers' deadline are reserved for the answer's way back.
+/// 3 ms of a caller's deadline are reserved for returning the answer.
 #[tokio::test(start_paused = true)]
-async fn a_batch_takes_no_longer_than_its_callers_have() {
+async fn batch_takes_no_longer_than_its_callers_deadline() {
     let store = ExampleStore::start();
     let limiter = on(store.clone());
     let scope = scope(&limiter, LIMITS[0]).on_failure(OnFailure::Open).deadline(PATIENCE);
@@ -192,11 +203,11 @@ async fn a_batch_takes_no_longer_than_its_callers_have() {
     assert_eq!(began.elapsed().as_millis(), 17);
 }
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for an answer of the server without letting a paused clock run: then the deadline would pass first.
-async fn patiently<T>(answer: impl IntoFuture<Output = T>) -> T {
+/// Polls an answer without letting the paused clock advance, or the deadline would pass first.
+async fn on_paused_clock<T>(answer: impl IntoFuture<Output = T>) -> T {
     let mut answer = pin!(answer.into_future());
     loop {
         match is_ready(answer.as_mut()) {
@@ -210,9 +221,9 @@ fn is_ready<T>(answer: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     answer.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Dropped before the server has decided, and after, with the answer on its way.
+/// The answer is dropped before the server has decided, and after.
 #[tokio::test]
-async fn an_answer_that_nobody_reads_is_refunded_and_wakes_the_next_waiter() {
+async fn unread_answer_is_refunded_and_wakes_the_next_waiter() {
     for is_decided in [false, true] {
         let store = ExampleStore::start();
         let limiter = on(store.clone());
@@ -220,7 +231,7 @@ async fn an_answer_that_nobody_reads_is_refunded_and_wakes_the_next_waiter() {
         let unread = scope.check("a").refunded_if_dropped().into_future();
         let mut waiting = pin!(scope.acquire("a").into_future());
         assert!(is_ready(waiting.as_mut()).is_pending());
-        // The server answers in order: this look behind the question of the waiter.
+        // The server answers in order, so the peek is answered after the waiter's check.
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 0);
         assert!(is_ready(waiting.as_mut()).is_pending());
         let stalled = (!is_decided).then(|| stall(&store));

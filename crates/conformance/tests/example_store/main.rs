@@ -1,7 +1,7 @@
-//! A store that is not ours: an example for authors of stores, and a test that the interface is enough for one.
+//! An example for authors of stores, and a test that the public interface is enough to write one.
 //!
-//! `store.rs` is the store. This file is all that its author writes to test it; `failures.rs` shows what the limiter
-//! does above a store that fails.
+//! `store.rs` is the store. This file is all that its author writes to test it. `failures.rs` shows how the limiter
+//! handles a store that fails.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -14,6 +14,7 @@ use store::ExampleStore;
 use tollgate_limiter::{Limiter, ManualClock, OnFailure};
 
 tollgate_conformance::suite!(make);
+tollgate_conformance::hold_suite!(make);
 
 fn make(clock: &ManualClock) -> Limiter {
     let store = Limiter::builder().clock(clock).store(|_| Ok(ExampleStore::start())).unwrap();

@@ -1,4 +1,4 @@
-//! A small store, to be read as a tutorial.
+//! A small store, written as a tutorial.
 //!
 //! Its server is a thread that owns a table of states. Clients send it work through a queue and wait for the reply, as
 //! they would wait for a server across the network. The server does one piece of work at a time, so each request is
@@ -10,7 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, thread};
 
 use tokio::sync::oneshot;
-use tollgate_core::ChargeReceipt;
+use tollgate_core::{
+    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Reservation, ReserveAnswer,
+    SettleAnswer,
+};
 use tollgate_limiter::store::{
     Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, StoredState, Wake,
 };
@@ -44,7 +47,7 @@ impl ExampleStore {
         ExampleStore { queue }
     }
 
-    /// Puts work in the queue; does not wait for it.
+    /// Puts work in the queue without waiting for it.
     pub(crate) fn send(&self, work: Work) -> Result<(), StoreError> {
         self.queue.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => StoreError::Overloaded { waiting: MAX_WAITING },
@@ -52,10 +55,13 @@ impl ExampleStore {
         })
     }
 
-    /// Sends work to the server before it returns, and returns the reply, which comes later.
+    /// Sends work to the server at once. Returns a future of the reply.
     ///
-    /// If the caller drops the future, the server does the work all the same, and the reply is dropped.
-    fn ask<T, W>(&self, work: W) -> impl Future<Output = Result<T, Error>> + Send + Sync + use<T, W>
+    /// If the caller drops the future, the server still does the work, and the reply is dropped.
+    fn request<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + Sync + use<T, W>
     where
         T: Send + 'static,
         W: FnOnce(&mut Table) -> T + Send + 'static,
@@ -71,14 +77,14 @@ impl ExampleStore {
 
 impl RemoteStore for ExampleStore {
     fn check(&self, request: CheckRequest) -> Answer<Decision> {
-        // `may_be_remembered` is for stores that remember refusals; this one asks the server each time.
+        // `may_be_remembered` is for stores that cache refusals. This one sends every check to the server.
         let CheckRequest { charge, call, if_unread, .. } = request;
         let store = self.clone();
         call.answer(SERVER, || {
-            let reply = self.ask(move |table| {
+            let reply = self.request(move |table| {
                 let decision =
                     table.change(&charge, &call, |stored, now_us| charge.decide(stored, now_us));
-                // From here to `read` the decision can be lost: the reply is not sent, or is sent and not received.
+                // Between here and `read` the decision can be lost: the reply is not sent, or not received.
                 if_unread.guard(decision, move |receipt, wake| {
                     drop(store.refund(charge.clone(), receipt, call, wake));
                 })
@@ -88,7 +94,7 @@ impl RemoteStore for ExampleStore {
     }
 
     fn check_all(&self, JointRequest { charges, call }: JointRequest) -> Answer<JointDecision> {
-        call.answer(SERVER, || self.ask(move |table| table.decide_all(&charges, &call)))
+        call.answer(SERVER, || self.request(move |table| table.decide_all(&charges, &call)))
     }
 
     fn refund(
@@ -99,11 +105,11 @@ impl RemoteStore for ExampleStore {
         wake: Wake,
     ) -> Answer<u64> {
         call.answer(SERVER, || {
-            self.ask(move |table| {
+            self.request(move |table| {
                 let back = table.change(&charge, &call, |stored, now_us| {
                     stored.as_mut().map_or(0, |stored| stored.refund(now_us, receipt))
                 });
-                // Here and not in the future, which the caller may have dropped.
+                // Called here and not in the future, which the caller may have dropped.
                 wake();
                 back
             })
@@ -112,7 +118,7 @@ impl RemoteStore for ExampleStore {
 
     fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()> {
         call.answer(SERVER, || {
-            self.ask(move |table| {
+            self.request(move |table| {
                 table.rows.remove(&table_key(&charge));
                 wake();
             })
@@ -121,21 +127,69 @@ impl RemoteStore for ExampleStore {
 
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState> {
         call.answer(SERVER, || {
-            self.ask(move |table| {
+            self.request(move |table| {
                 let row = table.rows.get(&table_key(&charge));
                 charge.key_state(row.map(|row| &row.stored), now_us(&call))
             })
         })
     }
 
+    fn reserve(
+        &self,
+        charge: Charge,
+        reservation: Reservation,
+        call: Call,
+    ) -> Answer<ReserveAnswer> {
+        call.answer(SERVER, || {
+            let reply = self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.reserve(stored, now_us, reservation);
+                table.change(&charge, &call, act)
+            });
+            async move { reply.await? }
+        })
+    }
+
+    fn settle(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        used: HoldUse,
+        call: Call,
+        wake: Wake,
+    ) -> Answer<SettleAnswer> {
+        call.answer(SERVER, || {
+            self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.settle(stored, now_us, hold, used);
+                let settled = table.change(&charge, &call, act);
+                wake();
+                settled
+            })
+        })
+    }
+
+    fn extend(
+        &self,
+        charge: Charge,
+        hold: HoldReference,
+        growth: HoldGrowth,
+        call: Call,
+    ) -> Answer<ExtendAnswer> {
+        call.answer(SERVER, || {
+            self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.extend(stored, now_us, hold, growth);
+                table.change(&charge, &call, act)
+            })
+        })
+    }
+
     fn health(&self) -> Health {
-        // A store that counts its failures, or stops to ask a server that keeps failing, says so here.
+        // A store that counts its failures, or that has a circuit breaker, reports them here.
         let server = ServerHealth::new(SERVER, BreakerState::Closed, 0);
         Health::new(vec![server], StoreError::KINDS.map(|kind| (kind, 0)).into(), None)
     }
 }
 
-/// Every [`RemoteStore`] has this, for the logs of programs that use it.
+/// [`RemoteStore`] requires `Debug`, for the logs of programs that use a store.
 impl fmt::Debug for ExampleStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExampleStore")
@@ -150,7 +204,8 @@ pub(crate) struct Table {
     sweep_at: usize,
 }
 
-/// The name of a limit, and a client's key. As two parts: joined in one text, `a:` and `b` would be `a` and `:b`.
+/// The name of a limit, and a client's key. They are two parts, because joined in one text `a:` and `b` would equal
+/// `a` and `:b`.
 type TableKey = (Box<[u8]>, Box<[u8]>);
 
 fn table_key(charge: &Charge) -> TableKey {
@@ -163,7 +218,7 @@ struct Row {
 }
 
 impl Table {
-    /// Takes the state of a key out, lets `act` change it, and puts it back.
+    /// Takes a key's state out of the table, lets `act` change it, and puts it back.
     fn change<T>(
         &mut self,
         charge: &Charge,
@@ -177,7 +232,7 @@ impl Table {
         answer
     }
 
-    /// Takes all states out, decides, and puts them back.
+    /// Takes the states of all keys out of the table, decides, and puts them back.
     fn decide_all(&mut self, charges: &[Charge], call: &Call) -> JointDecision {
         let now_us = now_us(call);
         let keys: Vec<TableKey> = charges.iter().map(table_key).collect();
@@ -199,7 +254,7 @@ impl Table {
     }
 }
 
-/// Returns the time to decide at: the caller's, or else the server's own, so that clients with wrong clocks agree.
+/// Returns the time at which to decide: the caller's, or else the server's, so that the clocks of clients do not matter.
 fn now_us(call: &Call) -> u64 {
     call.at_us.unwrap_or_else(|| {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,8 +1,8 @@
 -- The bucket behind the token bucket and both leaky buckets: a level that drains at a rate. Twin of
 -- bucket.rs: change both, then run the tests in tests/twins. Load it after algorithm.lua.
 --
--- limit      size, the capacity; rate_units per per_us, in lowest terms; time_to_full_us;
---            is_shaping
+-- limit      size, the capacity; rate_units per per_us, in lowest terms; time_to_full_us, in which
+--            full_units drain; is_shaping
 -- level      two numbers: whole units, and a fraction in parts of per_us
 -- fill       the level, units and fraction, at as_of_us, when it was last charged; charged, the
 --            units charged so far, modulo 2^53
@@ -10,7 +10,8 @@
 -- place      charged, over_us
 -- Example    a 10/s bucket of 5, charged 3 at once: 2 remain, and all 5 do after 300 ms
 --
--- A level is at most the capacity, which drains within 100 years: no wait passes 2^53.
+-- A level is at most the capacity, which drains within 100 years, or what may be taken beside holds
+-- (holds.lua), which drains within 2^53 us: no wait passes 2^53.
 local bucket
 
 local function fresh()
@@ -25,16 +26,6 @@ local function saturating_minus(units, fraction, other_units, other_fraction, pe
   end
   local borrowed = borrows and period_us or 0
   return units - taken, fraction - other_fraction + borrowed
-end
-
--- Returns what is left of a level after elapsed_us. The level must be at most the capacity.
-local function drained(limit, units, fraction, elapsed_us)
-  -- Rust compares with the level's own drain time here: that is faster in Rust, and slower in Lua.
-  if elapsed_us >= limit.time_to_full_us then
-    return 0, 0
-  end
-  local gone, gone_fraction = muldiv(elapsed_us, limit.rate_units, limit.per_us)
-  return saturating_minus(units, fraction, gone, gone_fraction, limit.per_us)
 end
 
 local function drain_time_wide_us(limit, units, fraction)
@@ -63,11 +54,23 @@ local function drain_time_us(limit, units, fraction)
   return rest > 0 and whole_us + 1 or whole_us
 end
 
+-- Returns what is left of a level after elapsed_us.
+local function drained(limit, units, fraction, elapsed_us)
+  -- Rust compares with the level's own drain time here: that is faster in Rust, and slower in Lua. A level
+  -- that was settled beyond its hold can take longer than a full bucket.
+  if elapsed_us >= limit.time_to_full_us
+    and (units < limit.full_units or elapsed_us >= drain_time_us(limit, units, fraction)) then
+    return 0, 0
+  end
+  local gone, gone_fraction = muldiv(elapsed_us, limit.rate_units, limit.per_us)
+  return saturating_minus(units, fraction, gone, gone_fraction, limit.per_us)
+end
+
 -- The limit of a bucket that does not shape.
 local function new(capacity, rate_units, per_us)
   local limit = {
     decide = bucket, size = capacity, rate_units = rate_units, per_us = per_us,
-    time_to_full_us = 0, is_shaping = false,
+    time_to_full_us = 0, full_units = capacity, is_shaping = false,
   }
   limit.time_to_full_us = drain_time_us(limit, capacity, 0)
   return limit
@@ -167,6 +170,8 @@ bucket = {
 }
 
 -- ---- beyond a check
+
+bucket.drain_time_us = drain_time_us
 
 function bucket.copy(fill)
   return {

@@ -7,13 +7,13 @@ mod level;
 
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
+use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{
     ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
 };
 use crate::muldiv::muldiv;
 use crate::parameter::{LimitError, Rate, limit_units};
-use crate::range::{MAX_FILL_US, MAX_UNITS};
+use crate::range::{MAX_FILL_US, MAX_UNITS, MAX_WINDOW_US};
 pub use level::Level;
 
 /// A capacity and the rate at which it comes back.
@@ -330,13 +330,13 @@ impl<K: BucketKind> FastPath for K {
             return None;
         }
         let elapsed_us = now_us.checked_sub(as_of_us)?;
-        let held = units.checked_mul(rate.per_us.get())?.checked_add(fraction)?;
-        let held = held.saturating_sub(elapsed_us.saturating_mul(rate.units.get()));
-        if held >= one_fits_below {
+        let before = units.checked_mul(rate.per_us.get())?.checked_add(fraction)?;
+        let before = before.saturating_sub(elapsed_us.saturating_mul(rate.units.get()));
+        if before >= one_fits_below {
             return None;
         }
         // OK because the sum is at most the capacity, here and below.
-        let after = held + rate.per_us.get();
+        let after = before + rate.per_us.get();
         let level = Level { units: after / rate.per_us, fraction: after % rate.per_us };
         let charged = charged.wrapping_add(1) & MAX_UNITS;
         *fill = Fill { level, as_of_us: now_us, charged };
@@ -344,7 +344,7 @@ impl<K: BucketKind> FastPath for K {
             1 => parts,
             units => parts.div_ceil(units),
         };
-        let delay_us = if self.is_shaping() { drain_time_us(held) } else { 0 };
+        let delay_us = if self.is_shaping() { drain_time_us(before) } else { 0 };
         let reset_after_us = drain_time_us(after);
         let decision = LimitDecision {
             verdict: Verdict::Allowed { delay_us },
@@ -400,5 +400,19 @@ impl FillStanding {
     #[inline]
     fn caller_waits_us(&self, wait_us: u64) -> u64 {
         (self.fill.as_of_us - self.now_us).saturating_add(wait_us)
+    }
+}
+
+impl<K: BucketKind> BesideHolds for K {
+    /// As many whole buckets as drain in less than 2^53 us, less the time until the last hold expires, when the wait may
+    /// begin. At least two, because a bucket drains within 100 years.
+    fn most_taken(&self) -> u64 {
+        const LONGEST_US: u64 = MAX_TIME_US - MAX_WINDOW_US - MAX_STEP_BACK_US;
+        let Bucket { capacity, time_to_full_us, .. } = *self.bucket();
+        capacity.saturating_mul(LONGEST_US / time_to_full_us.max(1)).min(MAX_UNITS)
+    }
+
+    fn store_standing(&self, fill: &mut Fill, now_us: u64) {
+        *fill = self.standing(fill, now_us).fill;
     }
 }

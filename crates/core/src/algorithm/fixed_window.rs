@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
+use super::{Algorithm, BesideHolds, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{
     ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
 };
@@ -223,4 +223,10 @@ pub(super) fn left_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u6
 pub(super) fn latest_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> u64 {
     // A clock that stepped back may show a time before the start: the key's time is the start then.
     now_us.clamp(start_us, start_us.saturating_add(window_us.get() - 1))
+}
+
+impl BesideHolds for FixedWindow {
+    fn store_standing(&self, window: &mut Window, now_us: u64) {
+        *window = self.standing(window, now_us).window;
+    }
 }

@@ -13,6 +13,7 @@ use crate::parameter::{LimitError, Rate};
 /// that they leave evenly: with capacity 3 and 1/s, three at once leave at 0, 1 and 2 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
+    /// The token bucket with the same capacity and rate, for [`as_token_bucket`](Self::as_token_bucket).
     mirror: TokenBucket,
     mode: Mode,
 }

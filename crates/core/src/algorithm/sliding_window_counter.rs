@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
-use super::{Algorithm, Decide, FastPath};
+use super::{Algorithm, BesideHolds, Decide, FastPath};
 use crate::decision::{
     ChargePlace, ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
 };
@@ -323,5 +323,11 @@ impl SlidingWindowCounter {
         let Some(spent) = NonZeroU64::new(spent) else { return self.window_us() };
         let (whole, part) = muldiv(most.saturating_add(1), self.window_us(), spent);
         if part == 0 { whole.saturating_sub(1) } else { whole }.min(self.window_us())
+    }
+}
+
+impl BesideHolds for SlidingWindowCounter {
+    fn store_standing(&self, windows: &mut WindowPair, now_us: u64) {
+        *windows = self.standing(windows, now_us).windows;
     }
 }

@@ -190,7 +190,7 @@ sliding_window_log = {
 
 -- ---- beyond a check
 
-sliding_window_log.first_counting = first_counting
+sliding_window_log.first_counting, sliding_window_log.forget = first_counting, forget
 
 function sliding_window_log.copy(log)
   return log:copy()

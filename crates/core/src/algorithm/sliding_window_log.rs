@@ -6,8 +6,9 @@ mod log;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::{Algorithm, Decide, MAX_TIME_US};
+use super::{Algorithm, BesideHolds, Decide, MAX_TIME_US};
 use crate::decision::{ChargePlace, ChargeReceipt, Cost, Retry, UnitRequest, Verdict};
+use crate::holds::{OpenHold, units_of};
 use crate::parameter::{LimitError, log_units, window_us};
 pub use fast_path::LogFastPath;
 use log::ChargeRun;
@@ -202,5 +203,53 @@ impl SlidingWindowLog {
     #[inline]
     fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {
         charged_us.saturating_add(self.window_us()).saturating_sub(standing.now_us)
+    }
+}
+
+/// Does not copy the log. It need not, because a hold expires after every charge in the log, and its charge leaves one
+/// window after the expiry: the log's own charges leave first, and then the holds in order.
+impl BesideHolds for SlidingWindowLog {
+    fn store_standing(&self, log: &mut Log, now_us: u64) {
+        let standing = self.standing(log, now_us);
+        log.forget(standing.counting);
+        log.head.charged_us = standing.at_us;
+    }
+
+    fn spent_with(&self, log: &Log, expired: &[OpenHold], at_us: u64) -> u64 {
+        let counts = |hold: &&OpenHold| self.leaves_at_us(hold.expires_us) > at_us;
+        let units: u64 = expired.iter().filter(counts).map(|hold| hold.units).sum();
+        self.standing(log, at_us).spent.saturating_add(units)
+    }
+
+    fn falls_beside_at_us(
+        &self,
+        log: &Log,
+        (expired, open): (&[OpenHold], &[OpenHold]),
+        at_us: u64,
+        most: u64,
+    ) -> u64 {
+        let own = self.standing(log, at_us).spent;
+        let taken = self.spent_with(log, expired, at_us).saturating_add(units_of(open));
+        let mut must_leave = taken.saturating_sub(most);
+        if let Some(most_own) = own.checked_sub(must_leave) {
+            return self.falls_to_at_us(log, at_us, most_own);
+        }
+        must_leave -= own;
+        let leaving = expired.iter().chain(open);
+        let leaving = leaving.map(|hold| (self.leaves_at_us(hold.expires_us), hold.units));
+        for (leaves_us, units) in leaving.filter(|(leaves_us, _)| *leaves_us > at_us) {
+            must_leave = must_leave.saturating_sub(units);
+            if must_leave == 0 {
+                return leaves_us;
+            }
+        }
+        at_us
+    }
+}
+
+impl SlidingWindowLog {
+    /// When a charge made at `charged_us` leaves the window.
+    fn leaves_at_us(&self, charged_us: u64) -> u64 {
+        charged_us.saturating_add(self.window_us())
     }
 }

@@ -1,4 +1,4 @@
-//! Limits against models that keep the whole history, and against each other.
+//! Limits compared with models that keep the whole history, and with each other.
 
 use proptest::prelude::*;
 use tollgate_core::{Cost, LeakyBucket, Limit, Rate, TokenBucket, UnitRequest};
@@ -6,7 +6,7 @@ use tollgate_core::{Cost, LeakyBucket, Limit, Rate, TokenBucket, UnitRequest};
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// Every request that was admitted. The model computes the rest from all of them each time.
+/// A model of a limit: every admitted request. It computes each answer from all of them.
 struct History {
     limit: Limit,
     admitted: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ impl History {
         }
     }
 
-    /// The bucket's level in parts of a unit; one unit has as many as the rate's period has microseconds.
+    /// The bucket's level in parts of a unit. One unit has one part for each microsecond of the rate's period.
     fn level_parts(&self, now_us: u64) -> u128 {
         let rate = self.rate();
         let (mut level, mut as_of_us) = (0_u128, 0);
@@ -65,7 +65,7 @@ impl History {
 
 proptest! {
     #[test]
-    fn every_limit_decides_as_its_whole_history_says(limit in any::limit(), steps in trace::forward()) {
+    fn every_limit_agrees_with_a_model_of_its_whole_history(limit in any::limit(), steps in trace::forward()) {
         let mut walk = Walk::new(limit);
         let mut history = History { limit, admitted: Vec::new() };
         for step in &steps {
@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn a_token_bucket_and_a_policing_leaky_bucket_decide_alike(
+    fn token_bucket_and_policing_leaky_bucket_decide_alike(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::any(),
     ) {
@@ -131,7 +131,7 @@ proptest! {
         steps in trace::forward(),
     ) {
         let mut walk = Walk::new(LeakyBucket::shaping(capacity, rate).unwrap().into());
-        // When the last admitted request has left with all its units, in parts of a microsecond.
+        // The time at which the last admitted request has left with all its units, in parts of a microsecond.
         let parts = u128::from(rate.units());
         let mut free_at = 0_u128;
         for step in &steps {
@@ -140,7 +140,7 @@ proptest! {
             let decision = walk.check(cost).decision;
             if decision.is_allowed() {
                 let leaves_us = now_us + u128::from(decision.delay_us());
-                // Leaves at once if it can, but never before the request ahead has left.
+                // A request leaves at once, or when the request ahead has left.
                 prop_assert_eq!(leaves_us, now_us.max(free_at.div_ceil(parts)));
                 let takes = u128::from(cost.units()) * u128::from(rate.per_us());
                 free_at = free_at.max(now_us * parts) + takes;
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn the_large_limits_people_set_are_exact() {
+fn common_large_limits_are_exact() {
     for (limit, now_us, cost, reset_after_us) in [
         ("fixed-window limit=10000000 window=1d", 1, 10_000_000, 86_399_999_999),
         (

@@ -1,4 +1,4 @@
-//! P11: no trace admits more than the stated bound in any interval, and some trace nearly does.
+//! P11: no trace admits more than the stated bound in any interval, and some traces reach it.
 
 use proptest::prelude::*;
 use tollgate_core::{Cost, Limit, UnitRequest};
@@ -6,8 +6,8 @@ use tollgate_core::{Cost, Limit, UnitRequest};
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// Fails if any stretch of the admitted `(at_us, units)` holds more than the limit's bound.
-fn within_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
+/// Fails if the admitted `(at_us, units)` exceed the limit's bound in any interval.
+pub(crate) fn within_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
     for (first, &(from_us, _)) in admitted.iter().enumerate() {
         let mut units = 0_u64;
         for &(to_us, cost) in &admitted[first..] {
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn a_caller_that_takes_all_it_can_get_stays_within_the_bound(
+    fn greedy_caller_stays_within_the_bound(
         limit in any::limit(),
         idle_us in any::<u32>(),
         pauses_us in prop::collection::vec(prop_oneof![Just(1), 1..100_u64, 1..10_000_000_u64], 1..60),
@@ -59,7 +59,7 @@ fn greedy(limit: &Limit, start_us: u64, pauses_us: &[u64]) -> Vec<(u64, u64)> {
     admitted
 }
 
-/// Bursts at the last microsecond of a window, then takes all it can get, every microsecond.
+/// The trace bursts in the last microsecond of a window, then spends all that remains, every microsecond.
 #[test]
 fn each_bound_is_reached_by_some_trace() {
     for text in [
@@ -86,11 +86,11 @@ fn each_bound_is_reached_by_some_trace() {
     }
 }
 
-/// Tries every way to spend small limits over a few windows: the bound is not merely above the maximum, it is
-/// the maximum. That holds where no unit is lost to rounding between two microseconds: for a counter whose
-/// limit is below its window in microseconds, and for a bucket that does not drain within one microsecond.
+/// Tries every way to spend small limits over a few windows. The bound equals the maximum if no unit is lost to
+/// rounding between two microseconds: for a counter whose limit is below its window in microseconds, and for a
+/// bucket that does not drain within one microsecond.
 #[test]
-fn no_strategy_beats_the_bound_and_the_best_one_meets_it() {
+fn no_strategy_exceeds_the_bound_and_the_best_one_reaches_it() {
     for limit in 1..=3 {
         for window_us in 1..=4 {
             for algorithm in ["fixed-window", "sliding-window-log", "sliding-window-counter"] {
@@ -108,7 +108,7 @@ fn no_strategy_beats_the_bound_and_the_best_one_meets_it() {
     compare_with_best("token-bucket capacity=1 refill=2/3us", 1, |best, bound| best <= bound);
 }
 
-/// Compares the best of every strategy and every phase of the window with the bound.
+/// Compares the bound with the best strategy, over every phase of the window.
 fn compare_with_best(text: &str, phases: u64, holds: impl Fn(u64, u64) -> bool) {
     let limit: Limit = text.parse().unwrap();
     for interval_us in 1..=8 {
@@ -122,7 +122,7 @@ fn compare_with_best(text: &str, phases: u64, holds: impl Fn(u64, u64) -> bool) 
     }
 }
 
-/// The most units that any way of spending gets from `now_us` until `end_us`.
+/// The most units that any strategy is admitted from `now_us` until `end_us`.
 fn most(limit: &Limit, state: &tollgate_core::State, now_us: u64, end_us: u64) -> u64 {
     if now_us == end_us {
         return 0;

@@ -1,4 +1,4 @@
-//! Keys keep what they have spent when a limit's numbers change.
+//! Keys keep their spent units when a limit changes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
     #[test]
-    fn never_more_remains_than_of_a_fresh_key_and_everything_comes_back(
+    fn carried_key_never_has_more_than_a_fresh_key_and_all_units_come_back(
         old in any::limit(),
         new in any::limit(),
         steps in trace::any(),
@@ -32,10 +32,10 @@ proptest! {
         prop_assert_eq!(limit.peek(&state, later_us, UnitRequest::new(Cost::ONE)).remaining, new.size());
     }
 
-    /// A key that is under another limit for a moment has spent no less afterwards. Excepted are windows of
-    /// another length: a shorter window forgets the units that it does not count.
+    /// A key that is under another limit for a moment has no fewer units spent afterwards. An exception are windows
+    /// of another length: a shorter window forgets the units that it does not count.
     #[test]
-    fn going_to_another_limit_and_back_forgives_nothing(
+    fn moving_to_another_limit_and_back_keeps_spent_units(
         own in any::limit(),
         other in any::limit(),
         steps in trace::any(),
@@ -59,9 +59,9 @@ proptest! {
         prop_assert!(remaining(&own, &state) <= before);
     }
 
-    /// A key's wait is exact, whichever limits it moves between (P2).
+    /// P2 between any two limits.
     #[test]
-    fn a_wait_across_a_change_is_exact(old in any::limit(), new in any::limit(), steps in trace::forward()) {
+    fn retry_after_is_exact_across_a_change(old in any::limit(), new in any::limit(), steps in trace::forward()) {
         let mut walk = Walk::new(old);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_numbers_change_nothing(limit in any::limit(), steps in trace::any()) {
+    fn carry_over_to_the_same_limit_changes_nothing(limit in any::limit(), steps in trace::any()) {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
@@ -163,7 +163,7 @@ fn spent_units_stay_spent_when_the_limit_changes() {
             S,
             41,
         ),
-        // A longer window reaches further back, a shorter one less far.
+        // A longer window counts charges from further back, a shorter one fewer.
         (
             [(5 * S, 60)],
             "fixed-window limit=100 window=1m",
@@ -264,7 +264,7 @@ fn both_windows_of_a_counter_are_carried() {
 
 /// A bucket's fraction is in parts of its rate's period, so it is converted to the new period, rounded up.
 #[test]
-fn a_buckets_fraction_is_carried_to_the_new_period() {
+fn bucket_fraction_is_converted_to_the_new_period() {
     let rate = |units, per_us| Rate::new(units, Duration::from_micros(per_us)).unwrap();
     let old = TokenBucket::new(10, rate(1, 1_000_000)).unwrap();
     let level = |units, fraction| Level { units, fraction };
@@ -282,7 +282,7 @@ fn a_buckets_fraction_is_carried_to_the_new_period() {
 }
 
 #[test]
-fn the_previous_window_counts_for_another_algorithm_too() {
+fn previous_window_counts_for_another_algorithm() {
     let counter: Limit = "sliding-window-counter limit=10 window=1m".parse().unwrap();
     let bucket: Limit = "token-bucket capacity=10 refill=1/m".parse().unwrap();
     let mut state = counter.fresh();
@@ -296,8 +296,8 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     assert_eq!(bucket.peek(&carried, now_us, UnitRequest::new(Cost::ONE)).remaining, 3);
 }
 
-/// A client that alternates between two tiers: it spends all of the large limit, waits until the small limit has
-/// forgotten what it can, and sends one request to that.
+/// A client that alternates between two tiers: it spends all of the large limit, rests, and then sends requests under
+/// the small limit.
 #[test]
 fn alternating_limits_admit_no_more_than_both_together() {
     const S: u64 = 1_000_000;
@@ -345,10 +345,9 @@ fn alternating_limits_admit_no_more_than_both_together() {
     }
 }
 
-/// Two callers of one key, each under its own limit. Both wait as long as the refusals say, or simply retry again
-/// and again: no refusal changes what is spent.
+/// Two callers of one key, each under its own limit, retry again and again. No refusal changes the spent units.
 #[test]
-fn alternating_refusals_come_to_an_end() {
+fn alternating_callers_are_not_refused_for_ever() {
     const S: u64 = 1_000_000;
     let limits = [
         "fixed-window limit=10 window=10s",
@@ -378,7 +377,7 @@ fn alternating_refusals_come_to_an_end() {
                     let decision = decides.check(&mut state, now_us, request).decision;
                     admitted += u64::from(decision.is_allowed());
                 }
-                // A share of what either limit would admit: no caller is refused for ever.
+                // At least a tenth of what either limit would admit.
                 let most = (1_000 * every_us / S).min(1_000);
                 assert!(
                     admitted >= most / 10,

@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn a_charge_behind_the_floor_counts_as_made_at_the_floor(
+    fn charge_behind_the_floor_counts_as_made_at_the_floor(
         limit in any::limit(),
         steps in trace::forward(),
         back_us in 0..=MAX_STEP_BACK_US,
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn a_new_clock_keeps_spent_units_and_locks_no_key_out(
+    fn new_clock_keeps_spent_units_and_locks_no_key_out(
         limit in any::limit(),
         steps in trace::forward(),
         back_us in MAX_STEP_BACK_US + 1..START_US / 2,
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn a_refused_client_on_a_new_clock_gets_in_after_its_wait() {
+fn refused_client_on_a_new_clock_is_allowed_after_its_wait() {
     let limit: Limit = "token-bucket capacity=1 refill=1/m".parse().unwrap();
     let mut state = limit.fresh();
     let hour_us = 3_600_000_000;
@@ -97,7 +97,7 @@ fn a_refused_client_on_a_new_clock_gets_in_after_its_wait() {
 }
 
 #[test]
-fn a_log_on_a_new_clock_keeps_the_distance_between_its_entries() {
+fn log_on_a_new_clock_keeps_the_distance_between_its_entries() {
     let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     for at_us in [100_000_000, 130_000_000] {
@@ -111,7 +111,7 @@ fn a_log_on_a_new_clock_keeps_the_distance_between_its_entries() {
 }
 
 #[test]
-fn ten_seconds_behind_is_the_same_clock_and_a_microsecond_more_a_new_one() {
+fn step_back_above_10_s_is_a_new_clock() {
     const S: u64 = 1_000_000;
     for text in [
         "token-bucket capacity=1 refill=1/s",
@@ -146,7 +146,7 @@ fn both_counts_of_a_counter_move_to_a_new_clock() {
 
 /// The state cannot hold times before the epoch, so entries of a log that is restarted there leave late.
 #[test]
-fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() {
+fn log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() {
     let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     for at_us in [100_000_000, 130_000_000] {
@@ -158,7 +158,7 @@ fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() 
 
 /// P6 outranks P4 here: without the restart that the refusal wrote, no request would be allowed again.
 #[test]
-fn a_refusal_on_a_new_clock_restarts_the_keys_time() {
+fn refusal_on_a_new_clock_restarts_the_keys_time() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
     let cost = |units| UnitRequest::new(Cost::new(units).unwrap());

@@ -53,7 +53,7 @@ fn burst_is_lowered_to_what_comes_back_in_100_years() {
 
 proptest! {
     #[test]
-    fn every_number_makes_a_limit_that_its_text_makes_too(units in numbers(), burst in numbers()) {
+    fn every_number_makes_the_limit_of_its_text(units in numbers(), burst in numbers()) {
         for (per, unit, periods) in CONSTRUCTORS {
             let whole = units.max(1);
             let text = format!("token-bucket capacity={whole} refill={whole}/{unit}");

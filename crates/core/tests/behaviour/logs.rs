@@ -14,8 +14,8 @@ fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {
 }
 
 proptest! {
-    /// A store learns before a charge by how many bytes the log will grow, exactly. A log of at most one
-    /// charge survives the conversion to three numbers, and a log of three units that to three times.
+    /// `growth_bytes` returns before a charge by exactly how many bytes the log will grow. A log of at most one charge
+    /// survives the conversion to three numbers, and a log of three units the conversion to three times.
     #[test]
     fn growth_is_predicted_and_compact_forms_are_equal(limit in 1_u64..40, steps in steps()) {
         let limit = SlidingWindowLog::new(limit, Duration::from_secs(1)).unwrap();
@@ -42,7 +42,7 @@ proptest! {
         }
     }
 
-    /// All charges merged into one, at the time of the newest: as much is spent, and it counts at least as long.
+    /// When all charges are merged into one at the time of the newest, the same units count at least as long.
     #[test]
     fn merged_charges_forgive_no_units(limit in 1_u64..40, steps in steps(), later_us in 0..2_000_000_u64) {
         let limit = SlidingWindowLog::new(limit, Duration::from_secs(1)).unwrap();
@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// For any costs and any number of charges at a time: the list has each of them, and each can be refunded.
+/// Several charges at one time are each in the list, and each can be refunded.
 #[test]
 fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
     let limit = SlidingWindowLog::new(20, Duration::from_secs(1)).unwrap();
@@ -85,7 +85,7 @@ fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
     assert!(costs(&log).is_empty());
 }
 
-/// For any number of charges: only another time or another cost takes memory.
+/// Only a charge with another time or another cost takes memory.
 #[test]
 fn single_units_of_one_time_take_no_memory() {
     let limit = SlidingWindowLog::new(65_536, Duration::from_secs(1)).unwrap();
@@ -98,7 +98,7 @@ fn single_units_of_one_time_take_no_memory() {
 }
 
 #[test]
-fn a_log_that_was_refunded_or_never_charged_is_brief() {
+fn refunded_or_uncharged_log_is_brief() {
     assert_eq!(Log::default().as_one_charge(), Some(OneChargeLog::default()));
     let limit = SlidingWindowLog::new(3, Duration::from_secs(1)).unwrap();
     let mut log = Log::default();

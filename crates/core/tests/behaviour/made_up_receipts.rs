@@ -1,4 +1,4 @@
-//! Receipts that no check has written: whatever they say, a refund stays within the limit and does not panic.
+//! Receipts that no check has written: with any content, a refund stays within the limit and does not panic.
 
 use proptest::prelude::*;
 use tollgate_core::{ChargePlace, ChargeReceipt, Cost, Limit, MAX_UNITS, State, UnitRequest};
@@ -23,7 +23,7 @@ fn number() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![0..20_u64, any::<u64>(), Just(MAX_UNITS), Just(u64::MAX)]
 }
 
-/// Moves the times and the count of a made-up receipt near the values of a real one: only such a receipt has an effect.
+/// Moves the times and the count of a made-up receipt near the values of a real one, because others have no effect.
 fn near((cost, place): (Cost, ChargePlace), real: Option<&ChargeReceipt>) -> ChargeReceipt {
     let place = match (real.map(ChargeReceipt::place), place) {
         (Some(ChargePlace::Window { start_us, window_us }), ChargePlace::Window { .. }) => {

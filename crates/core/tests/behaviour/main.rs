@@ -7,6 +7,7 @@ mod bounds;
 mod carry_over;
 mod clocks;
 mod common_limits;
+mod holds;
 mod logs;
 mod made_up_receipts;
 mod more;

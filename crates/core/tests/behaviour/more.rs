@@ -8,7 +8,7 @@ use tollgate_core::{
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// A key at an instant, and the decision it received.
+/// A key at an instant, and its decision.
 struct DecidedKey<'a> {
     limit: &'a Limit,
     state: &'a State,
@@ -22,7 +22,7 @@ impl DecidedKey<'_> {
         self.limit.peek(self.state, self.now_us + wait_us, self.request).remaining
     }
 
-    /// More remains after the wait and not before it; for a bucket, not two microseconds before it.
+    /// Asserts that more remains after the wait and not before it; for a bucket, not two microseconds before it.
     fn is_exact(&self) -> Result<(), TestCaseError> {
         let LimitDecision { limit: size, remaining, .. } = self.decision;
         let Some(wait_us) = self.decision.more_after_us(self.limit) else {
@@ -42,7 +42,7 @@ impl DecidedKey<'_> {
 
 proptest! {
     #[test]
-    fn every_decision_tells_when_more_remains(
+    fn more_after_is_exact_after_every_decision(
         limit in any::limit(),
         steps in trace::any(),
         gives_back in prop::collection::vec(prop::bool::weighted(0.2), 40),
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn decision_with_a_longest_wait_says_when_the_delay_is_short_enough(
+    fn more_after_is_exact_with_a_max_wait(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::any(),
         waits_us in prop::collection::vec(prop_oneof![0..100_u64, any::<u64>()], 40),
@@ -80,7 +80,7 @@ proptest! {
         }
     }
 
-    /// Holds while a key stays under its old limit, too, for a client that knows only the new limit.
+    /// Also while a key stays under its old limit, for a client that knows only the new limit.
     #[test]
     fn more_remains_no_later_than_reported_across_a_change(
         old in any::limit(),
@@ -100,13 +100,13 @@ proptest! {
         let (limit, state) = carried.decides(&new);
         let decision = limit.peek(&state, now_us, request);
         DecidedKey { limit: &limit, state: &state, now_us, request, decision }.is_exact()?;
-        let told = limit.in_place_of(&new, decision);
-        prop_assert_eq!(told.more_after_us(&new), decision.more_after_us(&limit));
-        prop_assert_eq!(LimitDecision { first_back_us: decision.first_back_us, ..told }, decision);
-        if let (true, Some(wait_us)) = (stays, told.more_after_us(&new)) {
+        let reported = limit.in_place_of(&new, decision);
+        prop_assert_eq!(reported.more_after_us(&new), decision.more_after_us(&limit));
+        prop_assert_eq!(LimitDecision { first_back_us: decision.first_back_us, ..reported }, decision);
+        if let (true, Some(wait_us)) = (stays, reported.more_after_us(&new)) {
             let then_us = now_us + wait_us;
             let (limit, state) = new.carry_over(&old, state, then_us, cost).decides(&new);
-            prop_assert!(limit.peek(&state, then_us, request).remaining > told.remaining);
+            prop_assert!(limit.peek(&state, then_us, request).remaining > reported.remaining);
         }
     }
 }
@@ -126,16 +126,16 @@ fn more_after(text: &str, charges: &[(u64, u64)]) -> Option<u64> {
 }
 
 #[test]
-fn more_remains_when_the_first_of_what_is_spent_comes_back() {
+fn more_after_is_when_the_first_spent_unit_comes_back() {
     for (limit, charges, more_after_us) in [
         ("fixed-window limit=5 window=1s", &[(200, 2), (300, 1)][..], 700_000),
         ("sliding-window-log limit=5 window=1s", &[(200, 2), (300, 1)], 900_000),
         // The oldest charge leaves at 1.2 s.
         ("sliding-window-log limit=5 window=1s", &[(200, 2), (300, 1), (1_250, 1)], 50_000),
-        // Refused; more remains before the request fits.
+        // The request is refused, and more remains before it fits.
         ("sliding-window-log limit=5 window=1s", &[(200, 1), (300, 4), (400, 3)], 800_000),
         ("sliding-window-log limit=5 window=1s", &[(200, 1), (300, 6)], 900_000),
-        // Nothing of the current window comes back before the next has begun.
+        // Units of the current window come back only after the next window has begun.
         ("sliding-window-counter limit=9 window=1s", &[(200, 4)], 800_001),
         // 2 of the previous window's 4 units are in view until 500 ms into this window.
         ("sliding-window-counter limit=9 window=1s", &[(200, 4), (1_500, 1)], 1),

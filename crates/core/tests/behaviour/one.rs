@@ -11,7 +11,7 @@ use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
-    /// On states that a trace leads to, also when its clock steps.
+    /// On the states of a trace, also when its clock steps.
     #[test]
     fn fast_path_agrees_with_the_full_check(limit in any::limit(), steps in trace::any()) {
         let mut walk = Walk::new(limit);
@@ -41,7 +41,7 @@ proptest! {
     }
 }
 
-/// Charges in order, as a store ensures, some at the same time.
+/// Logs of charges in order of time, some at the same time.
 fn any_log() -> impl Strategy<Value = State> {
     let units = prop_oneof![3 => Just(1), 1 => 1..4_u64];
     let charges = prop::collection::vec((0..60_u64, units), 0..9);
@@ -152,7 +152,7 @@ fn fast_path_decides_common_requests() {
     }
 }
 
-/// A log of a few charges has a fast path for refusals: until enough charges have left, and no longer.
+/// A log of a few charges has a fast path for refusals, until enough charges have left.
 #[test]
 fn fast_refusal_ends_when_enough_charges_have_left() {
     for (size, retry_us) in [(1, 1_002), (2, 1_001), (3, 1_000)] {

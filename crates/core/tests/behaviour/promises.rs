@@ -20,12 +20,12 @@ proptest! {
             remaining_is_exact(&walk, &decision)?;
             retry_after_is_exact(&walk, &decision, cost)?;
             reset_after_is_exact(&walk, &decision)?;
-            a_denial_costs_nothing(before, &walk, &decision)?;
+            denial_costs_nothing(before, &walk, &decision)?;
         }
     }
 
     #[test]
-    fn a_shaping_limit_keeps_its_promises_to_callers_with_a_longest_wait(
+    fn shaping_limit_keeps_its_promises_with_a_max_wait(
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::forward(),
         max_wait_us in prop_oneof![0..100_u64, any::<u64>()],
@@ -63,7 +63,7 @@ proptest! {
 }
 
 proptest! {
-    /// Holds for any state that a store may return, also for bytes that no limit ever wrote.
+    /// For any state that a store may return, also a state that no limit ever wrote.
     #[test]
     fn no_state_makes_a_limit_panic(
         limits in prop::collection::vec(any::limit(), 2),
@@ -89,7 +89,7 @@ proptest! {
     }
 }
 
-/// P1: a request of `remaining` is allowed at the same instant, one more is not.
+/// P1: a request of `remaining` units is allowed at the same instant, and one of a unit more is not.
 fn remaining_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), TestCaseError> {
     if decision.remaining > 0 {
         prop_assert!(walk.peek_after(0, decision.remaining).is_allowed());
@@ -100,7 +100,8 @@ fn remaining_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), TestC
     Ok(())
 }
 
-/// P2: waiting exactly that long succeeds, a microsecond less fails. A request that can never fit says so.
+/// P2: a request after exactly that wait is allowed, and one a microsecond earlier is not. A cost that can never fit
+/// has no wait.
 fn retry_after_is_exact(
     walk: &Walk,
     decision: &LimitDecision,
@@ -116,7 +117,7 @@ fn retry_after_is_exact(
     Ok(())
 }
 
-/// P3: everything is back after `reset_after`, and not a microsecond before.
+/// P3: all units are back after `reset_after`, and not a microsecond before.
 fn reset_after_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), TestCaseError> {
     let reset_us = decision.reset_after_us;
     prop_assert_eq!(walk.remaining_after(reset_us), walk.limit.size());
@@ -127,7 +128,7 @@ fn reset_after_is_exact(walk: &Walk, decision: &LimitDecision) -> Result<(), Tes
 }
 
 /// P4: no bit of the state changes, except by the restart on a new clock.
-fn a_denial_costs_nothing(
+fn denial_costs_nothing(
     mut before: Walk,
     after: &Walk,
     decision: &LimitDecision,

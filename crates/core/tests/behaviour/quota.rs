@@ -1,4 +1,4 @@
-//! The same algorithm with other numbers.
+//! `limited_to`: the same algorithm with other numbers.
 
 use std::time::Duration;
 
@@ -35,15 +35,15 @@ fn limited_to_refuses_a_log_above_65536_units() {
 }
 
 proptest! {
-    /// The numbers that Envoy can send, for every algorithm but the log.
+    /// Envoy can send these numbers. A log refuses the ones above 65,536.
     #[test]
     fn every_nonzero_number_of_32_bits_makes_a_limit_of_that_size(
         limit in any::limit(),
         units in any::<u32>(),
         per_s in prop::sample::select(&[1, 60, 3_600, 86_400, 2_592_000, 31_536_000][..]),
     ) {
-        let asked = limit.limited_to(units.into(), Duration::from_secs(per_s));
-        match (units, &asked) {
+        let made = limit.limited_to(units.into(), Duration::from_secs(per_s));
+        match (units, &made) {
             (0, Err(LimitError::Zero { .. })) => {}
             (65_537.., Err(LimitError::LogTooLarge { .. })) => {}
             (_, Ok(own)) => {
@@ -51,7 +51,7 @@ proptest! {
                 prop_assert_eq!(own.is_shaping(), limit.is_shaping());
                 prop_assert_eq!(own.bound().interval_us, per_s * 1_000_000);
             }
-            _ => prop_assert!(false, "{units}: {asked:?}"),
+            _ => prop_assert!(false, "{units}: {made:?}"),
         }
     }
 }

@@ -26,12 +26,12 @@ fn events(steps: impl Strategy<Value = Vec<trace::Step>>) -> impl Strategy<Value
     })
 }
 
-/// Limits of which 40 charges stay below 2^53 units, modulo which a bucket counts what is charged.
+/// Limits for which 40 charges stay below 2^53 units, because a bucket counts its charges modulo 2^53.
 fn countable_limit() -> impl Strategy<Value = Limit> {
     any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47)
 }
 
-/// A charge that was admitted; its receipt, until it is refunded.
+/// An admitted charge, with its receipt until it is refunded.
 struct Admitted {
     at_us: u64,
     cost: Cost,
@@ -65,7 +65,7 @@ fn play(limit: Limit, events: &[Event]) -> (Walk, Vec<Admitted>) {
     (walk, admitted)
 }
 
-/// The key as it would be if the refunded requests had never been made.
+/// The state that the key would have if the refunded requests had never been made.
 fn without_refunded(limit: Limit, admitted: &[Admitted]) -> State {
     let mut state = limit.fresh();
     for charge in admitted.iter().filter(|charge| charge.receipt.is_some()) {
@@ -78,7 +78,7 @@ fn without_refunded(limit: Limit, admitted: &[Admitted]) -> State {
 
 proptest! {
     #[test]
-    fn a_refund_never_over_admits(limit in countable_limit(), events in events(trace::forward())) {
+    fn refund_never_over_admits(limit in countable_limit(), events in events(trace::forward())) {
         let (walk, admitted) = play(limit, &events);
         let never_made = without_refunded(limit, &admitted);
         let interval_us = limit.bound().interval_us;
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn in_windows_a_refund_undoes_the_request(
+    fn window_refund_undoes_the_request(
         limit in any::window_limit(),
         events in events(trace::forward()),
     ) {
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_at_once_undoes_the_last_charge(limit in any::limit(), steps in trace::any()) {
+    fn immediate_refund_undoes_the_last_charge(limit in any::limit(), steps in trace::any()) {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn a_receipt_whose_units_have_left_gives_nothing_back() {
+fn receipt_whose_units_have_left_gives_nothing_back() {
     for (text, left_us) in [
         ("fixed-window limit=5 window=1s", 1_000_000),
         ("sliding-window-log limit=5 window=1s", 1_000_000),
@@ -162,9 +162,9 @@ fn a_receipt_whose_units_have_left_gives_nothing_back() {
     }
 }
 
-/// A caller reserves units and returns them later: a busy bucket gives all of them back.
+/// A caller reserves units and refunds them later. A busy bucket gives all of them back.
 #[test]
-fn a_bucket_gives_back_what_is_still_in_it() {
+fn bucket_refunds_the_units_that_have_not_drained() {
     let limit: Limit = "token-bucket capacity=100 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
     let cost = |units| UnitRequest::new(Cost::new(units).unwrap());
@@ -178,7 +178,7 @@ fn a_bucket_gives_back_what_is_still_in_it() {
 
 /// The earlier charge was refunded, so the later one drained sooner than its receipt says.
 #[test]
-fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
+fn refund_of_an_earlier_charge_leaves_no_units_to_refund_twice() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let mut state = limit.fresh();
     let five = UnitRequest::new(Cost::new(5).unwrap());
@@ -194,9 +194,9 @@ fn cost(units: u64) -> UnitRequest {
     UnitRequest::new(Cost::new(units).unwrap())
 }
 
-/// A refund returns by how much `remaining` grew, also halfway through a unit.
+/// Also halfway through a unit.
 #[test]
-fn a_refund_says_how_much_more_remains() {
+fn refund_returns_how_much_more_remains() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     for (charged, before, given_back) in [(1, 9, 1), (4, 6, 4)] {
         let mut state = limit.fresh();
@@ -219,9 +219,9 @@ fn a_refund_says_how_much_more_remains() {
     assert_eq!(limit.peek(&state, 2_000_000, cost(1)).remaining, 7);
 }
 
-/// In the previous window a unit counts only in part.
+/// A unit in the previous window counts only in part.
 #[test]
-fn a_refund_in_the_previous_window_says_what_more_remains_now() {
+fn refund_in_the_previous_window_returns_how_much_more_remains() {
     let limit: Limit = "sliding-window-counter limit=10 window=1m".parse().unwrap();
     let mut state = limit.fresh();
     limit.check(&mut state, 0, cost(2));
@@ -240,12 +240,12 @@ fn shaping_limit_refunds_charges_from_the_last_backwards() {
         assert_eq!(limit.refund(&mut state, 0, receipt), given_back);
     }
     let leaving = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
-    assert_eq!(limit.refund(&mut state, 1, leaving), 0, "it has begun to leave");
+    assert_eq!(limit.refund(&mut state, 1, leaving), 0, "the charge has begun to leave");
 }
 
-/// A store drops the state of keys that have spent nothing; then the count starts again at 0.
+/// A store drops the state of a key with nothing spent. Its count of charges then starts again at 0.
 #[test]
-fn a_bucket_that_was_forgotten_does_not_refund_an_old_receipt() {
+fn forgotten_bucket_does_not_refund_an_old_receipt() {
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let receipt = limit.check(&mut limit.fresh(), 0, cost(1)).receipt.unwrap();
     let mut state = limit.fresh();
@@ -254,7 +254,7 @@ fn a_bucket_that_was_forgotten_does_not_refund_an_old_receipt() {
 }
 
 #[test]
-fn a_windows_receipt_is_void_once_the_window_has_another_length() {
+fn window_receipt_is_void_when_the_window_has_another_length() {
     for algorithm in ["fixed-window", "sliding-window-counter"] {
         let minute: Limit = format!("{algorithm} limit=10 window=1m").parse().unwrap();
         let hour: Limit = format!("{algorithm} limit=10 window=1h").parse().unwrap();
@@ -265,9 +265,9 @@ fn a_windows_receipt_is_void_once_the_window_has_another_length() {
     }
 }
 
-/// The refunded charge was the last: the log's time does not go back behind it.
+/// The refunded charge was the last one, and the log's time does not go back before it.
 #[test]
-fn a_log_remembers_when_it_was_last_charged() {
+fn log_keeps_the_time_of_its_last_charge_after_a_refund() {
     let limit: Limit = "sliding-window-log limit=1 window=100us".parse().unwrap();
     let mut state = limit.fresh();
     limit.check(&mut state, 1_000, cost(1));
@@ -281,7 +281,7 @@ fn a_log_remembers_when_it_was_last_charged() {
 proptest! {
     /// Changing a limit's numbers drops units and rounds, but a refund never gives back more than was charged.
     #[test]
-    fn a_refund_gives_back_at_most_what_was_charged(
+    fn refund_gives_back_at_most_the_charge(
         old in any::limit(),
         new in any::limit(),
         steps in trace::any(),
@@ -303,9 +303,9 @@ proptest! {
     }
 }
 
-/// A bucket's receipt gives back the same units after changes of the clock or the rate.
+/// The receipt gives back the units that have not drained, after changes of the clock or the rate.
 #[test]
-fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
+fn bucket_receipt_stays_exact_on_a_new_clock_and_at_a_new_rate() {
     const S: u64 = 1_000_000;
     let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
     let five = UnitRequest::new(Cost::new(5).unwrap());
@@ -329,7 +329,7 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     assert_eq!(faster.refund(&mut state, 3 * S + 6 * S / 10, receipt), 2);
     assert_eq!(faster.peek(&state, 3 * S + 6 * S / 10, five).remaining, 7);
 
-    // At a slower rate the receipt is good for as long as it would have been at the old rate.
+    // At a slower rate the receipt is valid for as long as it would have been at the old rate.
     let slower: Limit = "token-bucket capacity=20 refill=1/h".parse().unwrap();
     for (refunded_us, back) in [(5 * S - 1, 3), (5 * S, 0)] {
         let mut state = limit.fresh();

@@ -1,4 +1,4 @@
-//! Each algorithm's behaviour as a table: at this time, this cost, this answer.
+//! Each algorithm's behaviour as a table of times, costs and answers.
 
 use Want::{Allowed, Delayed, Never, RetryAfterMs};
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn table(limit: &str, rows: &[(u64, u64, Want)]) {
 }
 
 #[test]
-fn a_fixed_window_admits_twice_its_limit_across_a_boundary() {
+fn fixed_window_admits_twice_its_limit_across_a_boundary() {
     table(
         "fixed-window limit=2 window=1s",
         &[
@@ -46,7 +46,7 @@ fn a_fixed_window_admits_twice_its_limit_across_a_boundary() {
 }
 
 #[test]
-fn a_log_entry_leaves_exactly_one_window_after_it_came() {
+fn log_entry_leaves_exactly_one_window_after_its_charge() {
     table(
         "sliding-window-log limit=3 window=1s",
         &[
@@ -63,7 +63,7 @@ fn a_log_entry_leaves_exactly_one_window_after_it_came() {
 }
 
 #[test]
-fn a_counter_waits_into_the_next_window_when_this_one_is_too_full() {
+fn counter_waits_into_the_next_window_when_this_one_is_too_full() {
     table(
         "sliding-window-counter limit=10 window=1s",
         &[
@@ -81,7 +81,7 @@ fn a_counter_waits_into_the_next_window_when_this_one_is_too_full() {
 }
 
 #[test]
-fn a_token_bucket_spends_the_burst_then_paces() {
+fn token_bucket_spends_the_burst_then_paces() {
     table(
         "token-bucket capacity=2 refill=10/s",
         &[
@@ -100,7 +100,7 @@ fn a_token_bucket_spends_the_burst_then_paces() {
 }
 
 #[test]
-fn a_policing_leaky_bucket_lets_a_burst_of_its_capacity_through() {
+fn policing_leaky_bucket_admits_a_burst_of_its_capacity() {
     table(
         "leaky-bucket capacity=3 leak=1/s mode=policing",
         &[
@@ -114,7 +114,7 @@ fn a_policing_leaky_bucket_lets_a_burst_of_its_capacity_through() {
 }
 
 #[test]
-fn a_shaping_leaky_bucket_spreads_a_burst_out() {
+fn shaping_leaky_bucket_spreads_a_burst_out() {
     table(
         "leaky-bucket capacity=3 leak=1/s mode=shaping",
         &[
@@ -131,20 +131,20 @@ fn a_shaping_leaky_bucket_spreads_a_burst_out() {
 }
 
 #[test]
-fn a_caller_that_will_not_wait_is_refused_and_charged_nothing() {
+fn max_wait_refuses_a_longer_delay_without_a_charge() {
     let limit: Limit = "leaky-bucket capacity=3 leak=1/s mode=shaping".parse().unwrap();
     let mut state = limit.fresh();
-    let patient = UnitRequest::new(Cost::ONE);
-    let impatient = patient.within_us(500_000);
-    assert!(limit.check(&mut state, 0, impatient).decision.is_allowed());
-    let refused = limit.check(&mut state, 0, impatient).decision;
+    let any_delay = UnitRequest::new(Cost::ONE);
+    let half_a_second = any_delay.within_us(500_000);
+    assert!(limit.check(&mut state, 0, half_a_second).decision.is_allowed());
+    let refused = limit.check(&mut state, 0, half_a_second).decision;
     assert_eq!(refused.retry_after_us(), Some(500_000));
     assert_eq!(refused.remaining, 0);
-    assert_eq!(limit.check(&mut state, 0, patient).decision.delay_us(), 1_000_000);
+    assert_eq!(limit.check(&mut state, 0, any_delay).decision.delay_us(), 1_000_000);
 }
 
 #[test]
-fn a_log_lists_what_counts_and_forgets_what_does_not() {
+fn log_lists_only_charges_that_count() {
     let limit: Limit = "sliding-window-log limit=10 window=1s".parse().unwrap();
     let mut state = limit.fresh();
     for (at_us, cost) in [(0, 2), (400_000, 1), (400_000, 3)] {
@@ -166,7 +166,7 @@ fn a_log_lists_what_counts_and_forgets_what_does_not() {
 
 /// When a store has no memory for another entry, the log forgets times rather than units.
 #[test]
-fn a_coarsened_log_holds_the_same_units_for_longer() {
+fn coarsened_log_holds_the_same_units_for_longer() {
     let limit = SlidingWindowLog::new(10, Duration::from_secs(1)).unwrap();
     let mut log = Log::default();
     for (at_us, units) in [(0, 2), (100_000, 3), (400_000, 4)] {
@@ -185,8 +185,8 @@ fn a_coarsened_log_holds_the_same_units_for_longer() {
 #[test]
 fn caller_that_accepts_any_delay_is_limited_by_capacity_alone() {
     let limit: Limit = "leaky-bucket capacity=7 leak=2/us mode=shaping".parse().unwrap();
-    let patient = UnitRequest::new(Cost::new(3).unwrap()).within_us(u64::MAX);
-    assert_eq!(limit.fits(&limit.fresh(), 0, patient), 2);
+    let any_delay = UnitRequest::new(Cost::new(3).unwrap()).within_us(u64::MAX);
+    assert_eq!(limit.fits(&limit.fresh(), 0, any_delay), 2);
 }
 
 #[test]

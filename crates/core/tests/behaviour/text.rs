@@ -1,4 +1,4 @@
-//! Limits as text, and the messages for texts that are refused.
+//! Limits as text, and the error messages of texts that are refused.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_right_text_parses_or_is_refused_with_a_message(
+    fn misspelt_text_parses_or_is_refused_with_a_message(
         algorithm in "fixed-window|sliding-window-log|sliding-window-counter|token-bucket|leaky-bucket|leaky",
         parameters in prop::collection::vec(
             ("limit|window|capacity|refill|leak|mode|x", "[=:]?", "[0-9]{0,21}", "[./]?", "[0-9]{0,21}", "(us|ms|s|m|h|d|µs|policing|/s)?")
@@ -51,7 +51,8 @@ proptest! {
     }
 }
 
-/// A refusal says what is wrong and, after a semicolon, what to do; on one line, of bounded length.
+/// Asserts that a text parses, or that its error names the problem and, after a semicolon, the remedy, in one line of
+/// bounded length.
 fn parses_or_says_why(text: &str) -> Result<(), TestCaseError> {
     match text.parse::<Limit>() {
         Ok(limit) => prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit)),
@@ -65,7 +66,7 @@ fn parses_or_says_why(text: &str) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn limits_read_as_people_write_them() {
+fn limits_parse_in_common_notations() {
     for (text, printed) in [
         ("token-bucket capacity=10 refill=1/s", "token-bucket capacity=10 refill=1/s"),
         ("  token-bucket\trefill=10/s   capacity=10 ", "token-bucket capacity=10 refill=10/s"),
@@ -102,7 +103,7 @@ fn limits_read_as_people_write_them() {
 }
 
 #[test]
-fn parameters_read_as_the_text_does() {
+fn parameters_parse_as_the_text_does() {
     for text in [
         "leaky-bucket leak=1/s capacity=10",
         "fixed-window limit=1 window=1s",
@@ -120,7 +121,7 @@ fn parameters_read_as_the_text_does() {
 }
 
 #[test]
-fn a_refusal_reads_in_yaml_as_it_does_in_text() {
+fn limit_error_is_worded_for_yaml() {
     for (text, parameter, yaml) in [
         (
             "fixed-window limit=x window=1s",
@@ -152,7 +153,7 @@ fn a_refusal_reads_in_yaml_as_it_does_in_text() {
 }
 
 #[test]
-fn the_largest_of_everything_is_accepted_and_one_more_refused() {
+fn largest_values_are_accepted_and_one_more_is_refused() {
     for (largest, too_large) in [
         ("token-bucket capacity=36525 refill=1/d", "token-bucket capacity=36526 refill=1/d"),
         ("token-bucket capacity=1 refill=1/36525d", "token-bucket capacity=1 refill=1/36526d"),
@@ -169,7 +170,7 @@ fn the_largest_of_everything_is_accepted_and_one_more_refused() {
 }
 
 #[test]
-fn a_rate_is_a_fraction_in_lowest_terms() {
+fn rate_is_a_fraction_in_lowest_terms() {
     let rate = |units, per| Rate::new(units, per).unwrap();
     assert_eq!(rate(60, Duration::from_secs(60)), Rate::per_second(1).unwrap());
     let odd = rate(3, Duration::from_millis(7));
@@ -181,7 +182,7 @@ fn a_rate_is_a_fraction_in_lowest_terms() {
 }
 
 #[test]
-fn every_refusal_names_the_place_the_problem_and_the_remedy() {
+fn every_limit_error_names_the_problem_and_the_remedy() {
     let refused = [
         "",
         "   ",

@@ -1,4 +1,4 @@
-//! P7: several limits, all or none.
+//! P7: a check of several limits charges all of them or none.
 
 use proptest::prelude::*;
 use tollgate_core::{
@@ -9,7 +9,7 @@ use tollgate_core::{
 use tollgate_conformance::any;
 use tollgate_conformance::trace::{self, Walk};
 
-/// One request on each of the walks' limits.
+/// Makes one request on the limits of all walks.
 fn check(
     walks: &mut [Walk],
     costs: &[Cost],
@@ -30,7 +30,7 @@ fn check(
     (combined, decisions)
 }
 
-/// A limit's role and intent.
+/// A limit's role and intent in a joint check.
 type Manner = (Role, Intent);
 
 fn manner() -> impl Strategy<Value = Manner> {
@@ -50,7 +50,7 @@ proptest! {
         for step in &steps {
             let Some(first) = walks[0].aim(step) else { break };
             let now_us = walks[0].now_us;
-            // Costs differ from limit to limit, as rules' costs do.
+            // Each limit has another cost, as rules may have.
             let costs: Vec<Cost> = (0..walks.len())
                 .map(|index| if index == 0 { first } else { Cost::new(index as u64).unwrap() })
                 .collect();
@@ -132,7 +132,7 @@ fn limit(text: &str) -> (Limit, State) {
 }
 
 #[test]
-fn a_refused_request_spends_no_other_limits_quota() {
+fn refused_request_charges_no_limit() {
     let (small, mut one) = limit("fixed-window limit=1 window=1m");
     let (large, mut many) = limit("token-bucket capacity=100 refill=1/s");
     let mut check = || {
@@ -169,7 +169,7 @@ fn refused_by_is_the_limit_with_the_longest_wait() {
     };
     assert_eq!(check(1).refused_by, None);
     assert_eq!(check(1).refused_by, Some(1));
-    // A cost that never fits is the longest wait of all.
+    // A cost that never fits counts as the longest wait.
     let never = check(2);
     assert_eq!(
         (never.refused_by, never.verdict),
@@ -178,7 +178,7 @@ fn refused_by_is_the_limit_with_the_longest_wait() {
 }
 
 #[test]
-fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
+fn shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
     let (enforced, mut live) = limit("fixed-window limit=3 window=1m");
     let (candidate, mut trial) = limit("fixed-window limit=1 window=1m");
     let mut check = || {
@@ -200,24 +200,24 @@ fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
 }
 
 #[test]
-fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
-    let (looked_at, mut seen) = limit("fixed-window limit=3 window=1m");
+fn peek_refuses_what_a_charge_would_and_is_never_charged() {
+    let (peeked_at, mut seen) = limit("fixed-window limit=3 window=1m");
     let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
     let two = Cost::new(2).unwrap();
     let mut check = |at_most: Cost| {
         let mut charges = [
-            LimitCheck::enforced(&looked_at, &mut seen, at_most).with(Role::Enforced, Intent::Peek),
+            LimitCheck::enforced(&peeked_at, &mut seen, at_most).with(Role::Enforced, Intent::Peek),
             LimitCheck::enforced(&charged, &mut spent, two),
         ];
         let combined = check_all(&mut charges, 0);
-        let told = charges.map(|mut charge| {
+        let decided = charges.map(|mut charge| {
             (charge.decision().unwrap().remaining, charge.take_receipt().is_some())
         });
         (
             combined.verdict.retry_after_us(),
             combined.refused_by,
             requests_remaining(&combined),
-            told,
+            decided,
         )
     };
     for left in [8, 6] {
@@ -226,16 +226,16 @@ fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
     }
     let refused = check(Cost::new(4).unwrap());
     assert_eq!(refused, (None, Some(0), Some(0), [(3, false), (6, false)]));
-    assert_eq!(seen, looked_at.fresh());
+    assert_eq!(seen, peeked_at.fresh());
 }
 
 #[test]
-fn a_shadow_look_reports_its_decision_and_refuses_nothing() {
-    let (looked_at, mut seen) = limit("fixed-window limit=1 window=1m");
+fn shadow_peek_reports_its_decision_and_refuses_nothing() {
+    let (peeked_at, mut seen) = limit("fixed-window limit=1 window=1m");
     let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
     let two = Cost::new(2).unwrap();
     let mut charges = [
-        LimitCheck::enforced(&looked_at, &mut seen, two).with(Role::Shadow, Intent::Peek),
+        LimitCheck::enforced(&peeked_at, &mut seen, two).with(Role::Shadow, Intent::Peek),
         LimitCheck::enforced(&charged, &mut spent, two),
     ];
     let combined = check_all(&mut charges, 0);
@@ -244,9 +244,9 @@ fn a_shadow_look_reports_its_decision_and_refuses_nothing() {
     assert!(!charges[0].decision().unwrap().is_allowed());
 }
 
-/// A charge restarts a key's time on a new clock, even when it is refused; a look does not change the state.
+/// A charge restarts a key's time on a new clock, even when it is refused. A peek does not change the state.
 #[test]
-fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
+fn peek_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
     for text in [
         "fixed-window limit=3 window=1m",
         "sliding-window-log limit=3 window=1m",
@@ -260,19 +260,19 @@ fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
         assert!(limit.check(&mut state, noon_us, three.into()).decision.is_allowed());
         let before = state.clone();
         let request = UnitRequest::new(Cost::ONE).within_us(u64::MAX);
-        let mut look =
+        let mut peek =
             [LimitCheck::enforced(&limit, &mut state, request).with(Role::Enforced, Intent::Peek)];
-        let looked = check_all(&mut look, noon_us / 2);
+        let peeked = check_all(&mut peek, noon_us / 2);
         assert_eq!(state, before, "{text}");
         let checked =
             check_all(&mut [LimitCheck::enforced(&limit, &mut state, request)], noon_us / 2);
-        assert_eq!(looked, checked, "{text}");
+        assert_eq!(peeked, checked, "{text}");
         assert_ne!(state, before, "{text}");
     }
 }
 
 #[test]
-fn a_check_of_no_limits_is_allowed() {
+fn check_of_no_limits_is_allowed() {
     let combined = check_all(&mut [], 0);
     assert!(combined.verdict.is_allowed());
     assert_eq!(combined.tightest, None);
@@ -294,7 +294,7 @@ fn refused_by_is_the_first_limit_when_waits_are_equal() {
 }
 
 #[test]
-fn the_longest_delay_and_the_last_reset_of_any_limit_are_reported() {
+fn joint_check_reports_the_longest_delay_and_the_last_reset() {
     let (slow, mut a) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
     let (fast, mut b) = limit("leaky-bucket capacity=10 leak=10/s mode=shaping");
     let mut check = |slow_first: bool| {
@@ -311,9 +311,9 @@ fn the_longest_delay_and_the_last_reset_of_any_limit_are_reported() {
     assert_eq!(check(false), (2_000_000, 3_000_000));
 }
 
-/// For a caller that waits at most 2.5 s, two more requests fit, not the nine that there is capacity for.
+/// For a caller that waits at most 2.5 s two more requests fit, and not nine, for which there is capacity.
 #[test]
-fn requests_remaining_depends_on_the_longest_wait() {
+fn requests_remaining_depends_on_max_wait() {
     let (queue, mut state) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
     let request = UnitRequest::new(Cost::ONE).within_us(2_500_000);
     let mut check = || check_all(&mut [LimitCheck::enforced(&queue, &mut state, request)], 0);
@@ -324,7 +324,7 @@ fn requests_remaining_depends_on_the_longest_wait() {
 }
 
 #[test]
-fn the_tightest_limit_reports_its_own_units() {
+fn tightest_limit_reports_its_own_units() {
     let (large, mut a) = limit("fixed-window limit=600 window=1m");
     let (small, mut b) = limit("fixed-window limit=100 window=1h");
     let mut check = |cost_of_large: u64| {
@@ -337,12 +337,12 @@ fn the_tightest_limit_reports_its_own_units() {
         (limit, remaining, requests_remaining)
     };
     assert_eq!(check(10), (600, 590, 59), "59 more requests of 10, and 99 of 1");
-    assert_eq!(check(1), (100, 98, 98), "589 more requests of 1 fit the other");
-    assert_eq!(check(590), (600, 589, 0), "the limit that refuses, with its own units");
+    assert_eq!(check(1), (100, 98, 98), "589 more requests of 1 fit the other limit");
+    assert_eq!(check(590), (600, 589, 0), "the refusing limit, with its own units");
 }
 
 #[test]
-fn the_tightest_of_equals_is_the_limit_that_resets_last() {
+fn tightest_of_equals_is_the_limit_that_resets_last() {
     for windows in [["1m", "1h"], ["1h", "1m"]] {
         let mut limits =
             windows.map(|window| limit(&format!("fixed-window limit=5 window={window}")));

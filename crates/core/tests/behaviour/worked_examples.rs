@@ -37,7 +37,7 @@ fn examples() -> Examples {
 }
 
 #[test]
-fn every_field_of_every_decision_is_as_worked_out() {
+fn every_decision_equals_the_worked_example() {
     for Example { name, limit, requests } in examples().examples {
         let limit: Limit = limit.parse().unwrap();
         let mut states = std::collections::HashMap::new();
@@ -62,7 +62,7 @@ fn every_field_of_every_decision_is_as_worked_out() {
 }
 
 #[test]
-fn the_counter_estimates_as_the_articles_do() {
+fn counter_estimates_as_the_articles_do() {
     for example in examples().sliding_counter_estimates {
         let window = Duration::from_secs(example.window_s);
         let limit = SlidingWindowCounter::new(example.limit, window).unwrap();

@@ -1,11 +1,14 @@
 -- Plays traces through the twins.
--- ARGV[i]    a trace, a line each: the limit, then the steps
+-- ARGV[i]    a trace: a line for the limit, then a line for each step
 --              limit   algorithm, its numbers, and the units by which a log's sums are raised
 --              step    check|peek|fits now_us cost max_wait_us|any
 --                      refund now_us number: the number of the allowed check to refund
 --                      reset now_us
 --                      carry-over now_us limit: move to this limit from here on, if possible
--- Returns    for each trace a line a step: the answer, then the state after it
+--                      reserve now_us cost hold_for_us id
+--                      settle now_us used expires_us id 0|1: whether the hold ends
+--                      extend now_us more expires_us id hold_for_us
+-- Returns    for each trace a line for each step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
 
@@ -81,8 +84,8 @@ end
 
 sliding_window_log.fresh = table_log.fresh
 
--- The kind of place that each algorithm's charges have. A place of another kind means nothing to an
--- algorithm, and becomes NOWHERE: a time that never comes, and one that is already over.
+-- The kind of place that each algorithm's charges have. A place of another kind is not valid for an algorithm
+-- and becomes NOWHERE: a time that is never reached, and a charge that is already over.
 local KIND = {
   [fixed_window] = "window", [sliding_window_counter] = "window", [sliding_window_log] = "entry",
   [bucket] = "bucket",
@@ -144,10 +147,23 @@ local function show_decision(
     .. ", first " .. digits(first_back_us)
 end
 
+local function show_holds(holds)
+  local shown = {}
+  for index, hold in ipairs(holds) do
+    shown[index] = " held " .. digits(tonumber(hold.id)) .. ":" .. digits(hold.units)
+      .. ":" .. digits(hold.expires_us) .. ":" .. digits(hold.used)
+  end
+  return table.concat(shown)
+end
+
 local function play(trace)
   local lines = trace:gmatch("[^\n]+")
   local limit, fresh, age_units = parse_limit(lines())
-  local state, receipts, shown = fresh(), {}, {}
+  local state, holds, receipts, shown = fresh(), {}, {}, {}
+  local function keep_receipt(cost, place, place_too)
+    receipts[#receipts + 1] =
+      { cost = cost, kind = KIND[limit.decide], place = place, place_too = place_too }
+  end
   for line in lines do
     local step, now_us, cost, max_wait_us = line:match("(%S+) (%d+) ?(%d*) ?(%S*)")
     now_us, cost, max_wait_us = tonumber(now_us), tonumber(cost), tonumber(max_wait_us)
@@ -156,13 +172,14 @@ local function play(trace)
     end
     local answer
     if step == "check" then
-      local checked = { algorithm.check(limit, state, now_us, cost, max_wait_us) }
+      local checked = #holds > 0 and { held.check(limit, state, holds, now_us, cost) }
+        or { algorithm.check(limit, state, now_us, cost, max_wait_us) }
       if checked[1] then
-        receipts[#receipts + 1] = {
-          cost = cost, kind = KIND[limit.decide], place = checked[7], place_too = checked[8],
-        }
+        keep_receipt(cost, checked[7], checked[8])
       end
       answer = show_decision(limit, unpack(checked, 1, 6))
+    elseif step == "peek" and #holds > 0 then
+      answer = show_decision(limit, held.peek(limit, state, holds, now_us, cost))
     elseif step == "peek" then
       answer = show_decision(limit, algorithm.peek(limit, state, now_us, cost, max_wait_us))
     elseif step == "fits" then
@@ -170,16 +187,52 @@ local function play(trace)
     elseif step == "refund" then
       local receipt = receipts[cost]
       local at = receipt.kind == KIND[limit.decide] and receipt or NOWHERE
-      local back =
-        algorithm.refund(limit, state, now_us, receipt.cost, at.place, at.place_too)
+      local back = #holds > 0
+        and held.refund(limit, state, holds, now_us, receipt.cost, at.place, at.place_too)
+        or algorithm.refund(limit, state, now_us, receipt.cost, at.place, at.place_too)
       answer = "refunded " .. digits(back)
     elseif step == "reset" then
-      state = fresh()
+      state, holds = fresh(), {}
       answer = "reset"
+    elseif step == "reserve" then
+      local hold_for_us, id = line:match("%S+ %d+ %d+ (%d+) (%d+)")
+      local reserved = { held.reserve(
+        limit, state, holds, now_us, string.format("%08d", id), cost, tonumber(hold_for_us)) }
+      answer = show_decision(limit, unpack(reserved, 1, 6)) .. ", until " .. digits(reserved[7])
+    elseif step == "settle" then
+      local expires_us, id, last = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d)")
+      local done, charged, excess, cut, place, place_too = held.settle(
+        limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost, last == "1")
+      if done == "done" then
+        if charged > 0 then
+          keep_receipt(charged, place, place_too)
+        end
+        answer = "done " .. digits(charged) .. " " .. digits(excess) .. " " .. digits(cut)
+      else
+        answer = done
+      end
+      answer = answer .. ", "
+        .. show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "done"))
+    elseif step == "extend" then
+      local expires_us, id, hold_for_us = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d+)")
+      local done, until_us = held.extend(
+        limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost,
+        tonumber(hold_for_us))
+      local after
+      if done == "refused" then
+        after = show_decision(limit, held.peek(limit, state, holds, now_us, cost))
+      else
+        after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
+      end
+      answer = done .. (until_us and " " .. digits(until_us) or "") .. ", " .. after
     elseif step == "carry-over" then
       local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
       local is_done
-      is_done, limit, state = algorithm.carry_over(new, limit, state, now_us, 1)
+      if #holds > 0 then
+        is_done, limit, state = held.carry_over(new, limit, state, holds, now_us, 1)
+      else
+        is_done, limit, state = algorithm.carry_over(new, limit, state, now_us, 1)
+      end
       if is_done then
         fresh, age_units = new_fresh, new_age_units
       end
@@ -187,7 +240,8 @@ local function play(trace)
     else
       error("unknown step " .. line)
     end
-    shown[#shown + 1] = answer .. "; " .. show_state(limit, state, now_us)
+    shown[#shown + 1] =
+      answer .. "; " .. show_state(limit, state, now_us) .. show_holds(holds)
   end
   return table.concat(shown, "\n")
 end

@@ -1,4 +1,4 @@
-//! Every algorithm's decisions, refunds and states in Lua, compared with Rust.
+//! Compares the decisions, refunds and states of every algorithm in Lua with Rust.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Two limits, the units by which a log's sums are raised, when the trace begins, and the trace.
+/// Two limits, the units by which a log's sums are raised, the time at which the trace begins, and the trace.
 type Case = ([Limit; 2], u64, u64, Vec<Step>);
 
 fn twins_agree_on(limit: impl Strategy<Value = Limit>) {
@@ -37,7 +37,7 @@ fn twins_agree_over(
     steps: impl Strategy<Value = Vec<Step>>,
     at_once: Range<usize>,
 ) {
-    // A log's running sums are lowered above 2^52: some are about to reach that.
+    // A log's running sums are lowered when they exceed 2^52. Some cases begin just below that.
     let age = prop_oneof![2 => Just(0), 1 => (1 << 52) - 100..=1_u64 << 52];
     let case = (limits, age, trace::start_us(), steps);
     prove(prop::collection::vec(case, at_once), |servers, cases: Vec<Case>| {
@@ -82,7 +82,7 @@ fn crowded_sliding_window_logs_agree() {
     twins_agree_over(limit, trace::crowded_steps(), 1..2);
 }
 
-/// Also buckets so large that their products pass 2^53, at rates where every remainder comes up.
+/// Also large buckets whose products exceed 2^53, at rates at which every remainder occurs.
 fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
     let large = (1_u64 << 50..=MAX_UNITS, 3..30_u64, 1..30_u64)
         .prop_map(|(capacity, units, per_us)| {
@@ -118,7 +118,7 @@ fn shaping_leaky_buckets_agree() {
     );
 }
 
-/// Any limit, one in seven a bucket so large that its products pass 2^53.
+/// Any limit. Some are buckets so large that their products exceed 2^53.
 fn limit() -> impl Strategy<Value = Limit> {
     let bucket = capacity_and_rate()
         .prop_map(|(capacity, rate)| TokenBucket::new(capacity, rate).unwrap().into());
@@ -149,6 +149,17 @@ fn carry_over_within_an_algorithm_agrees() {
         buckets,
     ];
     twins_agree_over(limits, trace::changing_steps(), 1..8);
+}
+
+#[test]
+fn holds_agree() {
+    let same = limit().prop_map(|limit| [limit; 2]);
+    twins_agree_over(same, trace::holding_steps(), 1..8);
+}
+
+#[test]
+fn holds_under_a_limit_that_changes_agree() {
+    twins_agree_over([limit(), limit()], trace::holding_steps(), 1..8);
 }
 
 #[test]

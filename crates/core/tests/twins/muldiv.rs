@@ -1,4 +1,4 @@
-//! `muldiv` in Lua against `muldiv` in Rust.
+//! Compares `muldiv` in Lua with `muldiv` in Rust.
 
 use std::num::NonZeroU64;
 

@@ -1,4 +1,4 @@
-//! A Redis and a Valkey, and the twins' text to run on them.
+//! A Redis and a Valkey that run the text of the twins.
 
 use std::cell::RefCell;
 
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
 use tollgate_core::store::twins;
-use tollgate_launcher::{Flavour, Launch, Server, Shared};
+use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 
-/// All twins, each after the ones it needs.
-const TWINS: [&str; 8] = [
+/// The texts of all twins, each after the twins that it uses.
+const TWINS: [&str; 9] = [
     twins::MULDIV,
     twins::ALGORITHM,
     twins::FIXED_WINDOW,
@@ -18,10 +18,11 @@ const TWINS: [&str; 8] = [
     twins::BUCKET,
     twins::TOKEN_BUCKET,
     twins::LEAKY_BUCKET,
+    twins::HOLDS,
 ];
 
 /// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that store nothing on it.
-static SERVERS: Shared<[Server; 2]> = Shared::new();
+static SERVERS: SharedServers<[Server; 2]> = SharedServers::new();
 
 /// A connection to each server.
 pub(crate) struct Servers {
@@ -41,7 +42,7 @@ impl Servers {
         Servers { each: Flavour::ALL.into_iter().zip(servers).map(connect).collect() }
     }
 
-    /// Runs `script` after the twins on each server. Each returns a text for every argument.
+    /// Runs the twins and then `script` on each server. Each server returns a text for every argument.
     pub(crate) fn eval(&self, script: &str, arguments: &[String]) -> Vec<(Flavour, Vec<String>)> {
         let body = format!("{}{script}", TWINS.concat());
         let answer = |(flavour, connection): &(Flavour, RefCell<Connection>)| {
@@ -57,7 +58,7 @@ impl Servers {
 /// The default number of random values, which `PROPTEST_CASES` overrides. Each value is many decisions.
 const CASES: u32 = 64;
 
-/// Tries random values of `strategy` on both servers.
+/// Tests random values of `strategy` on both servers.
 pub(crate) fn prove<S: Strategy>(
     strategy: S,
     holds: impl Fn(&Servers, S::Value) -> Result<(), TestCaseError>,

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    ChargeReceipt, Cost, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, Mode, Retry, State,
-    UnitRequest, Verdict,
+    ChargeReceipt, Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime,
+    HoldUse, Holds, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation,
+    Retry, Settlement, State, UnitRequest, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -22,11 +23,26 @@ enum Act {
     Check,
     Peek,
     Fits,
-    /// Refunds one of the receipts held; the number is modulo how many there are.
+    /// Refunds one of the receipts held; the number is taken modulo their count.
     Refund(usize),
     Reset,
     /// Moves to the other limit, or back to the first.
     CarryOver,
+    /// Sets units aside.
+    Reserve(Hold),
+    /// Settles one of the holds; the number is modulo how many there have been. The part is of the hold's units, in
+    /// thousandths.
+    Settle(usize, u64, bool),
+    /// Adds units to one of the holds, or none, and moves its expiry.
+    Extend(usize, bool, Hold),
+}
+
+/// How long units are held.
+#[derive(Clone, Debug)]
+enum Hold {
+    Us(u64),
+    /// Thousandths of the limit's own interval.
+    Part(u64),
 }
 
 /// How the clock moves before the action.
@@ -34,8 +50,8 @@ enum Act {
 enum Time {
     Stay,
     ByUs(u64),
-    /// By thousandths of the limit's own interval.
-    DecisionPart(u64),
+    /// Forward, in thousandths of the limit's interval.
+    Part(u64),
     /// To the end of the last decision's wait, give or take a microsecond.
     Retry(i64),
     /// To the last decision's reset, give or take a microsecond.
@@ -48,7 +64,7 @@ enum Time {
 enum Price {
     Units(u64),
     /// Thousandths of the limit.
-    DecisionPart(u64),
+    Part(u64),
     /// The remaining units, plus or minus one.
     Remaining(i64),
     MoreThanAll,
@@ -59,8 +75,8 @@ enum Price {
 enum Patience {
     Any,
     Us(u64),
-    /// Thousandths of the limit's own interval.
-    DecisionPart(u64),
+    /// Thousandths of the limit's interval.
+    Part(u64),
     /// The last delay, give or take a microsecond.
     Delay(i64),
 }
@@ -69,7 +85,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(act()), 1..40)
 }
 
-/// Traces in the middle of which the limit changes.
+/// Traces during which the limit changes.
 pub(crate) fn changing_steps() -> impl Strategy<Value = Vec<Step>> {
     let act = prop_oneof![6 => act(), 1 => Just(Act::CarryOver)];
     prop::collection::vec(step(act), 1..40)
@@ -85,11 +101,33 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// Traces with holds, in the middle of which the limit may change.
+pub(crate) fn holding_steps() -> impl Strategy<Value = Vec<Step>> {
+    let hold = || {
+        prop_oneof![
+            2 => (1..60_u64).prop_map(Hold::Us),
+            3 => (1..2_500_u64).prop_map(Hold::Part),
+            1 => Just(Hold::Us(MAX_WINDOW_US)),
+        ]
+    };
+    let used = prop_oneof![5 => 0..=1_000_u64, 2 => 1_000..4_000_u64, 1 => Just(u64::MAX)];
+    let act = prop_oneof![
+        8 => act(),
+        6 => hold().prop_map(Act::Reserve),
+        3 => (any::<usize>(), used, any::<bool>())
+            .prop_map(|(which, part, is_last)| Act::Settle(which, part, is_last)),
+        2 => (any::<usize>(), any::<bool>(), hold())
+            .prop_map(|(which, adds, hold)| Act::Extend(which, adds, hold)),
+        1 => Just(Act::CarryOver),
+    ];
+    prop::collection::vec(step(act), 1..60)
+}
+
 fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
     let time = prop_oneof![
         6 => Just(Time::Stay),
         4 => (0..20_u64).prop_map(Time::ByUs),
-        6 => (0..2_500_u64).prop_map(Time::DecisionPart),
+        6 => (0..2_500_u64).prop_map(Time::Part),
         4 => (-1..=1_i64).prop_map(Time::Retry),
         2 => (-1..=1_i64).prop_map(Time::Reset),
         1 => (1..50_u64).prop_map(Time::BackUs),
@@ -98,14 +136,14 @@ fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
     ];
     let price = prop_oneof![
         4 => (1..4_u64).prop_map(Price::Units),
-        3 => (1..=1_000_u64).prop_map(Price::DecisionPart),
+        3 => (1..=1_000_u64).prop_map(Price::Part),
         3 => (-1..=1_i64).prop_map(Price::Remaining),
         1 => Just(Price::MoreThanAll),
     ];
     let patience = prop_oneof![
         4 => Just(Patience::Any),
         1 => (0..50_u64).prop_map(Patience::Us),
-        1 => (0..1_100_u64).prop_map(Patience::DecisionPart),
+        1 => (0..1_100_u64).prop_map(Patience::Part),
         2 => (-1..=1_i64).prop_map(Patience::Delay),
         1 => Just(Patience::Us(u64::MAX)),
     ];
@@ -127,7 +165,7 @@ pub(crate) fn crowded_steps() -> impl Strategy<Value = Vec<Step>> {
     let time = (0..4_u64).prop_map(Time::ByUs);
     let price = prop_oneof![
         12 => (1..4_u64).prop_map(Price::Units),
-        1 => (1..=1_000_u64).prop_map(Price::DecisionPart),
+        1 => (1..=1_000_u64).prop_map(Price::Part),
         1 => (0..=1_i64).prop_map(Price::Remaining),
     ];
     let step = (act, time, price).prop_map(|(act, time, price)| Step {
@@ -139,7 +177,7 @@ pub(crate) fn crowded_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 200..500)
 }
 
-/// A charge, a reset, the same charge about when the first one would have been over, and then a refund of
+/// A charge, a reset, the same charge at about the time at which the first one would have left, and then a refund of
 /// the first.
 pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     let step = |act, time| Step { act, time, price: Price::Units(3), patience: Patience::Any };
@@ -151,7 +189,7 @@ pub(crate) fn stale_receipt(off: i64) -> Vec<Step> {
     ]
 }
 
-/// When a trace begins: today, at the epoch, or near the latest time.
+/// The time at which a trace begins: in 2023, at the epoch, or near the latest time.
 pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => Just(1_700_000_000_000_000_u64),
@@ -161,7 +199,7 @@ pub(crate) fn start_us() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Beyond the latest time, where every time counts as the latest.
+/// Past the latest time. Every later time counts as the latest.
 const END_US: u64 = MAX_TIME_US + 1_000;
 
 /// How many of a log's oldest and newest entries are compared.
@@ -182,6 +220,9 @@ struct Walk {
     now_us: u64,
     last: Option<LimitDecision>,
     receipts: Vec<Option<ChargeReceipt>>,
+    holds: Holds,
+    /// Every hold that was granted, and its units at first.
+    granted: Vec<(HoldReference, u64)>,
 }
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
@@ -196,6 +237,8 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
         now_us: start_us,
         last: None,
         receipts: Vec::new(),
+        holds: Holds::default(),
+        granted: Vec::new(),
     };
     let mut played = Played { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
@@ -208,7 +251,7 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
 }
 
 impl Walk {
-    /// Takes one step. Returns it as text for the server, and the expected answer.
+    /// Performs one step. Returns it as text for the server, and the expected answer.
     fn take(&mut self, step: &Step) -> Option<(String, String)> {
         self.now_us = self.next_us(&step.time);
         let (now_us, cost) = (self.now_us, self.cost(&step.price));
@@ -218,15 +261,17 @@ impl Walk {
         let words = format!("{now_us} {} {wait}", cost.units());
         Some(match &step.act {
             Act::Check => {
-                let checked = self.limit.check(&mut self.state, now_us, request);
+                let checked =
+                    self.limit.check_beside(&mut self.state, &mut self.holds, now_us, request);
                 self.last = Some(checked.decision);
                 self.receipts.extend(checked.receipt.map(Some));
                 (format!("check {words}"), show_decision(checked.decision))
             }
             Act::Peek => {
-                let decision = self.limit.peek(&self.state, now_us, request);
+                let decision = self.limit.peek_beside(&self.state, &self.holds, now_us, request);
                 (format!("peek {words}"), show_decision(decision))
             }
+            Act::Fits if !self.holds.is_empty() => return None,
             Act::Fits => {
                 let fits = self.limit.fits(&self.state, now_us, request);
                 (format!("fits {words}"), format!("fits {fits}"))
@@ -236,22 +281,96 @@ impl Walk {
                 let held: Vec<_> = (0..self.receipts.len()).filter(held).collect();
                 let index = *held.get(which.checked_rem(held.len())?)?;
                 let receipt = self.receipts[index].take()?;
-                let back = self.limit.refund(&mut self.state, now_us, receipt);
+                let (state, holds) = (&mut self.state, &mut self.holds);
+                let back = self.limit.refund_beside(state, holds, now_us, receipt);
                 (format!("refund {now_us} {}", index + 1), format!("refunded {back}"))
             }
             Act::Reset => {
-                self.state = self.limit.fresh();
+                (self.state, self.holds) = (self.limit.fresh(), Holds::default());
                 (format!("reset {now_us}"), "reset".to_owned())
             }
             Act::CarryOver => {
                 std::mem::swap(&mut self.limit, &mut self.other);
                 let limit = limit_text(self.limit, self.age);
+                let (state, holds) = (self.state.clone(), &mut self.holds);
                 let carried =
-                    self.limit.carry_over(&self.other, self.state.clone(), now_us, Cost::ONE);
+                    self.limit.carry_over_beside(&self.other, state, holds, now_us, Cost::ONE);
                 (self.limit, self.state) = carried.decides(&self.limit);
                 (format!("carry-over {now_us} {limit}"), "carried over".to_owned())
             }
+            Act::Reserve(hold) => self.reserve(cost, self.hold_time(hold))?,
+            Act::Settle(which, part, is_last) => self.settle(*which, *part, *is_last)?,
+            Act::Extend(which, adds, hold) => {
+                self.extend(*which, adds.then_some(cost), self.hold_time(hold))?
+            }
         })
+    }
+
+    fn reserve(&mut self, cost: Cost, hold_for: HoldTime) -> Option<(String, String)> {
+        let now_us = self.now_us;
+        let id = HoldId(self.granted.len() as u64);
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let reservation = Reservation { id, cost, hold_for };
+        let answer = self.limit.reserve(state, holds, now_us, reservation).ok()?;
+        self.last = Some(answer.decision);
+        let until = answer.hold.map_or("nil".to_owned(), |hold| hold.expires_us.to_string());
+        self.granted.extend(answer.hold.map(|hold| (hold, cost.units())));
+        let (id, cost, us) = (id.0, cost.units(), hold_for.as_us());
+        let text = format!("reserve {now_us} {cost} {us} {id}");
+        Some((text, format!("{}, until {until}", show_decision(answer.decision))))
+    }
+
+    fn settle(&mut self, which: usize, part: u64, is_last: bool) -> Option<(String, String)> {
+        let (hold, units) = *self.granted.get(which.checked_rem(self.granted.len())?)?;
+        let units = (u128::from(units) * u128::from(part) / 1_000).min(MAX_UNITS.into()) as u64;
+        let now_us = self.now_us;
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let used = HoldUse { units, is_last };
+        let answer = self.limit.settle_hold(state, holds, now_us, hold, used);
+        let shown = match answer.settlement {
+            Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
+                self.receipts.extend(receipt.map(Some));
+                format!("done {charged_units} {excess_units} {cut_units}")
+            }
+            Settlement::Ended(ended) => show_ended(ended),
+        };
+        let (id, expires_us, last) = (hold.id.0, hold.expires_us, u8::from(is_last));
+        let text = format!("settle {now_us} {units} {expires_us} {id} {last}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn extend(
+        &mut self,
+        which: usize,
+        more: Option<Cost>,
+        hold_for: HoldTime,
+    ) -> Option<(String, String)> {
+        let index = which.checked_rem(self.granted.len())?;
+        let (hold, _) = *self.granted.get(index)?;
+        let now_us = self.now_us;
+        let (state, holds) = (&mut self.state, &mut self.holds);
+        let growth = HoldGrowth { more, hold_for };
+        let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
+        let shown = match answer.extension {
+            Extension::Granted { expires_us } => {
+                self.granted[index].0.expires_us = expires_us;
+                format!("granted {expires_us}")
+            }
+            Extension::Refused => "refused".to_owned(),
+            Extension::Ended(ended) => show_ended(ended),
+        };
+        let (id, expires_us, us) = (hold.id.0, hold.expires_us, hold_for.as_us());
+        let more = more.map_or(0, Cost::units);
+        let text = format!("extend {now_us} {more} {expires_us} {id} {us}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn hold_time(&self, hold: &Hold) -> HoldTime {
+        let us = match *hold {
+            Hold::Us(us) => us,
+            Hold::Part(part) => self.interval_part_us(part),
+        };
+        HoldTime::from_us(us.clamp(1, MAX_WINDOW_US)).unwrap()
     }
 
     fn next_us(&self, time: &Time) -> u64 {
@@ -261,7 +380,7 @@ impl Walk {
         let next_us = match *time {
             Time::Stay => now_us,
             Time::ByUs(us) => now_us + us,
-            Time::DecisionPart(part) => now_us + self.interval_part_us(part),
+            Time::Part(part) => now_us + self.interval_part_us(part),
             Time::Retry(off) => now_us + retry_us.saturating_add_signed(off),
             Time::Reset(off) => now_us + reset_us.saturating_add_signed(off),
             Time::BackUs(us) => now_us.saturating_sub(us),
@@ -277,9 +396,10 @@ impl Walk {
         let size = self.limit.size();
         let units = match *price {
             Price::Units(units) => units,
-            Price::DecisionPart(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
+            Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
-                let peek = self.limit.peek(&self.state, self.now_us, Cost::ONE.into());
+                let ask = Cost::ONE.into();
+                let peek = self.limit.peek_beside(&self.state, &self.holds, self.now_us, ask);
                 peek.remaining.saturating_add_signed(off)
             }
             Price::MoreThanAll => size + 1,
@@ -291,7 +411,7 @@ impl Walk {
         match *patience {
             Patience::Any => None,
             Patience::Us(us) => Some(us),
-            Patience::DecisionPart(part) => Some(self.interval_part_us(part)),
+            Patience::Part(part) => Some(self.interval_part_us(part)),
             Patience::Delay(off) => {
                 let delay_us = self.last.map_or(0, |decision| decision.delay_us());
                 Some(delay_us.saturating_add_signed(off))
@@ -300,6 +420,15 @@ impl Walk {
     }
 
     fn show_state(&self) -> String {
+        let mut text = self.show_units();
+        for hold in self.holds.iter() {
+            let (id, units, used) = (hold.id.0, hold.units, hold.used);
+            write!(text, " held {id}:{units}:{}:{used}", hold.expires_us).unwrap();
+        }
+        text
+    }
+
+    fn show_units(&self) -> String {
         match &self.state {
             State::Window(it) => format!("start {} spent {}", it.start_us, it.spent),
             State::WindowPair(it) => {
@@ -356,4 +485,11 @@ fn show_decision(decision: LimitDecision) -> String {
         "{answer} of {limit}, {remaining} left, \
          retry {retry}, reset {reset}, delay {delay}, first {first}"
     )
+}
+
+fn show_ended(ended: EndedHold) -> String {
+    match ended {
+        EndedHold::Expired => "expired".to_owned(),
+        EndedHold::Unknown => "unknown".to_owned(),
+    }
 }

@@ -181,7 +181,7 @@ impl RefreshLoop {
         let url = &self.url;
         keys.not_fetched(format!("the keys of {url} were not fetched: {error}"), failures);
         if failures.is_power_of_two() {
-            tracing::warn!(url, failures, %error, "the keys of tokens could not be fetched; the old keys stay in use");
+            tracing::warn!(url, failures, %error, "keys of tokens not fetched: the old keys stay in use");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Starting a cluster.
+//! Starts a cluster.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct ClusterLaunch {
 }
 
 impl Launch {
-    /// Returns a cluster of servers like this one, to be started; it has three primaries by default.
+    /// Returns a cluster of servers with these settings, to be started. It has three primaries by default.
     ///
     /// The launcher itself logs in as `default` or [`Launch::admin`]. That user must have all permissions.
     pub fn cluster(self) -> ClusterLaunch {
@@ -45,14 +45,14 @@ impl ClusterLaunch {
 
     /// Starts the cluster, and waits until every node serves and knows every other node.
     pub fn start(&self) -> Result<Cluster, LaunchError> {
-        let node = self.node.clone().part(ProcessRole::Node);
+        let node = self.node.clone().role(ProcessRole::Node);
         let node = node
-            .own("cluster-node-timeout", self.node_timeout.as_millis())
-            .own("cluster-config-file", "nodes.conf")
-            .own("cluster-require-full-coverage", "no")
-            // A replica stays with its primary, and may take over however far behind it is.
-            .own("cluster-allow-replica-migration", "no")
-            .own("cluster-replica-validity-factor", 0);
+            .own_line("cluster-node-timeout", self.node_timeout.as_millis())
+            .own_line("cluster-config-file", "nodes.conf")
+            .own_line("cluster-require-full-coverage", "no")
+            // A replica stays with its primary, and may take over even if its data is old.
+            .own_line("cluster-allow-replica-migration", "no")
+            .own_line("cluster-replica-validity-factor", 0);
         let binary = find::binary(node.flavour)?;
         let count = usize::from(self.primaries) * (1 + usize::from(self.replicas_of_each));
         let servers = node.start_many(&binary, count)?;
@@ -73,7 +73,7 @@ impl ClusterLaunch {
         for (number, server) in (0..self.primaries).zip(&cluster.servers) {
             let (first, last) = (first_of(number), first_of(number + 1) - 1);
             server.ask::<()>(cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last))?;
-            // Each node has its own epoch: nodes that start with the same one have to resolve that first.
+            // Each node gets its own epoch, because nodes with equal epochs first have to resolve that conflict.
             server.ask::<()>(cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(number + 1))?;
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Cluster {
     }
 }
 
-/// Introduces every node to every other one: waiting for gossip takes longer.
+/// Introduces every node to every other one, because waiting for gossip takes longer.
 fn introduce(servers: &[Server]) -> Result<(), LaunchError> {
     for (index, server) in servers.iter().enumerate() {
         for other in &servers[index + 1..] {

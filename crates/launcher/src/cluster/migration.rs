@@ -2,7 +2,7 @@
 
 use redis::cmd;
 
-use super::{Cluster, Node};
+use super::{Cluster, ClusterNode};
 use crate::LaunchError;
 
 /// How long one call that moves keys may take.
@@ -13,7 +13,7 @@ const KEYS_AT_ONCE: u32 = 100;
 
 impl Cluster {
     /// Moves a slot with all its keys.
-    pub fn migrate_slot(&self, slot: u16, to: Node) -> Result<(), LaunchError> {
+    pub fn migrate_slot(&self, slot: u16, to: ClusterNode) -> Result<(), LaunchError> {
         self.begin_migration(slot, to)?;
         while self.move_keys(slot, to, KEYS_AT_ONCE)? > 0 {}
         self.end_migration(slot, to)
@@ -21,14 +21,14 @@ impl Cluster {
 
     /// Begins a migration: from now on the owner redirects requests for keys that it no longer has to `to`,
     /// with ASK.
-    pub fn begin_migration(&self, slot: u16, to: Node) -> Result<(), LaunchError> {
+    pub fn begin_migration(&self, slot: u16, to: ClusterNode) -> Result<(), LaunchError> {
         let from = self.owner_of(slot)?;
         self.set_slot(to, slot, "IMPORTING", from)?;
         self.set_slot(from, slot, "MIGRATING", to)
     }
 
     /// Moves up to `count` keys of the slot; returns how many were moved.
-    pub fn move_keys(&self, slot: u16, to: Node, count: u32) -> Result<u32, LaunchError> {
+    pub fn move_keys(&self, slot: u16, to: ClusterNode, count: u32) -> Result<u32, LaunchError> {
         let from = &self[self.owner_of(slot)?];
         let keys: Vec<Vec<u8>> =
             from.ask(cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(count))?;
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// Makes `to` the owner, informs the other primaries, and waits until all live nodes agree.
-    pub fn end_migration(&self, slot: u16, to: Node) -> Result<(), LaunchError> {
+    pub fn end_migration(&self, slot: u16, to: ClusterNode) -> Result<(), LaunchError> {
         let from = self.owner_of(slot)?;
         self.set_slot(to, slot, "NODE", to)?;
         self.set_slot(from, slot, "NODE", to)?;
@@ -59,7 +59,13 @@ impl Cluster {
         self.wait_until_settled()
     }
 
-    fn set_slot(&self, at: Node, slot: u16, what: &str, node: Node) -> Result<(), LaunchError> {
+    fn set_slot(
+        &self,
+        at: ClusterNode,
+        slot: u16,
+        what: &str,
+        node: ClusterNode,
+    ) -> Result<(), LaunchError> {
         let id = &self.ids[node.0];
         self[at].ask(cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(what).arg(id))
     }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::faults::{ProxyState, ReplyFault};
@@ -24,7 +24,7 @@ pub(super) struct ProxiedConnection {
 struct DeliveryState {
     /// Whether each request in flight runs a script, oldest first.
     runs_script: VecDeque<bool>,
-    /// The deliveries, and when each is due.
+    /// The deliveries, oldest first, with the time at which each is due.
     outbox: VecDeque<(Instant, ReplyDelivery)>,
     closed: bool,
 }
@@ -32,16 +32,21 @@ struct DeliveryState {
 #[derive(Debug)]
 enum ReplyDelivery {
     Pass(Vec<u8>),
-    /// Passes this much and closes the connection.
+    /// Passes this part and closes the connection.
     Cut(Vec<u8>),
     /// The server has closed the connection.
     End,
 }
 
-/// Connects a client to the server, or closes its connection if the server cannot be reached.
-pub(super) fn begin(client: TcpStream, shared: &Arc<ProxyState>) {
+/// Connects a client to the server, and returns the connection with the threads that serve it.
+///
+/// Closes the client's connection and returns `None` if the server cannot be reached.
+pub(super) fn begin(
+    client: TcpStream,
+    shared: &Arc<ProxyState>,
+) -> Option<(Arc<ProxiedConnection>, Vec<JoinHandle<()>>)> {
     shared.connections.fetch_add(1, Ordering::SeqCst);
-    let Ok(server) = TcpStream::connect(shared.server) else { return };
+    let server = TcpStream::connect(shared.server).ok()?;
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let (state, changed) = (Mutex::default(), Condvar::new());
@@ -59,7 +64,7 @@ pub(super) fn begin(client: TcpStream, shared: &Arc<ProxyState>) {
         spawn(ProxiedConnection::take_replies),
         spawn(ProxiedConnection::deliver),
     ];
-    shared.keep(connection, threads);
+    Some((connection, threads))
 }
 
 impl ProxiedConnection {
@@ -72,10 +77,11 @@ impl ProxiedConnection {
         let _ = self.server.shutdown(Shutdown::Both);
     }
 
+    /// Passes the client's requests to the server.
     fn pass_requests(&self, shared: &ProxyState) -> io::Result<()> {
-        for_each(&self.client, frame::request_len, |request| {
+        for_each_frame(&self.client, frame::request_len, |request| {
             let is_script = frame::is_script(request);
-            // Recorded before the server can reply. An empty line has no reply.
+            // Recorded before the request is sent, because the reply may come at once. An empty line has no reply.
             if !request.trim_ascii().is_empty() {
                 self.lock().runs_script.push_back(is_script);
             }
@@ -87,18 +93,19 @@ impl ProxiedConnection {
         self.server.shutdown(Shutdown::Write)
     }
 
+    /// Reads the server's replies, applies the faults, and puts the rest into the outbox.
     fn take_replies(&self, shared: &ProxyState) -> io::Result<()> {
-        let mut silent = false;
-        for_each(&self.server, frame::reply_len, |reply| {
-            let of_script =
+        let mut drops_replies = false;
+        for_each_frame(&self.server, frame::reply_len, |reply| {
+            let is_of_script =
                 !frame::is_push(reply) && self.lock().runs_script.pop_front() == Some(true);
             let mut faults = shared.faults();
-            let has_run = of_script && !frame::is_error(reply);
+            let has_run = is_of_script && !frame::is_error(reply);
             let fault = if has_run { faults.take() } else { None };
             let due = Instant::now() + faults.next_delay();
             drop(faults);
-            silent |= fault == Some(ReplyFault::Swallow);
-            if silent {
+            drops_replies |= fault == Some(ReplyFault::Swallow);
+            if drops_replies {
                 shared.replies_swallowed.fetch_add(u64::from(has_run), Ordering::SeqCst);
                 return Ok(());
             }
@@ -116,11 +123,13 @@ impl ProxiedConnection {
         Ok(())
     }
 
+    /// Adds a delivery to the outbox.
     fn post(&self, due: Instant, delivery: ReplyDelivery) {
         self.lock().outbox.push_back((due, delivery));
         self.changed.notify_all();
     }
 
+    /// Writes the deliveries to the client, each once it is due.
     fn deliver(&self, shared: &ProxyState) -> io::Result<()> {
         while let Some(delivery) = self.next_delivery() {
             match delivery {
@@ -160,8 +169,8 @@ impl ProxiedConnection {
     }
 }
 
-/// Reads until the end, and passes every complete frame to `take`.
-fn for_each(
+/// Reads until the end of the stream, and passes every complete frame to `take`.
+fn for_each_frame(
     mut stream: &TcpStream,
     frame_len: fn(&[u8]) -> io::Result<Option<usize>>,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,

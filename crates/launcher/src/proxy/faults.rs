@@ -1,13 +1,10 @@
-//! The faults that a proxy injects, and its counts.
+//! The faults that a proxy injects, and the counts that it keeps.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use super::connection::ProxiedConnection;
 
 /// A fault of one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +21,7 @@ pub(super) enum ReplyFault {
 #[derive(Default)]
 pub(super) struct Faults {
     fault: Option<ReplyFault>,
+    /// The number of replies that still get the fault.
     left: u64,
     pub(super) delay: Option<Box<dyn FnMut() -> Duration + Send>>,
 }
@@ -54,15 +52,11 @@ impl fmt::Debug for Faults {
     }
 }
 
-/// A connection and its threads.
-type ConnectionThreads = (Arc<ProxiedConnection>, Vec<JoinHandle<()>>);
-
 /// The state that all connections of a proxy share.
 #[derive(Debug)]
 pub(super) struct ProxyState {
     pub(super) server: SocketAddr,
     faults: Mutex<Faults>,
-    open_connections: Mutex<Vec<ConnectionThreads>>,
     pub(super) scripts_passed: AtomicU64,
     pub(super) replies_swallowed: AtomicU64,
     pub(super) connections_cut: AtomicU64,
@@ -74,7 +68,6 @@ impl ProxyState {
         ProxyState {
             server,
             faults: Mutex::default(),
-            open_connections: Mutex::default(),
             scripts_passed: AtomicU64::new(0),
             replies_swallowed: AtomicU64::new(0),
             connections_cut: AtomicU64::new(0),
@@ -84,27 +77,5 @@ impl ProxyState {
 
     pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a connection, to close it later; forgets connections that have ended.
-    pub(super) fn keep(&self, connection: Arc<ProxiedConnection>, threads: Vec<JoinHandle<()>>) {
-        let mut connections = self.open_connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.retain(|(_, threads)| !threads.iter().all(JoinHandle::is_finished));
-        connections.push((connection, threads));
-    }
-
-    pub(super) fn close_connections(&self) {
-        let connections = self.open_connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.iter().for_each(|(connection, _)| connection.close());
-    }
-
-    /// Waits until the threads of all connections have ended, which they do once the connections are closed.
-    pub(super) fn join_connections(&self) {
-        let connections = std::mem::take(
-            &mut *self.open_connections.lock().unwrap_or_else(PoisonError::into_inner),
-        );
-        for thread in connections.into_iter().flat_map(|(_, threads)| threads) {
-            let _ = thread.join();
-        }
     }
 }

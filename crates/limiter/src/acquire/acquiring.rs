@@ -155,7 +155,7 @@ impl<'a> AcquireFuture<'a> {
         };
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
-        let KeyState { limit, state, now_us } = match state_read {
+        let state = match state_read {
             // Without the store there is no forecast; the request is decided when it is first in the queue.
             Err(Error::Store(_)) if !scope.fails_closed() => {
                 return Ok(StepOutcome::Continue(AcquireStep::Behind {
@@ -167,7 +167,8 @@ impl<'a> AcquireFuture<'a> {
         };
         let charge = WaiterCharge { limit: *scope.limit(), cost: cost? };
         let closed_us = self.closed_us();
-        let forecast = Forecast::of(limit, state, now_us.saturating_add(closed_us));
+        let now_us = state.now_us.saturating_add(closed_us);
+        let forecast = Forecast::of(KeyState { now_us, ..state });
         let enough_us = max_wait_us.saturating_sub(closed_us);
         let wait_us = forecast.wait_us(&entry.charges_ahead(), charge, enough_us);
         let wait_us = wait_us.saturating_add(closed_us);

@@ -2,23 +2,25 @@
 
 use std::mem;
 
-use tollgate_core::{CarryOver, Limit, LimitDecision, State, UnitRequest};
+use tollgate_core::{CarryOver, Holds, Limit, LimitDecision, State, UnitRequest};
 
 use crate::queues::WaiterCharge;
+use crate::store::KeyState;
 
 /// The expected wait of a new waiter, if no other request arrives and no waiter gives up.
 pub(super) struct Forecast {
     /// The limit that the state is under. Each waiter has its own limit.
     limit: Limit,
     state: State,
+    holds: Holds,
     now_us: u64,
     wait_us: u64,
 }
 
 impl Forecast {
-    /// Returns a forecast from the key's current state under this limit.
-    pub(super) fn of(limit: Limit, state: State, now_us: u64) -> Forecast {
-        Forecast { limit, state, now_us, wait_us: 0 }
+    /// Returns a forecast from the key's current state. Its holds are left to expire.
+    pub(super) fn of(KeyState { limit, state, holds, now_us }: KeyState) -> Forecast {
+        Forecast { limit, state, holds, now_us, wait_us: 0 }
     }
 
     /// Returns how long a request waits behind the waiters `ahead`, including its own delay. Stops counting
@@ -57,14 +59,18 @@ impl Forecast {
         let at_us = self.now_us.saturating_add(self.wait_us);
         if limit != self.limit {
             let state = mem::replace(&mut self.state, limit.fresh());
-            match limit.carry_over(&self.limit, state, at_us, cost) {
+            match limit.carry_over_beside(&self.limit, state, &mut self.holds, at_us, cost) {
                 CarryOver::Done(state) => (self.limit, self.state) = (limit, state),
                 CarryOver::Stays { decides, state } => {
                     self.state = state;
-                    return decides.check(&mut self.state, at_us, UnitRequest::new(cost)).decision;
+                    return self.check_under(&decides, at_us, UnitRequest::new(cost));
                 }
             }
         }
-        self.limit.check(&mut self.state, at_us, UnitRequest::new(cost)).decision
+        self.check_under(&limit, at_us, UnitRequest::new(cost))
+    }
+
+    fn check_under(&mut self, limit: &Limit, at_us: u64, request: UnitRequest) -> LimitDecision {
+        limit.check_beside(&mut self.state, &mut self.holds, at_us, request).decision
     }
 }

@@ -7,7 +7,8 @@
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `scopes`: the limits, by name and by the index that a slot holds; `reclaim`: frees the indices of
 //!   dropped limits
-//! - `access`: peeks, refunds and resets
+//! - `held`: the keys with holds, which have no slot
+//! - `access`: peeks, refunds, resets, and the operations on holds
 //! - `check_all`: a check of several limits (`part`); `check_all_known`: its fast path, for keys that all have
 //!   state
 //!
@@ -20,6 +21,7 @@ mod access;
 mod budget;
 mod check_all;
 mod check_all_known;
+mod held;
 mod identity;
 mod lock;
 mod logs;
@@ -284,7 +286,13 @@ impl MemoryStore {
                 let CheckResult { decision, receipt } = limit.check(state, now_us, request);
                 CheckResult { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
+            ReachedState::Held(held, view) => held.check(scope, view, request),
         };
+        if let Some(held) = shard.held_key_mut(place, scope) {
+            let answer = check_any(ReachedState::Held(held, &view));
+            shard.release(place, scope, &view);
+            return answer;
+        }
         if let Some(carried) = shard.carry_over(place, scope, &view, request.cost) {
             return shard.change_carried(carried, &self.budget, check_any);
         }

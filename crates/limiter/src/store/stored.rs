@@ -1,12 +1,14 @@
 //! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
 use tollgate_core::{
-    self as core, CarryOver, ChargeReceipt, Cost, Intent, Limit, MAX_STEP_BACK_US,
+    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, HoldError, HoldGrowth,
+    HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation, ReserveAnswer,
+    SettleAnswer, State, UnitRequest, check_all,
 };
-use tollgate_core::{CheckResult, State, UnitRequest, check_all};
 
 use super::{Charge, KeyState};
 use crate::decision::{Decision, DecisionSource};
+use crate::error::Error;
 use crate::joint::{Demand, JointDecision};
 
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
@@ -17,20 +19,23 @@ pub struct StoredState {
     pub limit: Limit,
     /// The state.
     pub state: State,
+    /// The holds of the key. Most keys have none.
+    pub holds: Holds,
 }
 
 impl StoredState {
     /// Gives back what of a charge still counts, and returns how many units that frees.
     pub fn refund(&mut self, now_us: u64, receipt: ChargeReceipt) -> u64 {
-        self.limit.refund(&mut self.state, now_us, receipt)
+        self.limit.refund_beside(&mut self.state, &mut self.holds, now_us, receipt)
     }
 
-    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent any more, even for a
+    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent or held any more, even for a
     /// clock that steps back by up to 10 s.
     ///
     /// A window of a minute that was charged in its first second is kept for the other 59, and 10 s more.
     pub fn expires_at_us(&self, now_us: u64) -> u64 {
-        let decision = self.limit.peek(&self.state, now_us, UnitRequest::new(Cost::ONE));
+        let one = UnitRequest::new(Cost::ONE);
+        let decision = self.limit.peek_beside(&self.state, &self.holds, now_us, one);
         now_us.saturating_add(decision.reset_after_us).saturating_add(MAX_STEP_BACK_US)
     }
 }
@@ -44,8 +49,8 @@ impl Charge {
         }
         let mut carried = self.carry_over(stored.take(), now_us);
         let request = self.demand().request;
-        let CheckResult { decision, receipt } =
-            carried.decides.check(&mut carried.state, now_us, request);
+        let CarriedState { decides, state, holds, .. } = &mut carried;
+        let CheckResult { decision, receipt } = decides.check_beside(state, holds, now_us, request);
         let decision = carried.decides.in_place_of(self.limit(), decision);
         *stored = carried.stored();
         Decision::of_key(CheckResult { decision, receipt }, self.fingerprint())
@@ -91,9 +96,9 @@ impl Charge {
         let mut parts: Vec<core::LimitCheck<'_>> = charges
             .iter()
             .zip(&mut carried)
-            .map(|(charge, CarriedState { decides, state, .. })| {
+            .map(|(charge, CarriedState { decides, state, holds, .. })| {
                 let Demand { request, role, intent } = *charge.demand();
-                core::LimitCheck::enforced(decides, state, request).with(role, intent)
+                core::LimitCheck::enforced(decides, state, request).beside(holds).with(role, intent)
             })
             .collect();
         let together = check_all(&mut parts, now_us);
@@ -121,39 +126,129 @@ impl Charge {
     /// Returns a copy of the state of the key, under the limit that decides on it: the answer to
     /// [`RemoteStore::state`](super::RemoteStore::state).
     pub fn key_state(&self, stored: Option<&StoredState>, now_us: u64) -> KeyState {
-        let CarriedState { decides, state, .. } = self.carry_over(stored.cloned(), now_us);
-        KeyState { limit: decides, state, now_us }
+        let CarriedState { decides, state, holds, .. } = self.carry_over(stored.cloned(), now_us);
+        KeyState { limit: decides, state, holds, now_us }
+    }
+
+    /// Decides a reservation on the state of the key; `None` is a key without state. Changes the state to what must be
+    /// written back. The limit of this charge cannot be a shaping bucket.
+    pub fn reserve(
+        &self,
+        stored: &mut Option<StoredState>,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, Error> {
+        self.limit().can_hold()?;
+        let mut carried = self.carry_over(stored.take(), now_us);
+        let CarriedState { decides, state, holds, .. } = &mut carried;
+        let answer = reserve(decides, state, holds, now_us, reservation);
+        let decides = *decides;
+        *stored = carried.stored();
+        let ReserveAnswer { decision, hold } = answer?;
+        Ok(ReserveAnswer { decision: decides.in_place_of(self.limit(), decision), hold })
+    }
+
+    /// Charges what was used of a hold, under the limit that the key is under now. Changes the state to what must be
+    /// written back.
+    pub fn settle(
+        &self,
+        stored: &mut Option<StoredState>,
+        now_us: u64,
+        hold: HoldReference,
+        used: HoldUse,
+    ) -> SettleAnswer {
+        match stored {
+            Some(StoredState { limit, state, holds }) => {
+                limit.settle_hold(state, holds, now_us, hold, used)
+            }
+            None => {
+                let (mut state, mut holds) = (self.limit().fresh(), Holds::default());
+                self.limit().settle_hold(&mut state, &mut holds, now_us, hold, used)
+            }
+        }
+    }
+
+    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the state
+    /// is first carried over to the limit of this charge, unless the hold is no longer listed. Changes the state to what
+    /// must be written back.
+    pub fn extend(
+        &self,
+        stored: &mut Option<StoredState>,
+        now_us: u64,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        let mut carried = match (stored.take(), growth.more) {
+            (Some(stored), Some(more)) if stored.holds.contains(hold.id) => {
+                self.carry_over_for(Some(stored), now_us, more)
+            }
+            (Some(StoredState { limit, state, holds }), _) => {
+                CarriedState { under: limit, decides: limit, state, holds, is_new: false }
+            }
+            (None, more) => self.carry_over_for(None, now_us, more.unwrap_or(Cost::ONE)),
+        };
+        let CarriedState { decides, state, holds, .. } = &mut carried;
+        let answer = decides.extend_hold(state, holds, now_us, hold, growth);
+        *stored = carried.stored();
+        answer
     }
 
     fn peek(&self, stored: Option<&StoredState>, now_us: u64) -> core::LimitDecision {
         let request = self.demand().request;
         match stored {
-            Some(StoredState { limit, state }) if limit == self.limit() => {
-                limit.peek(state, now_us, request)
+            Some(StoredState { limit, state, holds }) if limit == self.limit() => {
+                limit.peek_beside(state, holds, now_us, request)
             }
             other => {
-                let CarriedState { decides, state, .. } = self.carry_over(other.cloned(), now_us);
-                decides.in_place_of(self.limit(), decides.peek(&state, now_us, request))
+                let CarriedState { decides, state, holds, .. } =
+                    self.carry_over(other.cloned(), now_us);
+                let decision = decides.peek_beside(&state, &holds, now_us, request);
+                decides.in_place_of(self.limit(), decision)
             }
         }
     }
 
     /// Carries the state of the key over to the limit of this charge, if possible.
     fn carry_over(&self, stored: Option<StoredState>, now_us: u64) -> CarriedState {
+        self.carry_over_for(stored, now_us, self.demand().request.cost)
+    }
+
+    /// Does the same for a request of another cost than that of this charge.
+    fn carry_over_for(&self, stored: Option<StoredState>, now_us: u64, cost: Cost) -> CarriedState {
         let (requested, is_new) = (*self.limit(), stored.is_none());
-        let (under, decides, state) = match stored {
-            None => (requested, requested, requested.fresh()),
-            Some(StoredState { limit, state }) if limit == requested => {
-                (requested, requested, state)
-            }
-            Some(StoredState { limit: old, state }) => {
-                match requested.carry_over(&old, state, now_us, self.demand().request.cost) {
-                    CarryOver::Done(state) => (requested, requested, state),
-                    CarryOver::Stays { decides, state } => (old, decides, state),
-                }
-            }
+        let Some(StoredState { limit: old, state, mut holds }) = stored else {
+            let (state, holds) = (requested.fresh(), Holds::default());
+            return CarriedState { under: requested, decides: requested, state, holds, is_new };
         };
-        CarriedState { under, decides, state, is_new }
+        if old == requested {
+            return CarriedState { under: old, decides: old, state, holds, is_new };
+        }
+        match requested.carry_over_beside(&old, state, &mut holds, now_us, cost) {
+            CarryOver::Done(state) => {
+                CarriedState { under: requested, decides: requested, state, holds, is_new }
+            }
+            CarryOver::Stays { decides, state } => {
+                CarriedState { under: old, decides, state, holds, is_new }
+            }
+        }
+    }
+}
+
+/// Decides a reservation, and sets the units aside if it is admitted. A key may still be under an old shaping limit,
+/// which cannot have holds but can refuse.
+pub(super) fn reserve(
+    decides: &Limit,
+    state: &mut State,
+    holds: &mut Holds,
+    now_us: u64,
+    reservation: Reservation,
+) -> Result<ReserveAnswer, HoldError> {
+    match decides.reserve(state, holds, now_us, reservation) {
+        Err(error) => match decides.peek(state, now_us, UnitRequest::new(reservation.cost)) {
+            decision if decision.is_allowed() => Err(error),
+            decision => Ok(ReserveAnswer { decision, hold: None }),
+        },
+        answer => answer,
     }
 }
 
@@ -164,13 +259,15 @@ struct CarriedState {
     /// The limit that decides.
     decides: Limit,
     state: State,
+    holds: Holds,
     is_new: bool,
 }
 
 impl CarriedState {
     /// Returns what is written back; `None` for a new key that was not charged.
     fn stored(self) -> Option<StoredState> {
-        let CarriedState { under, state, is_new, .. } = self;
-        (!is_new || state != under.fresh()).then_some(StoredState { limit: under, state })
+        let CarriedState { under, state, holds, is_new, .. } = self;
+        let is_changed = !holds.is_empty() || state != under.fresh();
+        (!is_new || is_changed).then_some(StoredState { limit: under, state, holds })
     }
 }

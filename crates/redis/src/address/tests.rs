@@ -146,8 +146,8 @@ fn malformed_url_is_refused_with_a_remedy() {
     let no_number = "the URL has a database that is not a number; use one from 0, or leave it out";
     let at_sign = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F and \
         ? as %3F, in a parameter write @ as %40";
-    let no_name = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; use \
-        redis+sentinel://host,…/name[/database]";
+    let no_name = "the URL does not name the primary that the Sentinels watch, with letters, digits and \
+        `.-_`; use redis+sentinel://host,…/name[/database]";
     let not_a_host = "the server has an invalid host; use a name or an address, IPv6 in brackets";
     let no_path = "the URL has no path, or a database that is not a number; use \
         redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]";
@@ -184,8 +184,8 @@ fn malformed_url_is_refused_with_a_remedy() {
         ("redis://:p?q@h", at_sign),
         (
             "redis://:p#q@h",
-            "the URL has a `#`, after which nothing belongs in it; write it as %23 if it is part of a \
-             password",
+            "the URL has a `#`, and nothing after a `#` is used; write it as %23 if it is part of a \
+             password, or leave it out",
         ),
         (
             "rediss://h/#insecure",

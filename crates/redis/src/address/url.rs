@@ -48,7 +48,8 @@ pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
         UrlForm::Shards => Deployment::Shards(address.servers()?),
         UrlForm::Sentinel => Deployment::Sentinel {
             sentinels: address.sentinels()?,
-            // The placeholder address is the primary's name, at which no server answers if a sentinel was not queried.
+            // The sentinels know the primary's address, which replaces this one before every connection. Until then, the
+            // primary's name takes the place of the host.
             primary: address.server("primary", "the primary")?.at(address.name, REDIS_PORT),
             name: address.name.to_owned(),
         },
@@ -66,10 +67,10 @@ fn check_fragment(rest: &str) -> Result<(), &'static str> {
             "`#insecure` is not supported, a certificate is always verified; name the one to trust \
              with `?ca=/path/to/ca.pem`",
         ),
-        Some(_) => {
-            Err("the URL has a `#`, after which nothing belongs in it; write it as %23 if it is \
-                        part of a password")
-        }
+        Some(_) => Err(
+            "the URL has a `#`, and nothing after a `#` is used; write it as %23 if it is part of a \
+                 password, or leave it out",
+        ),
     }
 }
 
@@ -173,7 +174,7 @@ impl<'a> UrlParts<'a> {
         self.listed(|text, place| {
             let (host, port) = host_and_port(text, place)?;
             let port = port.unwrap_or(SENTINEL_PORT);
-            let sentinel = self.connect(NO_LOGIN, host, port, place)?;
+            let sentinel = self.connection_info(NO_LOGIN, host, port, place)?;
             let mut settings = sentinel.redis_settings().clone().set_db(0);
             if let Some(user) = &user {
                 settings = settings.set_username(user);
@@ -211,12 +212,12 @@ impl<'a> UrlParts<'a> {
     fn server(&self, text: &str, place: &str) -> Result<ServerSettings, String> {
         let (host, port) = host_and_port(text, place)?;
         let port = port.unwrap_or(REDIS_PORT);
-        let connection = self.connect(self.login, host, port, place)?;
+        let connection = self.connection_info(self.login, host, port, place)?;
         Ok(ServerSettings::new(connection, self.certificates.clone()))
     }
 
-    /// Parses the address as redis-rs does with a URL of this one server.
-    fn connect(
+    /// Returns the connection settings for one server, without connecting: redis-rs parses the URL of this one server.
+    fn connection_info(
         &self,
         login: &str,
         host: &str,
@@ -269,8 +270,8 @@ fn name_and_database(path: &str, form: UrlForm) -> Result<(&str, u32), String> {
     // The letters that Sentinel's documentation allows.
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     if form == UrlForm::Sentinel && (name.is_empty() || !name.bytes().all(is_name)) {
-        let problem = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; \
-                       use redis+sentinel://host,…/name[/database]";
+        let problem = "the URL does not name the primary that the Sentinels watch, with letters, digits and \
+                       `.-_`; use redis+sentinel://host,…/name[/database]";
         return Err(problem.to_owned());
     }
     let database = if database.is_empty() { Some(0) } else { number(database) };
@@ -348,7 +349,8 @@ impl<'a> UrlParameters<'a> {
     }
 }
 
-/// Names the parameter, unless its name may be the rest of a password that has an `&` in it.
+/// Returns the error for an unknown parameter. It names the parameter, unless that may be the rest of a password with an
+/// `&` in it.
 fn unknown_parameter(name: &str, before: &[(&str, &str)], known: &[&str]) -> String {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let is_plain = !name.is_empty() && name.len() <= 32 && name.bytes().all(is_name);

@@ -64,6 +64,7 @@ impl ScriptCall {
 /// The commands that go to the server in one write.
 pub(super) enum Commands {
     One(Cmd),
+    /// Several commands, and their number.
     Many(Pipeline, usize),
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_limiter::StoreError;
 
 use super::call::{Commands, ScriptCall};
-use super::{MAX_HOLD, Node, fail};
+use super::{MAX_BATCH_WAIT, Node, fail};
 use crate::breaker::BatchOutcome;
 use crate::waiting::WaitingRequest;
 use replies::BatchReport;
@@ -120,12 +120,12 @@ impl Node {
     }
 
     /// Returns when a batch is given up: after the limiter's deadline, or later if a caller waits longer, but after
-    /// [`MAX_HOLD`] at the latest.
+    /// [`MAX_BATCH_WAIT`] at the latest.
     fn give_up_at(&self, calls: &[ScriptCall], sent: Instant) -> Instant {
         let deadline = self.shared.deadline;
         let awaited = calls.iter().flat_map(|call| &call.members).filter(|it| it.is_awaited());
         let longest = awaited.map(|it| it.deadline).max().unwrap_or(sent);
-        longest.clamp(sent + deadline, sent + deadline.max(MAX_HOLD))
+        longest.clamp(sent + deadline, sent + deadline.max(MAX_BATCH_WAIT))
     }
 
     fn note_timeout(&self) -> BatchOutcome {
@@ -151,9 +151,9 @@ impl Node {
     ) -> Option<F::Output> {
         loop {
             // Requests that join the queue from now on have deadlines after this time.
-            let next_look = Instant::now() + self.shared.deadline;
+            let next_check = Instant::now() + self.shared.deadline;
             let next = next_deadline(calls).into_iter().chain(self.next_queue_deadline());
-            let next = next.min().unwrap_or(until).min(next_look).min(until);
+            let next = next.min().unwrap_or(until).min(next_check).min(until);
             if let Ok(output) = timeout_at(next, future.as_mut()).await {
                 return Some(output);
             }
@@ -165,7 +165,8 @@ impl Node {
         }
     }
 
-    /// Fails the requests whose deadline has passed. They keep their places, in which their replies will be.
+    /// Fails the requests whose deadline has passed. They stay in their calls, because the replies to a call come in the
+    /// order of its requests.
     fn fail_overdue(&self, calls: &mut [ScriptCall], now: Instant) {
         for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
             if waiting.deadline <= now {

@@ -74,7 +74,7 @@ impl Drop for BatchSender {
             return self.node.put_back(flat(waiting));
         }
         self.node.connection.lock().close();
-        // Dropped without the lock: that answers the requests.
+        // Dropped without the lock, because dropping the requests answers them.
         drop(waiting);
     }
 }

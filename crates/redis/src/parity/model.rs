@@ -45,7 +45,8 @@ pub(super) struct Key {
     reached_under: Limit,
     /// Whether the server has a state of the key.
     pub(super) is_kept: bool,
-    /// If the batch writes the key: how long the server keeps it, unless its expiry does not change.
+    /// If the batch writes the key: how long the server keeps it after it is no longer needed. The write may also leave
+    /// the expiry as it was.
     pub(super) written: Option<Spare>,
     /// Whether the batch has met a new clock, or another limit.
     is_restarted: bool,
@@ -53,12 +54,11 @@ pub(super) struct Key {
     receipts: Vec<(Cost, ChargePlace)>,
 }
 
-/// How much longer than it matters a state is kept, by the server's clock.
+/// How long a state is kept after it is no longer needed, by the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spare {
     /// 10 to 11 s.
     Seconds,
-    /// 10 s at least.
     /// 10 s at least.
     AtLeast,
     /// Not known: a caller's clock was too far ahead of the server's.
@@ -77,8 +77,8 @@ impl When {
         self.callers_us.unwrap_or(self.server_us).min(MAX_TIME_US)
     }
 
-    /// Returns how long a state is spared that `spare` applies to at the server's time. At a caller's time it is an hour
-    /// more, of which the difference between the clocks may take all.
+    /// Returns how long a state is kept after it is no longer needed: `spare` if the request has the server's time. With
+    /// a caller's time the script adds an hour, and the difference between the two clocks may use up all of that hour.
     fn spare(self, spare: Spare) -> Spare {
         const HOUR_US: u64 = 3_600_000_000;
         match self.callers_us {
@@ -256,8 +256,8 @@ impl Key {
 
     fn demanding(&self, demand: Demand) -> ServerCharge {
         let name = Arc::new(Name::new("test", []));
-        let of = store::Charge::new(name, &self.name, self.limit, demand);
-        ServerCharge { key: self.name.clone().into(), of }
+        let original = store::Charge::new(name, &self.name, self.limit, demand);
+        ServerCharge { key: self.name.clone().into(), original }
     }
 
     pub(super) fn charge(&self, ask: UnitRequest) -> ServerCharge {

@@ -33,14 +33,14 @@ struct Player {
     _server: Server,
     /// The hashes of the scripts that use the trace's time, by the hash of the original script.
     scripts: HashMap<&'static str, String>,
-    ends: HashMap<Vec<u8>, Ends>,
-    /// The answers of scripts for plain checks, of others, and of the one that carries over.
+    expiries: HashMap<Vec<u8>, KeyExpiry>,
+    /// The number of answers from scripts for plain checks, from the other scripts, and from the one that carries over.
     decided: [u64; 3],
 }
 
-/// When a key expires, by the server's clock, and the reason.
+/// When a key expires, by the server's clock, and how long it is kept after it is no longer needed.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct KeyExpiry {
     at_us: u64,
     /// How much too early `at_us` may be: real time passes while the script runs.
     early_us: u64,
@@ -57,7 +57,7 @@ impl Servers {
                 connection: client.get_connection().unwrap(),
                 _server: server,
                 scripts: HashMap::new(),
-                ends: HashMap::new(),
+                expiries: HashMap::new(),
                 decided: [0; 3],
             })
         };
@@ -68,7 +68,7 @@ impl Servers {
     pub(super) fn forget(&self) {
         for player in &self.each {
             let mut player = player.borrow_mut();
-            player.ends.clear();
+            player.expiries.clear();
             redis::cmd("FLUSHALL").exec(&mut player.connection).unwrap();
         }
     }
@@ -112,7 +112,7 @@ impl Player {
         self.compare_states(played.now_us, keys, states)?;
         for (key, ttl_ms) in keys.iter().zip(values) {
             let Value::Int(ttl_ms) = ttl_ms else { panic!("{ttl_ms:?}") };
-            self.compare_end(played, key, ttl_ms, took_us)?;
+            self.compare_expiry(played, key, ttl_ms, took_us)?;
         }
         Ok(())
     }
@@ -127,8 +127,8 @@ impl Player {
             let arguments = Arguments::of(all.iter().copied());
             let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
             let (mut put_off, mut later) = (Vec::new(), Vec::new());
-            for (index, end) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
-                match end {
+            for (index, outcome) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
+                match outcome {
                     RequestOutcome::Reply(reply) => replies[index] = Some(reply),
                     RequestOutcome::PutOff => put_off.push(index),
                     RequestOutcome::Later => later.push(index),
@@ -139,8 +139,10 @@ impl Player {
                 let again: Vec<&StoreRequest> =
                     put_off.iter().map(|&index| &requests[index]).collect();
                 let arguments = Arguments::of(again.iter().copied()).carrying_over();
-                for (index, end) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
-                    match end {
+                for (index, outcome) in
+                    put_off.into_iter().zip(self.run(&arguments, &again, now_us))
+                {
+                    match outcome {
                         RequestOutcome::Reply(reply) => {
                             replies[index] = Some(reply);
                             self.decided[2] += 1;
@@ -233,7 +235,7 @@ impl Player {
     }
 
     /// Compares when the key expires with when it should, if it was written.
-    fn compare_end(
+    fn compare_expiry(
         &mut self,
         played: &Played,
         key: &Key,
@@ -242,7 +244,7 @@ impl Player {
     ) -> Result<(), TestCaseError> {
         let context = format!("{} at {}: {key:?}", self.flavour, played.now_us);
         if !key.is_kept {
-            self.ends.remove(&key.name);
+            self.expiries.remove(&key.name);
             prop_assert_eq!(ttl_ms, -2, "there is a key: {}", context);
             return Ok(());
         }
@@ -250,22 +252,22 @@ impl Player {
         let ttl_s = (ttl_ms as u64).div_ceil(1_000);
         let is_as_before = ttl_s > MARK_MS / 1_000 / 2;
         if let Some(spare) = key.written.filter(|_| !is_as_before) {
-            let ends = Ends { at_us: played.now_us + ttl_s * S, early_us: took_us, spare };
-            self.ends.insert(key.name.clone(), ends);
+            let expiry = KeyExpiry { at_us: played.now_us + ttl_s * S, early_us: took_us, spare };
+            self.expiries.insert(key.name.clone(), expiry);
         }
         prop_assert!(is_as_before || key.written.is_some(), "it was not written: {context}");
         prop_assert!(!is_as_before || key.written.is_none() || played.is_plain, "{context}");
-        let Some(ends) = self.ends.get(&key.name) else { panic!("no end: {context}") };
+        let Some(expiry) = self.expiries.get(&key.name) else { panic!("no expiry: {context}") };
         let expires_us = key.expires_us(played.now_us);
         // Times beyond 2^53 round.
         if key.written.is_none() || expires_us >= 1 << 53 {
             return Ok(());
         }
-        let spare_us = ends.at_us as i64 - expires_us as i64;
+        let spare_us = expiry.at_us as i64 - expires_us as i64;
         let is_enough =
-            ends.spare == Spare::Unknown || spare_us + ends.early_us as i64 > 10 * S as i64;
-        let is_too_much = ends.spare == Spare::Seconds && spare_us > 11 * S as i64;
-        prop_assert!(is_enough && !is_too_much, "{spare_us} us to spare, {ends:?}, {context}");
+            expiry.spare == Spare::Unknown || spare_us + expiry.early_us as i64 > 10 * S as i64;
+        let is_too_much = expiry.spare == Spare::Seconds && spare_us > 11 * S as i64;
+        prop_assert!(is_enough && !is_too_much, "{spare_us} us to spare, {expiry:?}, {context}");
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Act {
     CheckAtUs(i64),
     CheckWithinUs(u64),
     Peek,
-    /// A look in a check of several, at the server's time or a caller's.
+    /// A peek, sent as a check of several limits with one charge, at the server's time or a caller's.
     Look(Option<i64>),
     /// A refund of one of the receipts held.
     Refund(usize),

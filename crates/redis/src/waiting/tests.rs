@@ -19,8 +19,8 @@ fn shared() -> Arc<StoreContext> {
 fn charge() -> ServerCharge {
     let name = Arc::new(Name::new("api", []));
     let limit = "token-bucket capacity=1 refill=1/h".parse::<Limit>().unwrap();
-    let of = store::Charge::new(name, b"a", limit, Demand::of(UnitRequest::new(Cost::ONE)));
-    ServerCharge { key: b"tollgate:{a}:api".as_slice().into(), of }
+    let original = store::Charge::new(name, b"a", limit, Demand::of(UnitRequest::new(Cost::ONE)));
+    ServerCharge { key: b"tollgate:{a}:api".as_slice().into(), original }
 }
 
 fn check() -> StoreRequest {
@@ -40,7 +40,7 @@ fn waiting(shared: &Arc<StoreContext>, request: StoreRequest) -> (WaitingRequest
 fn allowed() -> Result<Reply, StoreError> {
     let charge = charge();
     let checked = charge.limit().check(&mut charge.limit().fresh(), 0, UnitRequest::new(Cost::ONE));
-    Ok(Reply::Decision(Decision::of_key(checked, charge.of.fingerprint())))
+    Ok(Reply::Decision(Decision::of_key(checked, charge.original.fingerprint())))
 }
 
 /// The reply to a check of a key that has spent its only unit.
@@ -49,7 +49,7 @@ fn refused() -> Result<Reply, StoreError> {
     let mut state = charge.limit().fresh();
     let _ = charge.limit().check(&mut state, 0, ask);
     let checked = charge.limit().check(&mut state, 0, ask);
-    Ok(Reply::Decision(Decision::of_key(checked, charge.of.fingerprint())))
+    Ok(Reply::Decision(Decision::of_key(checked, charge.original.fingerprint())))
 }
 
 fn timeout() -> StoreError {
@@ -57,7 +57,7 @@ fn timeout() -> StoreError {
 }
 
 fn failed(shared: &StoreContext) -> u64 {
-    shared.failed().by_kind().iter().map(|(_, count)| count).sum()
+    shared.failures().by_kind().iter().map(|(_, count)| count).sum()
 }
 
 /// Counts how often it wakes.
@@ -109,7 +109,7 @@ fn dropped_request_fails_as_gone() {
     let (waiting, mut receiver) = waiting(&shared, check());
     drop(waiting);
     assert_eq!(receiver.try_recv().unwrap().unwrap_err(), StoreError::Gone);
-    assert_eq!(shared.failed().last, Some(StoreError::Gone));
+    assert_eq!(shared.failures().last, Some(StoreError::Gone));
     assert_eq!(failed(&shared), 1);
 }
 

@@ -81,9 +81,9 @@ impl ScriptReply {
     }
 
     fn raw_of(&mut self, request: &StoreRequest) -> Result<Vec<RawAnswer>, Fault> {
-        // All of them, even if one failed, because the answers to the next request follow.
-        let is_among_others = matches!(request, StoreRequest::CheckAll { .. });
-        request.charges().iter().map(|_| self.raw(is_among_others)).collect()
+        // Reads the answers to all charges, even if one failed, because the answers to the next request follow them.
+        let is_joint = matches!(request, StoreRequest::CheckAll { .. });
+        request.charges().iter().map(|_| self.raw(is_joint)).collect()
     }
 
     fn reply(&self, request: &StoreRequest, raw: &[RawAnswer]) -> Result<Reply, Fault> {
@@ -101,7 +101,7 @@ impl ScriptReply {
                 Ok(Reply::Decision(checked(charge, raw)?.without_receipt()))
             }
             (StoreRequest::CheckAll { charges, .. }, raw) => {
-                together(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
+                joint_reply(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
             }
             (_, [raw]) if raw.status != DONE => Err(Fault::unexpected_reply()),
             (StoreRequest::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
@@ -116,7 +116,7 @@ impl ScriptReply {
         }
     }
 
-    fn raw(&mut self, is_among_others: bool) -> Result<RawAnswer, Fault> {
+    fn raw(&mut self, is_joint: bool) -> Result<RawAnswer, Fault> {
         let status = *self.packed.get(self.read).ok_or_else(Fault::unexpected_reply)?;
         self.read += 1;
         let has_first_back = (AND_FIRST_BACK..=AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
@@ -124,7 +124,7 @@ impl ScriptReply {
         let numbers = [self.number()?, self.number()?, self.number()?];
         let delay_us = if status == ALLOWED_LATER { self.number()? } else { 0 };
         let first_back_us = if has_first_back { self.number()? } else { 0 };
-        let fits = if is_among_others { self.number()? } else { 0 };
+        let fits = if is_joint { self.number()? } else { 0 };
         Ok(RawAnswer { status, numbers, delay_us, first_back_us, fits })
     }
 
@@ -179,11 +179,11 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
     };
     let is_charged = decision.is_allowed() && charge.is_charged();
     let receipt = is_charged.then(|| ChargeReceipt::of(charge.demand().request.cost, place));
-    Some(Decision::of_key(CheckResult { decision, receipt }, charge.of.fingerprint()))
+    Some(Decision::of_key(CheckResult { decision, receipt }, charge.original.fingerprint()))
 }
 
 /// Returns the answer to all charges together, and the answer to each charge.
-fn together(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Option<Reply> {
+fn joint_reply(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Decision> = charges
         .iter()
         .zip(raw)
@@ -196,9 +196,9 @@ fn together(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Option<
             None => part,
         }
     };
-    let together = CombinedDecision::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
-    if !together.verdict.is_allowed() {
+    let combined = CombinedDecision::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
+    if !combined.verdict.is_allowed() {
         answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
-    Some(Reply::JointDecision(JointDecision::new(together, answers)))
+    Some(Reply::JointDecision(JointDecision::new(combined, answers)))
 }

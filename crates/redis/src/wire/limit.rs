@@ -21,6 +21,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
+/// Appends a limit in the form that `check.lua` describes for `ARGV[1]`.
 pub(super) fn put(bytes: &mut Vec<u8>, limit: &Limit) {
     let (algorithm, numbers) = numbers(limit);
     bytes.push(algorithm);

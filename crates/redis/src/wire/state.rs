@@ -17,14 +17,14 @@ pub(super) fn read_state(
         return Some((*requested, requested.fresh()));
     }
     let (under, bytes) = limit::of_tag(bytes)?;
-    let state = numbers_of_state(&under, bytes, slots)?;
+    let state = state_of(&under, bytes, slots)?;
     match under == *requested {
         true => Some((under, state)),
         false => Some(requested.carry_over(&under, state, now_us, Cost::ONE).decides(requested)),
     }
 }
 
-fn numbers_of_state(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {
+fn state_of(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {
     Some(match limit {
         Limit::FixedWindow(_) => {
             let [start_us, spent] = take_numbers(bytes)?;

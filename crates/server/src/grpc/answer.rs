@@ -11,15 +11,15 @@ use tonic::Status;
 
 use crate::budget::MemoryCharge;
 
-/// The longest answer that the charge of its call covers.
+/// The longest answer whose memory is part of the charge of its call.
 pub(super) const COVERED_BYTES: usize = 512;
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) enum Answer {
-    /// A message, after which all is well.
+pub(super) enum CallReply {
+    /// A message, followed by the status 0 in the trailers.
     Message(Bytes),
-    /// Nothing: the headers say it all.
+    /// No message, because the headers already have the status.
     Nothing,
 }
 
@@ -57,17 +57,21 @@ impl Buf for AnswerBytes {
 /// How a call ended.
 pub(super) enum CallEnd {
     /// Its answer is ready to be sent.
-    Answer { response: Response<Answer>, respond: SendResponse<AnswerBytes>, charge: MemoryCharge },
-    /// Its answer is on its way.
+    Answer {
+        response: Response<CallReply>,
+        respond: SendResponse<AnswerBytes>,
+        charge: MemoryCharge,
+    },
+    /// Its answer was handed to h2.
     Sent,
     /// The client reset it.
     Reset,
-    /// The connection ended before it.
+    /// The connection ended before the call did.
     Lost,
 }
 
 impl CallEnd {
-    /// The end of a call whose stream was reset or lost.
+    /// Returns the end of a call whose stream was reset or lost.
     pub(super) fn of(reset: &Result<h2::Reason, h2::Error>) -> CallEnd {
         match reset {
             Ok(_) => CallEnd::Reset,
@@ -76,19 +80,19 @@ impl CallEnd {
     }
 }
 
-/// Hands an answer to h2. Returns the charge of an answer without a message, for when it is written.
+/// Hands an answer to h2. If it has no message, returns its charge, to be kept until the answer is written.
 pub(super) fn send(
-    response: Response<Answer>,
+    response: Response<CallReply>,
     mut respond: SendResponse<AnswerBytes>,
     mut charge: MemoryCharge,
 ) -> Option<MemoryCharge> {
     let (head, answer) = response.into_parts();
     let head = Response::from_parts(head, ());
     match answer {
-        Answer::Nothing => respond.send_response(head, true).ok().map(|_| charge),
-        Answer::Message(message) => {
+        CallReply::Nothing => respond.send_response(head, true).ok().map(|_| charge),
+        CallReply::Message(message) => {
             charge.grow_anyway(message.len().saturating_sub(COVERED_BYTES));
-            // An error is that the client has reset the call, or is gone.
+            // An error means that the client has reset the call or closed the connection.
             if let Ok(stream) = respond.send_response(head, false) {
                 let _ = send_message(stream, AnswerBytes::new(message, Some(charge)));
             }

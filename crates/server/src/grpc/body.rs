@@ -6,7 +6,8 @@ use std::task::{Context, Poll, ready};
 use h2::RecvStream;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
-/// The body of a call, as h2 receives it. Its client may send as many bytes more as were taken out of it.
+/// The body of a call, which h2 receives. Taking bytes out of it allows the client to send as
+/// many more.
 pub(super) struct CallBody {
     stream: RecvStream,
     has_all_data: bool,
@@ -29,7 +30,7 @@ impl Body for CallBody {
         if !self.has_all_data {
             match ready!(self.stream.poll_data(context)) {
                 Some(Ok(data)) => {
-                    // An error is that the stream has ended: its client sends no more.
+                    // An error means that the stream has ended, so that its client sends no more.
                     let _ = self.stream.flow_control().release_capacity(data.len());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }

@@ -1,5 +1,5 @@
-//! One call of `ShouldRateLimit`: a message is received, decided and answered. Replaces tonic's handling of a unary
-//! call, with bounds of its own on what a client can send.
+//! One call of `ShouldRateLimit`: receives the message, decides it and answers. This replaces tonic's handling of unary
+//! calls, with tighter bounds on what a client can send.
 
 use std::time::{Duration, Instant};
 
@@ -8,68 +8,70 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tonic::{Code, Status};
 
-use super::answer::{Answer, COVERED_BYTES};
+use super::answer::{COVERED_BYTES, CallReply};
 use super::body::CallBody;
-use super::rate_limit::{Became, RateLimitService};
+use super::rate_limit::{CallOutcome, RateLimitService};
 use super::timeout;
 use crate::body::{self, UnreadBody};
 use crate::budget::{Budget, MemoryCharge, SMALL_BYTES};
 
-/// The most bytes of a message, with the five before it: as many as the most descriptors have that each repeat all
-/// headers of a client, which Envoy takes 60 KiB of. A client cannot make it longer, be told an error, and so pass.
+/// The most bytes of a message with its prefix. This is enough for the most descriptors, each of which may repeat all
+/// headers of a client, and Envoy accepts 60 KiB of headers. So a client cannot make a message that is too long, get an
+/// error, and be let pass because of it.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Whether a message is compressed, and its length.
+/// The length of a message's prefix: one byte says whether the message is compressed, four have its length.
 const PREFIX_BYTES: usize = 5;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// An answer, and what is counted of it: HTTP's words for it.
-pub(super) struct Answered {
-    pub(super) response: Response<Answer>,
+/// The response to a call, and the HTTP status under which the call is counted.
+pub(super) struct CallResponse {
+    pub(super) response: Response<CallReply>,
     pub(super) status: StatusCode,
 }
 
-/// Receives a call's message, decides it, and returns the answer. The charge grows with a message that is incomplete.
+/// Receives the message of a call, decides it, and returns the response. The charge grows while a message is
+/// incomplete.
 pub(super) async fn should_rate_limit(
     envoy: &RateLimitService,
     request: Request<CallBody>,
     max_time: Duration,
     began: Instant,
     charge: &mut MemoryCharge,
-) -> Answered {
+) -> CallResponse {
     let (head, body) = request.into_parts();
     if let Err(status) = validate(&head.method, &head.headers) {
         return not_grpc(status);
     }
     let time = timeout::of_caller(&head.headers);
-    // Before the body is read: headers are not kept for as long as that takes.
+    // Dropped before the body is read, so that the headers are not kept in memory during that time.
     drop(head);
     let answered = match read(&envoy.budget, body, max_time, charge).await {
         Ok(body) => {
             charge.stop_waiting();
             let time_left = time.map(|time| time.saturating_sub(began.elapsed()));
-            decided(envoy, &body, time_left).await
+            decide(envoy, &body, time_left).await
         }
         Err(error) => Err(error),
     };
     match answered {
-        Ok((message, became)) => Answered {
+        Ok((message, outcome)) => CallResponse {
             response: answer(message),
-            status: match became {
-                Became::Decided => StatusCode::OK,
-                Became::Undecided => StatusCode::SERVICE_UNAVAILABLE,
+            status: match outcome {
+                CallOutcome::Decided => StatusCode::OK,
+                CallOutcome::Undecided => StatusCode::SERVICE_UNAVAILABLE,
             },
         },
         Err(error) => {
             let status = counted_as(error.code());
             let response: Response<()> = error.into_http();
-            Answered { response: response.map(|()| Answer::Nothing), status }
+            CallResponse { response: response.map(|()| CallReply::Nothing), status }
         }
     }
 }
 
-/// In HTTP's words.
+/// Returns the HTTP status under which a call with a gRPC error is counted.
 fn counted_as(code: Code) -> StatusCode {
     match code {
         Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
@@ -87,37 +89,39 @@ async fn read(
 ) -> Result<Bytes, Status> {
     let read = body::read(body, MAX_BYTES, budget, Some(charge));
     match tokio::time::timeout(max_time, read).await {
-        // Copied if it is short: it shares the buffer that it was read into, and would keep all of that while the store
-        // is waited for.
+        // Copied if it is short. It shares the buffer that it was read into, and would keep that whole buffer during
+        // the wait for the store.
         Ok(Ok(body)) if body.len() <= SMALL_BYTES => Ok(Bytes::copy_from_slice(&body)),
         Ok(read) => read.map_err(unread),
         Err(_) => Err(too_slow(max_time)),
     }
 }
 
-/// A message that did not come.
+/// Returns the error for a message that did not arrive in time.
 pub(super) fn too_slow(max_time: Duration) -> Status {
-    Status::deadline_exceeded(format!("no whole message within {max_time:?}; send it at once"))
+    Status::deadline_exceeded(format!(
+        "the message was not complete within {max_time:?}; send it without pauses"
+    ))
 }
 
-/// The answer to a message, as it is in a body.
-async fn decided(
+/// Decides the message in a body, and returns the body of the answer.
+async fn decide(
     envoy: &RateLimitService,
     body: &[u8],
     time_left: Option<Duration>,
-) -> Result<(Vec<u8>, Became), Status> {
+) -> Result<(Vec<u8>, CallOutcome), Status> {
     let message = message(body)?;
     let mut to = Vec::with_capacity(COVERED_BYTES);
     to.resize(PREFIX_BYTES, 0);
-    let became = envoy.answer(message, time_left, &mut to).await;
-    let became = became.map_err(Status::invalid_argument)?;
+    let outcome = envoy.answer(message, time_left, &mut to).await;
+    let outcome = outcome.map_err(Status::invalid_argument)?;
     // OK because the prefix is there, and no answer has 4 GiB.
     let length = (to.len() - PREFIX_BYTES) as u32;
     to[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
-    Ok((to, became))
+    Ok((to, outcome))
 }
 
-/// HTTP's own answer to what is no gRPC.
+/// Returns an HTTP status as the error if a request is not gRPC.
 fn validate(method: &Method, headers: &HeaderMap) -> Result<(), StatusCode> {
     if method != Method::POST {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
@@ -129,29 +133,31 @@ fn validate(method: &Method, headers: &HeaderMap) -> Result<(), StatusCode> {
     }
 }
 
-fn not_grpc(status: StatusCode) -> Answered {
-    let mut response = Response::new(Answer::Nothing);
+/// Makes the response to a request that is not gRPC.
+fn not_grpc(status: StatusCode) -> CallResponse {
+    let mut response = Response::new(CallReply::Nothing);
     *response.status_mut() = status;
     if status == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     }
-    Answered { response, status }
+    CallResponse { response, status }
 }
 
-/// The message of a body that has one.
+/// Returns the message in a body.
 fn message(body: &[u8]) -> Result<&[u8], Status> {
     let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX_BYTES>()
     else {
-        let problem = format!("the body has {} bytes, which are no message; send one", body.len());
+        let problem =
+            format!("the body has {} bytes and no complete prefix; send one message", body.len());
         return Err(Status::invalid_argument(problem));
     };
     if compressed != 0 {
-        return Err(Status::unimplemented("the message is compressed; send it as it is"));
+        return Err(Status::unimplemented("the message is compressed; send it uncompressed"));
     }
     let length = u32::from_be_bytes(*length) as usize;
     if length != message.len() {
         let problem = format!(
-            "the message says that it has {length} bytes, and {} came; send one message, whole",
+            "the prefix says that the message has {length} bytes, but {} arrived; send one complete message",
             message.len()
         );
         return Err(Status::invalid_argument(problem));
@@ -159,19 +165,19 @@ fn message(body: &[u8]) -> Result<&[u8], Status> {
     Ok(message)
 }
 
-/// Why there is no body.
+/// Returns the error for a body that was not read.
 fn unread(why: UnreadBody) -> Status {
     match why {
         UnreadBody::TooLong { most } => Status::invalid_argument(format!(
             "the message is too long; send at most {most} bytes: fewer descriptors, or shorter values"
         )),
         UnreadBody::OutOfMemory => Status::resource_exhausted(why.to_string()),
-        UnreadBody::BrokenOff => Status::invalid_argument(why.to_string()),
+        UnreadBody::Incomplete => Status::invalid_argument(why.to_string()),
     }
 }
 
-fn answer(message: Vec<u8>) -> Response<Answer> {
-    let mut response = Response::new(Answer::Message(message.into()));
+fn answer(message: Vec<u8>) -> Response<CallReply> {
+    let mut response = Response::new(CallReply::Message(message.into()));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }

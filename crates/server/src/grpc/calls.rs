@@ -1,4 +1,4 @@
-//! Calls to the gRPC port, and what is counted of them.
+//! Runs the calls to the gRPC port, and counts them.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,13 +11,13 @@ use h2::server::SendResponse;
 use hyper::{Request, Response};
 use tonic::service::Routes;
 
-use super::answer::{Answer, AnswerBytes, CallEnd};
+use super::answer::{AnswerBytes, CallEnd, CallReply};
 use super::body::CallBody;
-use super::call::{self, Answered};
+use super::call::{self, CallResponse};
 use super::rate_limit::RateLimitService;
-use super::routed;
+use super::tonic_calls;
 use crate::budget::{BudgetExhausted, MemoryAccount, MemoryCharge};
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
@@ -25,7 +25,7 @@ const CALL_BYTES: usize = 4 << 10;
 /// Runs calls. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Calls {
-    /// Health and reflection.
+    /// The services of health and reflection.
     routes: Routes,
     envoy: Arc<RateLimitService>,
     /// How long a message may take to arrive.
@@ -36,12 +36,12 @@ pub(super) struct Calls {
 pub(super) struct RunningCall {
     /// `None` if the work sends the answer by itself.
     respond: Option<SendResponse<AnswerBytes>>,
-    work: Pin<Box<dyn Future<Output = Work> + Send>>,
+    work: Pin<Box<dyn Future<Output = WorkResult> + Send>>,
 }
 
 /// The result of the work on a call.
-pub(super) enum Work {
-    Answer(Response<Answer>, MemoryCharge),
+pub(super) enum WorkResult {
+    Answer(Response<CallReply>, MemoryCharge),
     Ended(CallEnd),
 }
 
@@ -50,7 +50,7 @@ impl Calls {
         Calls { routes, envoy, max_time }
     }
 
-    /// Charges what any call takes.
+    /// Charges the memory that every call needs.
     pub(super) fn charge(&self, account: &MemoryAccount) -> Result<MemoryCharge, BudgetExhausted> {
         account.charge(CALL_BYTES)
     }
@@ -63,18 +63,19 @@ impl Calls {
         charge: MemoryCharge,
     ) -> RunningCall {
         let request = request.map(CallBody::new);
-        if Endpoint::of(request.uri().path()) == Endpoint::RateLimit {
+        if RequestEndpoint::of(request.uri().path()) == RequestEndpoint::RateLimit {
             let work = rate_limit(Arc::clone(&self.envoy), request, self.max_time, charge);
             return RunningCall { respond: Some(respond), work: Box::pin(work) };
         }
-        let work = routed::answer(self.routes.clone(), request, respond, self.max_time, charge);
-        RunningCall { respond: None, work: Box::pin(async { Work::Ended(work.await) }) }
+        let work =
+            tonic_calls::answer(self.routes.clone(), request, respond, self.max_time, charge);
+        RunningCall { respond: None, work: Box::pin(async { WorkResult::Ended(work.await) }) }
     }
 
     /// Counts a call that is refused because memory is short.
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
-        let endpoint = Endpoint::of(request.uri().path());
-        if endpoint == Endpoint::RateLimit {
+        let endpoint = RequestEndpoint::of(request.uri().path());
+        if endpoint == RequestEndpoint::RateLimit {
             self.envoy.observer.refused(endpoint);
         }
     }
@@ -89,15 +90,15 @@ impl Future for RunningCall {
     type Output = CallEnd;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallEnd> {
-        // First: a call that is reset is not worked on, and charges no quota.
+        // Checked first, so that a call that was reset is not decided and charges no quota.
         if let Some(respond) = &mut self.respond
             && let Poll::Ready(reset) = respond.poll_reset(context)
         {
             return Poll::Ready(CallEnd::of(&reset));
         }
         let (response, charge) = match ready!(self.work.as_mut().poll(context)) {
-            Work::Answer(response, charge) => (response, charge),
-            Work::Ended(end) => return Poll::Ready(end),
+            WorkResult::Answer(response, charge) => (response, charge),
+            WorkResult::Ended(end) => return Poll::Ready(end),
         };
         Poll::Ready(match self.respond.take() {
             Some(respond) => CallEnd::Answer { response, respond, charge },
@@ -106,15 +107,15 @@ impl Future for RunningCall {
     }
 }
 
-/// Answers a call of Envoy's. A call that is dropped meanwhile is not counted.
+/// Answers a call of Envoy's service. A call that is dropped before its answer is not counted.
 async fn rate_limit(
     envoy: Arc<RateLimitService>,
     request: Request<CallBody>,
     max_time: Duration,
     mut charge: MemoryCharge,
-) -> Work {
-    let mut observation = envoy.observer.begin(Endpoint::RateLimit, &request);
-    let Answered { response, status } = {
+) -> WorkResult {
+    let mut observation = envoy.observer.begin(RequestEndpoint::RateLimit, &request);
+    let CallResponse { response, status } = {
         let began = observation.began();
         let answered = call::should_rate_limit(&envoy, request, max_time, began, &mut charge);
         let mut answered = pin!(answered);
@@ -125,5 +126,5 @@ async fn rate_limit(
         .await
     };
     envoy.observer.answered(&mut observation, status);
-    Work::Answer(response, charge)
+    WorkResult::Answer(response, charge)
 }

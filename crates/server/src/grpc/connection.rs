@@ -1,8 +1,8 @@
 //! Connections to the gRPC port.
 //!
-//! - `socket`: reads no faster than calls are taken; `frames`: finds header blocks that do not end
+//! - `socket`: reads no faster than calls are taken; `frames`: finds header blocks that have not ended
 //! - `driver`: takes calls, runs them and sends their answers
-//! - `resets`: how many calls a client may reset; `keepalive`: whether a silent client is there
+//! - `resets`: bounds the calls that a client may reset; `keepalive`: finds clients that are gone
 
 mod driver;
 mod frames;
@@ -22,13 +22,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::calls::Calls;
-use super::{MAX_AGE, MAX_AGE_APART_S, MAX_AGE_GRACE};
+use super::{MAX_AGE, MAX_AGE_GRACE, MAX_AGE_JITTER_S};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Bounds, ConnectionSlot, ConnectionTable, Connections};
 use driver::ConnectionDriver;
 use socket::Socket;
 
-/// Serves connections until the server closes, and everything that is in flight then.
+/// Serves connections until the server closes, and then until their calls in flight have ended.
 pub(super) async fn serve(
     listener: TcpListener,
     bounds: Bounds,
@@ -41,9 +41,9 @@ pub(super) async fn serve(
     let http2 = super::http2();
     let accepted = async {
         loop {
-            let (socket, place) = accept(&listener, &bounds, lifecycle, &mut room).await;
-            open.spawn(keep(http2.clone(), socket, place, calls.clone(), lifecycle.clone()));
-            // Forgets connections that have ended.
+            let (socket, slot) = accept(&listener, &bounds, lifecycle, &mut room).await;
+            open.spawn(keep(http2.clone(), socket, slot, calls.clone(), lifecycle.clone()));
+            // Removes the tasks of connections that have ended.
             while open.try_join_next().is_some() {}
         }
     };
@@ -52,7 +52,7 @@ pub(super) async fn serve(
         () = lifecycle.reached(Phase::Closing) => {}
     }
     drop(listener);
-    // Also if one has panicked.
+    // An error means that a connection's task has panicked: wait for the others all the same.
     while open.join_next().await.is_some() {}
 }
 
@@ -69,18 +69,18 @@ async fn accept(
             Err(error) => room.after_accept_error(&error).await,
         }
     };
-    // Answers are small. An error is that the connection is about to end.
+    // Without delay, because answers are small. An error means that the connection is about to end.
     let _ = stream.set_nodelay(true);
-    let place = Arc::new(room.enter().await);
-    (Socket::new(stream, Arc::clone(&place), lifecycle.connected(), bounds.first_byte), place)
+    let slot = Arc::new(room.enter().await);
+    (Socket::new(stream, Arc::clone(&slot), lifecycle.connected(), bounds.first_byte), slot)
 }
 
-/// Keeps a connection until its client closes it, or it is old, or the server closes. Then the client learns that it
-/// may make no more calls, and the calls under way are answered.
+/// Serves a connection until its client closes it, it has reached its maximum age, or the server closes. In the last
+/// two cases the client gets a GOAWAY, so that it makes no more calls here, and the calls in flight are answered.
 async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
     http2: Builder,
     socket: Socket<S>,
-    place: Arc<ConnectionSlot>,
+    slot: Arc<ConnectionSlot>,
     calls: Calls,
     lifecycle: Lifecycle,
 ) {
@@ -92,16 +92,16 @@ async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
             return;
         }
     };
-    let mut driver = ConnectionDriver::new(http2, gate, place, calls);
-    let apart = Duration::from_secs(RandomState::new().hash_one(()) % MAX_AGE_APART_S);
+    let mut driver = ConnectionDriver::new(http2, gate, slot, calls);
+    let jitter = Duration::from_secs(RandomState::new().hash_one(()) % MAX_AGE_JITTER_S);
     let max_end = tokio::select! {
         () = driver.run() => return,
         () = lifecycle.reached(Phase::Closing) => None,
-        () = tokio::time::sleep(MAX_AGE + apart) => Some(MAX_AGE_GRACE),
+        () = tokio::time::sleep(MAX_AGE + jitter) => Some(MAX_AGE_GRACE),
     };
     driver.shut_down();
     match max_end {
-        // The time that draining may take is a bound of the whole server.
+        // The server as a whole bounds how long this takes.
         None => driver.run().await,
         Some(time) => drop(tokio::time::timeout(time, driver.run()).await),
     }

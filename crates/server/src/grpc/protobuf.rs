@@ -1,56 +1,57 @@
-//! Protocol Buffers, as far as answers are written in them: in a fourth of the time that building messages takes
-//! first.
+//! Writes the Protocol Buffers of answers, in a fourth of the time that it takes to build prost's messages first.
 
-/// A message in the making. What is left out has its default.
-pub(super) struct Message<'m> {
+/// A message that is being written. Fields that are left out have their defaults.
+pub(super) struct MessageWriter<'m> {
     to: &'m mut Vec<u8>,
 }
 
-/// How a field is on the wire.
+/// The encoding of a field.
 #[derive(Clone, Copy)]
-enum Wire {
+enum FieldEncoding {
     Varint = 0,
     Fixed64 = 1,
     Length = 2,
 }
 
-impl<'m> Message<'m> {
-    /// After what is there.
-    pub(super) fn new(to: &'m mut Vec<u8>) -> Message<'m> {
-        Message { to }
+impl<'m> MessageWriter<'m> {
+    /// Begins a message at the end of a buffer.
+    pub(super) fn new(to: &'m mut Vec<u8>) -> MessageWriter<'m> {
+        MessageWriter { to }
     }
 
-    /// A whole number, or a member of an enum.
+    /// Writes a whole number or a member of an enum.
     pub(super) fn number(&mut self, field: u32, value: u64) {
-        self.tag(field, Wire::Varint);
+        self.tag(field, FieldEncoding::Varint);
         push_varint(self.to, value);
     }
 
+    /// Writes a flag.
     pub(super) fn flag(&mut self, field: u32, value: bool) {
         self.number(field, value.into());
     }
 
+    /// Writes a floating-point number.
     pub(super) fn double(&mut self, field: u32, value: f64) {
-        self.tag(field, Wire::Fixed64);
+        self.tag(field, FieldEncoding::Fixed64);
         self.to.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A text, or bytes.
+    /// Writes a text or bytes.
     pub(super) fn bytes(&mut self, field: u32, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
-        self.tag(field, Wire::Length);
+        self.tag(field, FieldEncoding::Length);
         push_varint(self.to, value.len() as u64);
         self.to.extend_from_slice(value);
     }
 
-    /// A message in this one.
-    pub(super) fn message(&mut self, field: u32, write: impl FnOnce(&mut Message<'_>)) {
-        self.tag(field, Wire::Length);
+    /// Writes a message as a field of this one.
+    pub(super) fn message(&mut self, field: u32, write: impl FnOnce(&mut MessageWriter<'_>)) {
+        self.tag(field, FieldEncoding::Length);
         let at = self.to.len();
-        // As a rule it is shorter than 128 bytes, and then its length is one.
+        // Most messages are shorter than 128 bytes, and then the length takes one byte.
         self.to.push(0);
-        write(&mut Message::new(self.to));
-        // OK because what was there before, and the byte, are still there.
+        write(&mut MessageWriter::new(self.to));
+        // OK because the buffer only grew after the byte at `at`.
         let length = self.to.len() - at - 1;
         match self.to.get_mut(at) {
             Some(place) if length < 0x80 => *place = length as u8,
@@ -62,12 +63,12 @@ impl<'m> Message<'m> {
         }
     }
 
-    fn tag(&mut self, field: u32, wire: Wire) {
+    fn tag(&mut self, field: u32, wire: FieldEncoding) {
         push_varint(self.to, u64::from(field) << 3 | wire as u64);
     }
 }
 
-/// Seven bits at a time, the lowest first.
+/// Appends a number as a varint: seven bits in each byte, the lowest first.
 fn push_varint(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -87,12 +88,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_prost_reads(
+        fn messages_are_encoded_as_prost_encodes_them(
             texts in proptest::collection::vec("\\PC{0,200}", 0..20),
             number in any::<f64>(),
         ) {
             let mut bytes = Vec::new();
-            let mut list = Message::new(&mut bytes);
+            let mut list = MessageWriter::new(&mut bytes);
             for text in &texts {
                 list.message(1, |value| value.bytes(3, text));
             }
@@ -111,7 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn numbers_have_as_many_bytes_as_they_need(number in any::<u64>()) {
+        fn numbers_are_encoded_in_the_fewest_bytes(number in any::<u64>()) {
             let mut bytes = Vec::new();
             push_varint(&mut bytes, number);
             let mut rest = &bytes[..];

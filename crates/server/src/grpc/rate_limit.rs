@@ -1,11 +1,12 @@
-//! Envoy's rate limit service: the rules decide what a proxy asks.
+//! Envoy's rate limit service, where rules decide.
 //!
-//! - `counts`: how much it asks; `asked`: what; `lenient`: with bytes that are no text
-//! - `answer`: what it is told; `status`: of each descriptor; `metadata`: for other filters
+//! - `counts`: bounds the descriptors and entries of a message; `lenient`: decodes a message with invalid UTF-8
+//! - `descriptors`: turns descriptors into attributes
+//! - `answer`: writes the answer; `status`: the status of a descriptor; `metadata`: the metadata for Envoy's filters
 
 mod answer;
-mod asked;
 mod counts;
+mod descriptors;
 mod lenient;
 mod metadata;
 mod status;
@@ -23,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::pipeline::Pipeline;
 
-/// What Envoy counts in.
+/// The units of time that Envoy knows.
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -32,15 +33,15 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3_600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Whoever gives less time has this much: 3 ms of it are for the way back, and without the rest the store would not
-/// be asked, so that a caller could choose to go unlimited.
+/// The shortest time for a decision, also for callers with a shorter timeout. 3 ms of it are kept for the way back.
+/// With less time left the store would not be queried, so a caller could choose to be unlimited.
 const LEAST_TIME: Duration = Duration::from_millis(5);
 
-/// What became of a request.
+/// Whether a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Became {
+pub(super) enum CallOutcome {
     Decided,
-    /// The store failed, or too much applies to it, and nobody goes then.
+    /// The store failed, or the request exceeds a bound, such as that of its charges. It is refused then.
     Undecided,
 }
 
@@ -53,19 +54,20 @@ pub(crate) struct RateLimitService {
 }
 
 impl RateLimitService {
-    /// Appends the answer to a message. An error is the caller's: it names the place, the problem and the remedy.
+    /// Appends the answer to a message. Returns an error if the message is invalid, which names the place, the problem
+    /// and the remedy.
     pub(super) async fn answer(
         &self,
         message: &[u8],
         time_left: Option<Duration>,
         to: &mut Vec<u8>,
-    ) -> Result<Became, String> {
-        let request = decoded(message)?;
+    ) -> Result<CallOutcome, String> {
+        let request = decode(message)?;
         let rules = self.pipeline.snapshot();
-        let asked = asked::descriptors(&request, &rules)?;
-        let mut check = rules.check_each(&request.domain, &asked);
-        // Nobody holds a request for a while: what would have to wait is refused. Without such limits, what a caller
-        // accepts is not asked: one limit alone is decided quicker then.
+        let descriptors = descriptors::descriptors(&request, &rules)?;
+        let mut check = rules.check_each(&request.domain, &descriptors);
+        // Envoy cannot hold a request back, so a request that a shaping limit would delay is refused. Without shaping
+        // limits this is not set, because a single limit is decided faster then.
         if rules.is_shaping() {
             check = check.max_wait(Duration::ZERO);
         }
@@ -74,12 +76,12 @@ impl RateLimitService {
         }
         match self.pipeline.ruling(self.pipeline.send_check(check)).await {
             Ok(ruling) => {
-                let unmatched = answer::ruled(to, &ruling, asked.len());
+                let unmatched = answer::write_ruling(to, &ruling, descriptors.len());
                 self.metrics.unmatched(unmatched);
-                Ok(Became::Decided)
+                Ok(CallOutcome::Decided)
             }
-            // The others a client can bring about, by a long header or by the numbers of its plan: it must not choose to
-            // be told an error.
+            // A client can cause the other errors, by a long header or by the numbers of its plan. It must not be able
+            // to choose an error, because Envoy then lets the request pass.
             Err(
                 error @ (Error::Store(_)
                 | Error::TooManyCharges { .. }
@@ -88,26 +90,26 @@ impl RateLimitService {
                 | Error::LimitedTo { .. }
                 | Error::TooManyLimits { .. }),
             ) => {
-                answer::undecided(to, &error, asked.len());
-                Ok(Became::Undecided)
+                answer::write_undecided(to, &error, descriptors.len());
+                Ok(CallOutcome::Undecided)
             }
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-fn decoded(message: &[u8]) -> Result<RateLimitRequest, String> {
+fn decode(message: &[u8]) -> Result<RateLimitRequest, String> {
     counts::check(message)?;
-    // Nearly all are text, and read quicker so.
+    // Nearly all messages are valid UTF-8, and are decoded faster this way.
     let request = RateLimitRequest::decode(message).or_else(|_| lenient::decode(message));
     request.map_err(|error| {
-        format!("no RateLimitRequest: {error}; send one of envoy.service.ratelimit.v3")
+        format!("not a RateLimitRequest: {error}; send one of envoy.service.ratelimit.v3")
     })
 }
 
-/// Reads a message as far as rules would see it.
+/// Decodes a message up to the attributes for the rules.
 pub(crate) fn fuzz(message: &[u8]) -> Result<(), String> {
     let config = Config::parse("none", "rules: []").map_err(|problems| problems.to_string())?;
     let rules = Rules::new(&Limiter::memory(), &config).map_err(|error| error.to_string())?;
-    asked::descriptors(&decoded(message)?, &rules.snapshot()).map(drop)
+    descriptors::descriptors(&decode(message)?, &rules.snapshot()).map(drop)
 }

@@ -1,33 +1,33 @@
-//! What clients can learn of the services here: gRPC reflection, as it is now and as it was.
+//! gRPC reflection, which describes the services to clients, in the versions `v1` and `v1alpha`.
 //!
-//! What is known of Envoy's service is `rate_limit.bin`, which `make reflection` makes.
+//! `rate_limit.bin` describes Envoy's service; `make reflection` makes it.
 
 use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 
-use super::MAX_QUESTION_BYTES;
+use super::MAX_TONIC_REQUEST_BYTES;
 
-/// The files that Envoy's service is declared in, and all they need.
+/// The files that declare Envoy's service, and all files that they import.
 const RATE_LIMIT: &[u8] = include_bytes!("rate_limit.bin");
 
-/// Adds both versions. If what is known cannot be read, which a test rules out, there is no reflection.
+/// Adds both versions of reflection. If the descriptions cannot be read, which a test rules out, none is added.
 pub(super) fn add_to(routes: Routes) -> Routes {
-    match with_both(routes.clone()) {
+    match add_both(routes.clone()) {
         Ok(routes) => routes,
         Err(error) => {
-            tracing::error!(%error, "no gRPC reflection");
+            tracing::error!(%error, "gRPC reflection is off: its descriptions cannot be read");
             routes
         }
     }
 }
 
-fn with_both(routes: Routes) -> Result<Routes, Error> {
-    let v1 = known().build_v1()?.max_decoding_message_size(MAX_QUESTION_BYTES);
-    let v1alpha = known().build_v1alpha()?.max_decoding_message_size(MAX_QUESTION_BYTES);
+fn add_both(routes: Routes) -> Result<Routes, Error> {
+    let v1 = builder().build_v1()?.max_decoding_message_size(MAX_TONIC_REQUEST_BYTES);
+    let v1alpha = builder().build_v1alpha()?.max_decoding_message_size(MAX_TONIC_REQUEST_BYTES);
     Ok(routes.add_service(v1).add_service(v1alpha))
 }
 
-fn known() -> Builder<'static> {
+fn builder() -> Builder<'static> {
     Builder::configure()
         .register_encoded_file_descriptor_set(RATE_LIMIT)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -48,12 +48,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_can_be_read() {
-        assert!(with_both(Routes::default()).is_ok());
+    fn descriptions_can_be_read() {
+        assert!(add_both(Routes::default()).is_ok());
     }
 
     #[test]
-    fn every_file_that_is_needed_is_there_before_it_is() {
+    fn every_import_comes_before_its_file() {
         let mut before = Vec::new();
         for file in files() {
             for needed in &file.dependency {
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(before.last().unwrap(), "envoy/service/ratelimit/v3/rls.proto");
     }
 
-    /// The fields of a message that is not in another.
+    /// Returns the fields of a message that is not nested in another.
     fn fields<M: Name>() -> Vec<(String, i32)> {
         let files = files();
         let file = files.iter().find(|file| {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_those_that_are_answered() {
+    fn described_messages_have_the_fields_of_the_implemented_messages() {
         let want = |fields: &[(&str, i32)]| {
             fields.iter().map(|&(name, number)| (name.to_owned(), number)).collect::<Vec<_>>()
         };

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 
-/// What the caller says; `None` if it says nothing, or nothing that can be understood.
+/// Returns the timeout of a caller; `None` if it gives none, or none that is valid.
 pub(super) fn of_caller(headers: &HeaderMap) -> Option<Duration> {
     let [digits @ .., unit] = headers.get("grpc-timeout")?.as_bytes() else { return None };
-    // As many as there may be; so no unit makes too much of them.
+    // The protocol allows 8 digits, with which no unit overflows.
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_understood() {
+    fn every_unit_is_parsed() {
         for (text, want_ns) in [
             ("1H", 3_600_000_000_000),
             ("2M", 120_000_000_000),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_ignored() {
+    fn invalid_timeout_is_ignored() {
         assert_eq!(of_caller(&HeaderMap::new()), None);
         for text in [
             &b""[..],

@@ -1,4 +1,4 @@
-//! What the handlers of the API are given: each names the parts that it uses.
+//! The state of the API's handlers. Each handler extracts the parts that it uses.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::ruleset::RuleSet;
 use crate::store::StoreKind;
 use tollgate_playground::Playground;
 
-/// The parts of the server that the API is made of.
+/// The parts of the server that the API uses.
 pub(crate) struct ApiParts {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) observer: Arc<Observer>,
@@ -32,22 +32,22 @@ pub(crate) struct ApiParts {
     pub(crate) held: Arc<HeldRequests>,
     pub(crate) budget: Budget,
     pub(crate) page_budget: PageBudget,
-    /// `None` if it is switched off.
+    /// `None` if the playground is switched off.
     pub(crate) playground: Option<Playground>,
 }
 
-/// The budget of answers that describe the server. Apart from the rest, so that an operator can read them while requests
-/// take all the memory that they may.
+/// The memory budget of answers that describe the server, such as the metrics. It is separate, so that an operator can
+/// read them while requests have spent their budget.
 #[derive(Clone, Debug)]
 pub(crate) struct PageBudget(pub(crate) Budget);
 
 /// The state of the router. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Api {
-    parts: Arc<Parts>,
+    parts: Arc<ApiState>,
 }
 
-struct Parts {
+struct ApiState {
     own: ApiParts,
     authorizer: Arc<Authorizer>,
 }
@@ -60,7 +60,7 @@ impl Api {
             Arc::clone(&own.held),
             own.readiness.lifecycle().clone(),
         ));
-        Api { parts: Arc::new(Parts { own, authorizer }) }
+        Api { parts: Arc::new(ApiState { own, authorizer }) }
     }
 
     pub(super) fn pipeline(&self) -> &Pipeline {
@@ -76,7 +76,7 @@ impl Api {
     }
 }
 
-/// Lets a handler ask for one part.
+/// Implements the extraction of single parts.
 macro_rules! parts {
     ($($field:ident: $part:ty;)*) => {
         $(impl FromRef<Api> for $part {

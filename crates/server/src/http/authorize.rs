@@ -1,8 +1,8 @@
-//! `/v1/authorize`: decides for a proxy that asks before it passes a request on.
+//! `/v1/authorize`: decides for a proxy, which calls it before it passes a request on.
 //!
-//! - `params`: the proxy's configuration, from the path; `original`: the request that it was sent
+//! - `params`: the domain and the proxy's settings, from the path; `original`: the request that the proxy received
 //!
-//! The rules see what the middleware would see of the original request.
+//! The rules get the same attributes of the original request as the middleware would give them.
 
 mod original;
 mod params;
@@ -24,26 +24,27 @@ use utoipa::openapi::OpenApi;
 
 pub(super) use self::params::AuthorizeSettings;
 use self::params::{Params, PathParts};
-use super::Problem;
+use super::ApiProblem;
 use super::openapi::AuthorizeAnswers;
-use crate::held::{HeldRequest, HeldRequests, Place};
+use crate::held::{HeldRequest, HeldRequests, HoldPermit};
 use crate::lifecycle::Lifecycle;
 use crate::listener::ClientWatch;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
-use crate::pipeline::{Pipeline, SentRuling};
+use crate::pipeline::{PendingRuling, Pipeline};
 
-/// Says why a request is not let through, in a word: proxies tell one reason from another by it, whatever the status.
+/// The header that gives the reason of a refusal in one word. Proxies can distinguish the reasons by it, whatever the
+/// status.
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 
-/// Decides for proxies.
+/// Decides requests for proxies.
 #[derive(Debug)]
 pub(super) struct Authorizer {
     pipeline: Arc<Pipeline>,
     metrics: Arc<Metrics>,
     held: Arc<HeldRequests>,
     lifecycle: Lifecycle,
-    /// Requests of peers that are not trusted, for the log.
+    /// Logs calls of peers that are not trusted.
     untrusted: Sparingly,
 }
 
@@ -57,85 +58,95 @@ impl Authorizer {
         Authorizer { pipeline, metrics, held, lifecycle, untrusted: Sparingly::default() }
     }
 
-    /// Refuses a peer that is not trusted: counted, and logged once a second at most.
+    /// Refuses the call of a peer that is not trusted. Counts the call, and logs at most one call a second.
     fn refuse(&self, peer: Option<IpAddr>) -> Response {
         self.metrics.count_untrusted_proxy();
         if let (Some(left_out), Some(peer)) = (self.untrusted.again(Instant::now()), peer) {
             tracing::warn!(
                 %peer,
                 left_out,
-                "not authorized: asked by an address that is not among identity.trusted_proxies"
+                "refused a call of /v1/authorize: its address is not among identity.trusted_proxies"
             );
         }
-        because("untrusted-proxy", Problem::untrusted_proxy().into_response())
+        with_reason("untrusted-proxy", ApiProblem::untrusted_proxy().into_response())
     }
 
-    fn begin(&self, params: &Params, parts: Parts) -> Result<Begun, Problem> {
-        let now = self.pipeline.snapshot();
+    /// Sends the check of a call, unless the call is refused at once.
+    fn start(&self, params: &Params, parts: Parts) -> Result<AuthorizeStart, ApiProblem> {
+        let rules = self.pipeline.snapshot();
         let peer = parts.extensions.get().map(|Peer(peer)| peer.ip());
-        let trusted = now.identity().filter(|own| peer.is_some_and(|peer| own.trusts(peer)));
+        let trusted = rules.identity().filter(|own| peer.is_some_and(|peer| own.trusts(peer)));
         let Some(identity) = trusted else {
-            return Ok(Begun::Refused(self.refuse(peer)));
+            return Ok(AuthorizeStart::UntrustedPeer(self.refuse(peer)));
         };
-        let domain = params.domain(&now)?;
+        let domain = params.domain(&rules)?;
         let original = original::request(params.proxy(), parts)?;
         let head = RequestHead::new(&original, identity);
         if let Some(unwelcome) = head.token_refusal() {
-            return Ok(Begun::TokenRefusal(unwelcome));
+            return Ok(AuthorizeStart::TokenRefusal(unwelcome));
         }
-        let attributes = now.attributes(&head);
-        let mut check = now.check(&domain, &attributes);
-        let mut place = None;
-        if now.is_shaping() {
-            place = self.held.join();
+        let attributes = rules.attributes(&head);
+        let mut check = rules.check(&domain, &attributes);
+        let mut permit = None;
+        if rules.is_shaping() {
+            permit = self.held.reserve();
             check =
-                check.max_wait(if place.is_some() { params.max_wait() } else { Duration::ZERO });
+                check.max_wait(if permit.is_some() { params.max_wait() } else { Duration::ZERO });
         }
         if head.is_preflight() {
             check = check.of_preflight();
         }
-        Ok(Begun::Sent(self.pipeline.send_check(check), place))
+        Ok(AuthorizeStart::Pending(self.pipeline.send_check(check), permit))
     }
 
-    /// Waits for the ruling, and says what comes of it.
-    async fn decided(&self, params: &Params, sent: SentRuling, place: Option<Place>) -> Answer {
-        let ruling = match self.pipeline.ruling(sent).await {
+    /// Waits for the ruling, and makes the response.
+    async fn respond(
+        &self,
+        params: &Params,
+        pending: PendingRuling,
+        permit: Option<HoldPermit>,
+    ) -> TimedResponse {
+        let ruling = match self.pipeline.ruling(pending).await {
             Ok(ruling) => ruling,
-            Err(error) => return Answer::Now(params.refused(RefusalReason::Undecided(&error))),
+            Err(error) => {
+                return TimedResponse::Now(params.refused(RefusalReason::Undecided(&error)));
+            }
         };
         let outcome = Outcome::of_rules(&ruling);
         if !outcome.is_allowed() {
-            return Answer::Now(params.refused(RefusalReason::Quota(outcome)));
+            return TimedResponse::Now(params.refused(RefusalReason::Quota(outcome)));
         }
         let (response, delay) = (allowed(&outcome), outcome.delay());
         match delay.is_zero() {
-            true => Answer::Now(response),
-            false => Answer::Later { response, delay, held: HeldRequest::new(ruling, place) },
+            true => TimedResponse::Now(response),
+            false => {
+                TimedResponse::Later { response, delay, held: HeldRequest::new(ruling, permit) }
+            }
         }
     }
 }
 
-/// The longest body that may be left unread without closing the connection. The server closes the connection after a longer
-/// one, and says so, because a client that sends its next request there gets no answer.
+/// The longest body that may be left unread without closing the connection. After a longer one the server closes the
+/// connection, and announces that with `Connection: close`, because the next request on it would get no answer.
 const MAX_UNREAD_BYTES: u64 = 4 << 10;
 
-/// Each path at which a proxy may ask.
+/// The paths that proxies may call.
 pub(super) const PATHS: [&str; 3] =
     ["/v1/authorize", "/v1/authorize/{domain}", "/v1/authorize/{domain}/{settings}"];
 
-/// Decides a request that a proxy was sent, by the rules of the only domain
+/// Decides a request that a proxy received, by the rules of the only domain
 ///
-/// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and the like. The request is charged if it
-/// may go. It is described by the headers `X-Forwarded-Method`, `-Uri` and `-Host`, or by nginx's `X-Original-…`; the
-/// forwarding header of the configuration names its client. Both are believed of `identity.trusted_proxies` alone.
-/// The query is ignored, because it may be the client's. Every method is answered in the same way, and a body is not
-/// read. If a shaping limit delays the request, the answer is delayed.
+/// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and similar. An allowed request is
+/// charged. The headers `X-Forwarded-Method`, `-Uri` and `-Host`, or nginx's `X-Original-…`, describe the original
+/// request, and the forwarding header of the configuration has its client's address. Both are accepted from
+/// `identity.trusted_proxies` only. The query is ignored, because it may be the client's. Every method is answered in
+/// the same way, and a body is not read. If a shaping limit delays the request, the answer is delayed.
 #[utoipa::path(get, path = "/v1/authorize", tag = "decisions", responses(AuthorizeAnswers))]
 pub(super) async fn authorize(
     State(authorizer): State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let (parts, body) = request.into_parts();
     let is_closing = body.size_hint().upper().is_none_or(|bytes| bytes > MAX_UNREAD_BYTES);
     drop(body);
@@ -150,21 +161,23 @@ async fn answer(
     authorizer: &Authorizer,
     path: Result<Path<PathParts>, PathRejection>,
     parts: Parts,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let params = Params::new(path)?;
     let hold = parts.extensions.get::<ClientWatch>().cloned();
-    let answer = match authorizer.begin(&params, parts)? {
-        Begun::Refused(response) => return Ok(response),
-        Begun::TokenRefusal(unwelcome) => {
+    let answer = match authorizer.start(&params, parts)? {
+        AuthorizeStart::UntrustedPeer(response) => return Ok(response),
+        AuthorizeStart::TokenRefusal(unwelcome) => {
             return Ok(params.refused(RefusalReason::from(&unwelcome)));
         }
-        Begun::Sent(sent, place) => authorizer.decided(&params, sent, place).await,
+        AuthorizeStart::Pending(pending, permit) => {
+            authorizer.respond(&params, pending, permit).await
+        }
     };
     match answer {
-        Answer::Now(response) => Ok(response),
-        Answer::Later { response, delay, held } => {
+        TimedResponse::Now(response) => Ok(response),
+        TimedResponse::Later { response, delay, held } => {
             let _held_open = hold.as_ref().map(ClientWatch::begin);
-            match held.until_its_turn(delay, &authorizer.lifecycle).await {
+            match held.wait(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
             }
@@ -172,7 +185,7 @@ async fn answer(
     }
 }
 
-/// Decides a request that a proxy was sent, by the rules of a domain
+/// Decides a request that a proxy received, by the rules of a domain
 ///
 /// Answers as `/v1/authorize` does.
 #[utoipa::path(
@@ -186,13 +199,13 @@ pub(super) async fn authorize_by_domain(
     authorizer: State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     authorize(authorizer, path, request).await
 }
 
-/// Decides a request that a proxy was sent, by the rules of a domain, and answers as the proxy needs it
+/// Decides a request that a proxy received, by the rules of a domain, and answers as the proxy needs it
 ///
-/// Answers as `/v1/authorize` does, but for the settings.
+/// Answers as `/v1/authorize` does, except for the settings.
 #[utoipa::path(
     get,
     path = "/v1/authorize/{domain}/{settings}",
@@ -201,7 +214,7 @@ pub(super) async fn authorize_by_domain(
         ("domain" = String, Path, description = "The domain whose rules decide.", example = "api"),
         (
             "settings" = AuthorizeSettings, Path, style = Simple, explode,
-            description = "What the proxy needs: `proxy=nginx,deny_status=403`."
+            description = "The proxy's settings: `proxy=nginx,deny_status=403`."
         ),
     ),
     responses(AuthorizeAnswers),
@@ -210,11 +223,11 @@ pub(super) async fn authorize_with_settings(
     authorizer: State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     authorize(authorizer, path, request).await
 }
 
-/// Documents that POST answers as GET does. The router takes any method, and OpenAPI has no word for that.
+/// Documents POST like GET. The router accepts any method, which OpenAPI cannot express.
 pub(super) fn document_posts(document: &mut OpenApi) {
     for path in PATHS {
         if let Some(item) = document.paths.paths.get_mut(path) {
@@ -226,20 +239,22 @@ pub(super) fn document_posts(document: &mut OpenApi) {
     }
 }
 
-/// How far a question is at once.
-enum Begun {
-    Refused(Response),
+/// The result of starting a call: a refusal, or a check that was sent.
+enum AuthorizeStart {
+    /// The peer is not a trusted proxy.
+    UntrustedPeer(Response),
     TokenRefusal(TokenRefusal),
-    /// With a place among those that wait, if that may be the answer.
-    Sent(SentRuling, Option<Place>),
+    /// The check was sent. The permit is for a shaping limit, which may delay the answer.
+    Pending(PendingRuling, Option<HoldPermit>),
 }
 
-/// What is answered, and when.
-enum Answer {
+/// A response, and when to send it.
+enum TimedResponse {
     Now(Response),
     Later { response: Response, delay: Duration, held: HeldRequest },
 }
 
+/// Makes the response to an allowed request.
 fn allowed(outcome: &Outcome<'_>) -> Response {
     let mut response = Response::new(Body::empty());
     HeaderFamilies::ALL.add_headers(outcome, wall_us(), response.headers_mut());
@@ -247,7 +262,8 @@ fn allowed(outcome: &Outcome<'_>) -> Response {
 }
 
 impl Params {
-    /// A request that does not go, as the proxy understands it. A 401 stays one: all of them know it.
+    /// Makes the response to a refused request, with the status that the proxy needs. A 401 stays a 401, which every
+    /// proxy understands.
     fn refused(&self, reason: RefusalReason<'_>) -> Response {
         let word = reason.word();
         let mut refusal = Refusal::new(reason);
@@ -258,25 +274,27 @@ impl Params {
         }
         let mut response = refusal.response().map(Body::from);
         HeaderFamilies::ALL.add_refusal_headers(&refusal, wall_us(), response.headers_mut());
-        because(word, response)
+        with_reason(word, response)
     }
 
-    /// The server does not stay for as long as the request has to wait: another may.
+    /// Makes the response to a delayed request when the server closes before the delay has passed.
     fn stopping(&self, left: Duration) -> Response {
-        let problem = Problem::stopping(left);
+        let problem = ApiProblem::stopping(left);
         let problem = match self.deny_status() {
             Some(status) => problem.with_status(status),
             None => problem,
         };
-        because("stopping", problem.into_response())
+        with_reason("stopping", problem.into_response())
     }
 }
 
-fn because(word: &'static str, mut response: Response) -> Response {
+/// Adds the header with the reason of a refusal.
+fn with_reason(word: &'static str, mut response: Response) -> Response {
     response.headers_mut().insert(REASON, HeaderValue::from_static(word));
     response
 }
 
+/// Returns the wall clock's time, in microseconds since the Unix epoch.
 pub(super) fn wall_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)

@@ -10,34 +10,36 @@ use axum::response::Response;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::Problem;
-use super::asked::{self, MAX_REQUESTS};
+use super::ApiProblem;
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
+use super::check_body::{self, MAX_REQUESTS};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
-use crate::pipeline::{DecisionRequest, Pipeline, SentRequest};
+use crate::pipeline::{DecisionRequest, PendingAnswer, Pipeline};
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What a decision takes in a batch, as a rule; and what room there should be for one that is on its way, with rules.
-const ANSWER_BYTES: usize = 128;
-const ON_ITS_WAY_BYTES: usize = 1 << 10;
+/// The typical length of an answer, and the length that is reserved for each pending answer, which may list rules.
+const TYPICAL_ANSWER_BYTES: usize = 128;
+const PENDING_ANSWER_BYTES: usize = 1 << 10;
 
-/// The longest answer; what it has no room for is not decided. A thousand requests with twenty rules each take 5 MiB.
+/// The most bytes of all answers of a batch. Requests beyond that are not decided. The answers to 1,000 requests with
+/// 20 rules each take 5 MiB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// How many are on their way at a time. A store across the network takes as many at once; the others' deadlines begin
-/// when it is their turn, or a batch could be late by being long.
-const AHEAD: usize = 64;
+/// The most requests of a batch that are in flight at a time: as many as a Redis store sends in one script call. The
+/// deadline of a request begins when it is sent, so that a request does not miss it only because the batch is long.
+const MAX_PENDING: usize = 64;
 
-/// Decides many requests, each by itself, in their order
+/// Decides many requests, each by itself, in order
 ///
-/// As `/v1/check` does, one by one, with one answer for each in its place. One that is wrong, or that the store
-/// fails to decide, has a problem in its place and does not disturb the others. At most 1 MiB, and 8 MiB of
-/// answers: what comes after these is not decided, and says so in its place (413); as does what the server has no
-/// memory for at the moment (503).
+/// Decides each request as `/v1/check` does, and returns one answer for each, in the same order. For a request that is
+/// not valid, or that the store fails to decide, the answer is a problem, and the other requests are decided all the
+/// same. A body has at most 1 MiB, and all answers together have at most 8 MiB. A request beyond these 8 MiB is not
+/// decided, and its answer is a problem with status 413. If the server is out of memory for requests, the status is
+/// 503.
 #[utoipa::path(
     post,
     path = "/v1/check/batch",
@@ -46,7 +48,7 @@ const AHEAD: usize = 64;
         {"limit": "free", "key": "user:42"}, {"limit": "login", "key": "203.0.113.9", "cost": 2}
     ])),
     responses(
-        (status = 200, description = "One answer for each, in the same order.", body = BatchAnswer),
+        (status = 200, description = "One answer for each request, in the same order.", body = BatchAnswer),
         BodyProblems,
     ),
 )]
@@ -54,22 +56,22 @@ pub(super) async fn batch(
     State(pipeline): State<Arc<Pipeline>>,
     State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Response, Problem> {
-    let mut asked = each(&body)?;
-    let mut answers = Answers::new(&budget, asked.len())?;
-    let mut sent = VecDeque::with_capacity(asked.len().min(AHEAD));
+) -> Result<Response, ApiProblem> {
+    let mut requests = decode(&body)?;
+    let mut answers = BatchResponse::new(&budget, requests.len())?;
+    let mut pending = VecDeque::with_capacity(requests.len().min(MAX_PENDING));
     let answering = async {
         loop {
-            // Many are on their way before the first is waited for.
-            while sent.len() < AHEAD
-                && let Some(asked) = asked.next()
+            // Send many requests before waiting for the first answer.
+            while pending.len() < MAX_PENDING
+                && let Some(request) = requests.next()
             {
-                let room = answers.room_for_one_more(sent.len());
-                sent.push_back(room.and_then(|()| send(&pipeline, asked?)));
+                let reserved = answers.reserve_next(pending.len());
+                pending.push_back(reserved.and_then(|()| send(&pipeline, request?)));
             }
-            match sent.pop_front() {
-                Some(sent) => answers.push(&pipeline, sent).await,
-                None => return Ok::<_, Problem>(()),
+            match pending.pop_front() {
+                Some(next) => answers.push(&pipeline, next).await,
+                None => return Ok::<_, ApiProblem>(()),
             }
         }
     };
@@ -77,43 +79,48 @@ pub(super) async fn batch(
     Ok(json(answers.into_body()))
 }
 
-fn send<'a>(pipeline: &Pipeline, request: DecisionRequest<'a>) -> Result<SentRequest<'a>, Problem> {
-    pipeline.send(request).map_err(|none| Problem::no_decider(&none, DOMAIN_IN_BODY))
+fn send<'a>(
+    pipeline: &Pipeline,
+    request: DecisionRequest<'a>,
+) -> Result<PendingAnswer<'a>, ApiProblem> {
+    pipeline.send(request).map_err(|target| ApiProblem::unknown_target(&target, DOMAIN_IN_BODY))
 }
 
-/// What is answered so far, as JSON, and the memory that it holds.
-struct Answers {
+/// The answers so far, as JSON, and the memory that is charged for them.
+struct BatchResponse {
     json: Vec<u8>,
     held: HeldMemory,
 }
 
-impl Answers {
-    /// For so many.
-    fn new(budget: &Budget, count: usize) -> Result<Answers, Problem> {
+impl BatchResponse {
+    /// Begins the response to `count` requests.
+    fn new(budget: &Budget, count: usize) -> Result<BatchResponse, ApiProblem> {
         let mut held = budget.held();
         // OK because there are 1,000 at most.
-        held.grow_to(count * ANSWER_BYTES)?;
-        let mut json = Vec::with_capacity(count * ANSWER_BYTES);
+        held.grow_to(count * TYPICAL_ANSWER_BYTES)?;
+        let mut json = Vec::with_capacity(count * TYPICAL_ANSWER_BYTES);
         json.push(b'[');
-        Ok(Answers { json, held })
+        Ok(BatchResponse { json, held })
     }
 
-    /// Before one is decided, so that what is decided is told. Others have not been answered yet.
-    fn room_for_one_more(&mut self, on_their_way: usize) -> Result<(), Problem> {
+    /// Reserves memory for one more answer besides the pending ones. Called before a request is sent, so that the
+    /// answer to a decided request always fits.
+    fn reserve_next(&mut self, pending: usize) -> Result<(), ApiProblem> {
         // OK because there are 64 at most.
-        let bytes = self.json.len() + (on_their_way + 1) * ON_ITS_WAY_BYTES;
+        let bytes = self.json.len() + (pending + 1) * PENDING_ANSWER_BYTES;
         if bytes > MAX_ANSWER_BYTES {
-            return Err(Problem::long_answer());
+            return Err(ApiProblem::answer_too_long());
         }
         Ok(self.held.grow_to(bytes)?)
     }
 
-    async fn push(&mut self, pipeline: &Pipeline, sent: Result<SentRequest<'_>, Problem>) {
+    /// Waits for one answer and appends it, or appends a problem.
+    async fn push(&mut self, pipeline: &Pipeline, pending: Result<PendingAnswer<'_>, ApiProblem>) {
         if self.json.len() > 1 {
             self.json.push(b',');
         }
-        let answered = match sent {
-            Ok(mut sent) => pipeline.answer(&mut sent).await.map_err(Problem::from),
+        let answered = match pending {
+            Ok(mut pending) => pipeline.answer(&mut pending).await.map_err(ApiProblem::from),
             Err(problem) => Err(problem),
         };
         match answered {
@@ -132,30 +139,30 @@ impl Answers {
     }
 }
 
-/// The requests of a batch, each right or wrong by itself.
-pub(crate) fn each(
+/// Decodes the requests of a batch. A request that is not valid becomes a problem, without an effect on the others.
+pub(crate) fn decode(
     body: &[u8],
-) -> Result<impl ExactSizeIterator<Item = Result<DecisionRequest<'_>, Problem>>, Problem> {
-    let requests: Requests<'_> =
-        serde_json::from_slice(body).map_err(|error| Problem::in_json(&error))?;
-    Ok(requests.0.into_iter().map(|request| asked::decode(request.get().as_bytes())))
+) -> Result<impl ExactSizeIterator<Item = Result<DecisionRequest<'_>, ApiProblem>>, ApiProblem> {
+    let requests: BatchItems<'_> =
+        serde_json::from_slice(body).map_err(|error| ApiProblem::in_json(&error))?;
+    Ok(requests.0.into_iter().map(|request| check_body::decode(request.get().as_bytes())))
 }
 
-/// An array of 1 to 1,000 of whatever.
-struct Requests<'a>(Vec<&'a RawValue>);
+/// An array of 1 to 1,000 JSON values.
+struct BatchItems<'a>(Vec<&'a RawValue>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Requests<'a> {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Requests<'a>, D::Error> {
-        struct OfRequests;
+impl<'de: 'a, 'a> Deserialize<'de> for BatchItems<'a> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<BatchItems<'a>, D::Error> {
+        struct BatchItemsVisitor;
 
-        impl<'de> Visitor<'de> for OfRequests {
-            type Value = Requests<'de>;
+        impl<'de> Visitor<'de> for BatchItemsVisitor {
+            type Value = BatchItems<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "an array of 1 to {MAX_REQUESTS} checks")
             }
 
-            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Requests<'de>, S::Error> {
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<BatchItems<'de>, S::Error> {
                 let mut requests = Vec::new();
                 while let Some(request) = seq.next_element()? {
                     if requests.len() == MAX_REQUESTS {
@@ -166,11 +173,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Requests<'a> {
                 }
                 match requests.is_empty() {
                     true => Err(S::Error::invalid_length(0, &self)),
-                    false => Ok(Requests(requests)),
+                    false => Ok(BatchItems(requests)),
                 }
             }
         }
 
-        json.deserialize_seq(OfRequests)
+        json.deserialize_seq(BatchItemsVisitor)
     }
 }

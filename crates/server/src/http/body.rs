@@ -1,4 +1,4 @@
-//! Bodies of requests: JSON, and no longer than they may be.
+//! Extractors of JSON bodies, which bound their length.
 
 use axum::body::Bytes;
 use axum::extract::{FromRef, FromRequest, Request};
@@ -6,14 +6,14 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use serde::de::DeserializeOwned;
 
-use super::Problem;
-use super::asked::is_object;
+use super::ApiProblem;
+use super::check_body::is_object;
 use crate::body::{UnreadBody, read};
 use crate::budget::Budget;
 
-/// A body that says it is JSON, of at most `MOST` bytes.
+/// A body of at most `MOST` bytes that is declared as JSON.
 ///
-/// A form that a browser sends by itself cannot say so: nobody's page charges for its visitors.
+/// A form on another site cannot declare that, so a web page cannot make its visitors' browsers spend limits.
 pub(super) struct JsonBody<const MOST: usize>(pub(super) Bytes);
 
 impl<S, const MOST: usize> FromRequest<S> for JsonBody<MOST>
@@ -21,12 +21,12 @@ where
     S: Sync,
     Budget: FromRef<S>,
 {
-    type Rejection = Problem;
+    type Rejection = ApiProblem;
 
-    async fn from_request(request: Request, state: &S) -> Result<JsonBody<MOST>, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<JsonBody<MOST>, ApiProblem> {
         let headers = request.headers();
         if !is_json(headers) || headers.contains_key(CONTENT_ENCODING) {
-            return Err(Problem::no_json());
+            return Err(ApiProblem::not_json());
         }
         let budget = Budget::from_ref(state);
         let read = read(request.into_body(), MOST, &budget, None).await;
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// JSON of at most `MOST` bytes; or nothing, of whatever type, or `null`: then it is as if it were `{}`.
+/// JSON of at most `MOST` bytes. An empty body of any content type, and `null`, count as `{}`.
 pub(super) struct OptionalJson<T, const MOST: usize>(pub(super) T);
 
 impl<S, T: DeserializeOwned + Default, const MOST: usize> FromRequest<S> for OptionalJson<T, MOST>
@@ -42,54 +42,59 @@ where
     S: Sync,
     Budget: FromRef<S>,
 {
-    type Rejection = Problem;
+    type Rejection = ApiProblem;
 
-    async fn from_request(request: Request, state: &S) -> Result<OptionalJson<T, MOST>, Problem> {
+    async fn from_request(
+        request: Request,
+        state: &S,
+    ) -> Result<OptionalJson<T, MOST>, ApiProblem> {
         let is_json = is_json(request.headers());
         let is_json = is_json && !request.headers().contains_key(CONTENT_ENCODING);
         let body = read(request.into_body(), MOST, &Budget::from_ref(state), None).await;
         match &*body.map_err(unread)? {
             b"" => Ok(OptionalJson(T::default())),
-            _ if !is_json => Err(Problem::no_json()),
-            body => decoded(body).map(OptionalJson),
+            _ if !is_json => Err(ApiProblem::not_json()),
+            body => decode(body).map(OptionalJson),
         }
     }
 }
 
-fn decoded<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
+fn decode<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiProblem> {
     if body.trim_ascii() == b"null" {
         return Ok(T::default());
     }
     if !is_object(body) {
-        return Err(Problem::bad_request("the body is no object; send {\"config\":{}}, or none"));
+        return Err(ApiProblem::bad_request(
+            "the body is not a JSON object; send one such as {\"config\":{}}, or no body",
+        ));
     }
     let mut json = serde_json::Deserializer::from_slice(body);
     let decoded = serde_path_to_error::deserialize(&mut json)
-        .map_err(|error| Problem::at(&error.path().to_string(), error.inner()))?;
-    json.end().map_err(|error| Problem::in_json(&error))?;
+        .map_err(|error| ApiProblem::at(&error.path().to_string(), error.inner()))?;
+    json.end().map_err(|error| ApiProblem::in_json(&error))?;
     Ok(decoded)
 }
 
-/// `application/json`, whatever its parameters.
+/// Returns whether the content type is `application/json`, with any parameters.
 fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// The rest of the body is not read, so the connection ends.
-fn unread(why: UnreadBody) -> Problem {
-    Problem::from(why).unread()
+/// Makes the problem of a body that was not read to its end, after which the connection is closed.
+fn unread(why: UnreadBody) -> ApiProblem {
+    ApiProblem::from(why).closing()
 }
 
-impl From<UnreadBody> for Problem {
-    fn from(unread: UnreadBody) -> Problem {
+impl From<UnreadBody> for ApiProblem {
+    fn from(unread: UnreadBody) -> ApiProblem {
         match unread {
             UnreadBody::TooLong { .. } => {
-                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, unread.to_string())
+                ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, unread.to_string())
             }
-            UnreadBody::OutOfMemory => Problem::no_memory(),
-            UnreadBody::BrokenOff => Problem::bad_request(unread.to_string()),
+            UnreadBody::OutOfMemory => ApiProblem::out_of_memory(),
+            UnreadBody::Incomplete => ApiProblem::bad_request(unread.to_string()),
         }
     }
 }
@@ -101,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_says_json_is_json() {
+    fn only_the_content_type_application_json_is_json() {
         for (content_type, want) in [
             ("application/json", true),
             ("Application/JSON ; charset=utf-8", true),

@@ -10,30 +10,30 @@ use serde::Serialize;
 
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
-use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
-use super::{Problem, asked};
+use super::openapi::{BodyProblems, CheckAnswer, CheckRequestSchema, StoreProblems};
+use super::{ApiProblem, check_body};
 use crate::budget::Budget;
-use crate::pipeline::{Pipeline, PipelineAnswer, Undecided};
+use crate::pipeline::{DecideError, Pipeline, PipelineAnswer};
 
-/// How a domain is named in a body.
+/// Shows how to name a domain in a body, for error messages.
 pub(super) const DOMAIN_IN_BODY: &str = r#"{"domain":"api", …}"#;
 
 /// The longest body of a check.
 pub(super) const MAX_BYTES: usize = 64 << 10;
 
-/// What a decision takes, as a rule.
-const ANSWER_BYTES: usize = 256;
+/// The typical length of an answer.
+const TYPICAL_ANSWER_BYTES: usize = 256;
 
 /// Decides a request, and charges it if it is allowed
 ///
-/// By a limit that is named, or by all rules of a domain that apply to the request: those are charged together,
-/// or none is. `domain` may be left out if all rules are of one domain. A refusal is an answer too, and costs nothing.
-/// At most 64 KiB.
+/// By the named limit, or by all rules of a domain that apply to the request: either all of them are charged, or none.
+/// `domain` may be left out if the rules have only one domain. A refusal has the status 200 too, and charges nothing.
+/// A body has at most 64 KiB.
 #[utoipa::path(
     post,
     path = "/v1/check",
     tag = "decisions",
-    request_body(content = CheckRequest, examples(
+    request_body(content = CheckRequestSchema, examples(
         ("a limit" = (value = json!({"limit": "free", "key": "user:42", "cost": 1}))),
         ("rules" = (value = json!({
             "domain": "api",
@@ -42,14 +42,14 @@ const ANSWER_BYTES: usize = 256;
         ("rules of the only domain" = (value = json!({"attributes": {"ip": "203.0.113.9"}}))),
     )),
     responses(
-        (status = 200, description = "Allowed, or not.", body = CheckAnswer, example = json!({
+        (status = 200, description = "The decision: allowed or refused.", body = CheckAnswer, example = json!({
             "allowed": true, "limit": 60, "remaining": 59,
             "retry_after_us": null, "reset_after_us": 1_000_000, "delay_us": 0,
             "receipt": "AQb2…"
         })),
         (
-            status = 404, description = "There is no such limit, or no rule of that domain.",
-            body = Problem, content_type = "application/problem+json"
+            status = 404, description = "There is no such limit, or the domain has no rules.",
+            body = ApiProblem, content_type = "application/problem+json"
         ),
         BodyProblems,
         StoreProblems,
@@ -59,23 +59,23 @@ pub(super) async fn check(
     State(pipeline): State<Arc<Pipeline>>,
     State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     decide(&pipeline, &budget, &body).await
 }
 
-/// Decides the request of a body.
+/// Decides the request in a body, and makes the response.
 pub(super) async fn decide(
     pipeline: &Pipeline,
     budget: &Budget,
     body: &[u8],
-) -> Result<Response, Problem> {
-    let answer = pipeline.decide(asked::decode(body)?).await?;
-    let mut json_answer = Vec::with_capacity(ANSWER_BYTES);
+) -> Result<Response, ApiProblem> {
+    let answer = pipeline.decide(check_body::decode(body)?).await?;
+    let mut json_answer = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
     write(answer, &mut json_answer);
     Ok(json(budget.body_anyway(json_answer)))
 }
 
-/// Appends what was decided.
+/// Appends an answer as JSON.
 pub(super) fn write(answer: PipelineAnswer, to: &mut Vec<u8>) {
     match answer {
         PipelineAnswer::Limit { decision, receipt } => {
@@ -87,22 +87,24 @@ pub(super) fn write(answer: PipelineAnswer, to: &mut Vec<u8>) {
     }
 }
 
-impl From<Undecided<'_>> for Problem {
-    fn from(undecided: Undecided<'_>) -> Problem {
-        match undecided {
-            Undecided::NoDecider(none) => Problem::no_decider(&none, DOMAIN_IN_BODY),
-            Undecided::Failed(error) => Problem::from(error),
+impl From<DecideError<'_>> for ApiProblem {
+    fn from(error: DecideError<'_>) -> ApiProblem {
+        match error {
+            DecideError::UnknownTarget(target) => {
+                ApiProblem::unknown_target(&target, DOMAIN_IN_BODY)
+            }
+            DecideError::Failed(error) => ApiProblem::from(error),
         }
     }
 }
 
-/// Appends JSON.
+/// Appends a value as JSON.
 pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
-    // OK because memory takes all of it, and structs of texts and numbers have a JSON.
+    // OK because writing to memory cannot fail, and every struct of texts and numbers can be written as JSON.
     let _ = serde_json::to_writer(to, answer);
 }
 
-/// An answer of JSON.
+/// Makes a response with a JSON body.
 pub(super) fn json(body: Body) -> Response {
     let mut response = Response::new(body);
     let json = HeaderValue::from_static("application/json");

@@ -1,73 +1,75 @@
-//! What was decided, as JSON.
+//! Decisions and rulings as JSON.
 
 use serde::Serialize;
 use tollgate::rules::{RulePart, Ruling};
 use tollgate::{Decision, Entry};
 use utoipa::ToSchema;
 
-use super::object::Object;
+use super::json_object::JsonObject;
 
-/// What a limit decided.
+/// The decision of a limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Decision)]
 pub(super) struct DecisionJson {
-    /// Whether the request may go.
+    /// Whether the request is allowed.
     allowed: bool,
     /// The limit's size: its `limit` or `capacity`.
     #[schema(example = 60)]
     limit: u64,
-    /// The largest cost that would be allowed at this same instant.
+    /// The largest cost that would be allowed at the same instant.
     #[schema(example = 59)]
     remaining: u64,
-    /// How long a refused request must wait, exactly; null if it was allowed, and if waiting cannot help.
+    /// The exact time that a refused request must wait; null if it was allowed, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// How long until nothing is spent any more, exactly.
+    /// The exact time until nothing is spent.
     #[schema(example = 1_000_000)]
     reset_after_us: u64,
-    /// How long an allowed request should wait before it goes; 0 except from a shaping limit.
+    /// How long an allowed request should wait before it proceeds; 0 except from a shaping limit.
     delay_us: u64,
-    /// The store failed, and this was decided without it.
+    /// Whether the store failed, and this was decided without it.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
-    /// A refusal of up to a second ago, remembered.
+    /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
-    /// With which the charge can be given back; absent if nothing was charged, and if it would be very long.
+    /// The receipt to refund the charge with; absent if nothing was charged, or if it would have more than 4,096
+    /// characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     receipt: Option<String>,
-    /// The charges that count, oldest first, if they were asked for; none unless it is a log.
+    /// The charges that count, oldest first, if the request has `entries=true`; empty unless the limit is a sliding
+    /// window log.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     entries: Option<Vec<EntryJson>>,
 }
 
-/// A charge in a log.
+/// A charge in a sliding window log.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Entry)]
 pub(super) struct EntryJson {
-    /// When, in microseconds since the Unix epoch.
+    /// The time of the charge, in microseconds since the Unix epoch.
     at_us: u64,
-    /// The units.
+    /// The units that were charged.
     #[schema(minimum = 1)]
     cost: u64,
 }
 
-/// What rules decided: every one that applies was charged, or none.
+/// The decision of all rules that apply. Either all of them were charged, or none.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Ruling)]
 pub(super) struct RulingJson<'r> {
-    /// Whether the request may go.
+    /// Whether the request is allowed.
     allowed: bool,
     /// Set if a rule with `limit: block` refuses the request. Nothing was charged, and waiting does not help.
     #[serde(skip_serializing_if = "is_false")]
     blocked: bool,
-    /// The size of the tightest limit: the limit that refuses the request for longest, or else the one that fits the
-    /// fewest more such requests. Null if no limit applies, and for a blocked request.
+    /// The size of the tightest limit: the limit that refuses the request for longest, or else the limit that allows
+    /// the fewest more such requests. Null if no limit applies, and for a blocked request.
     #[schema(required, example = 600)]
     limit: Option<u64>,
     /// The units left of the tightest limit; null if `limit` is.
@@ -76,35 +78,36 @@ pub(super) struct RulingJson<'r> {
     /// How many more such requests fit all limits at this instant; null if no limit applies, 0 for a blocked request.
     #[schema(required, example = 59)]
     requests_remaining: Option<u64>,
-    /// How long a refused request must wait, exactly; null if it was allowed, and if waiting cannot help.
+    /// The exact time that a refused request must wait; null if it was allowed, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// How long until nothing is spent of any limit that can refuse.
+    /// The time until nothing is spent of any limit that can refuse the request.
     reset_after_us: u64,
-    /// How long an allowed request should wait before it goes.
+    /// How long an allowed request should wait before it proceeds.
     delay_us: u64,
-    /// The store failed, and one or more of the rules were decided without it.
+    /// Whether the store failed, and one or more of the rules were decided without it.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
-    /// A refusal of up to a second ago, remembered.
+    /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
-    /// The rule that refuses; of several, the one to wait for longest.
+    /// The rule that refuses the request; if several do, the one with the longest wait. Null if none does.
     #[schema(required)]
     rule: Option<&'r str>,
-    /// Which rules decided: 1 for the first, one more whenever they are replaced.
+    /// The version of the rules: 1 for the first, and one more each time that they are replaced.
     #[schema(minimum = 1, example = 1)]
     generation: u64,
-    /// Every rule that applies, in the order of the file.
+    /// All rules that apply, in the order of the rules file.
     #[schema(max_items = 256)]
     rules: Vec<RuleJson<'r>>,
-    /// With which the charge can be given back; absent if nothing was charged, and if it would be very long.
+    /// The receipt to refund the charge with; absent if nothing was charged, or if it would have more than 4,096
+    /// characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     receipt: Option<String>,
 }
 
-/// One rule's part. One that lets such requests go, or none of them, has no limit.
+/// One rule's part of the decision. A rule that allows or blocks all such requests spends no limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Rule)]
@@ -115,37 +118,37 @@ pub(super) struct RuleJson<'r> {
     /// The name of the limit that it spends.
     #[schema(required, example = "free")]
     limit_name: Option<&'r str>,
-    /// What the request costs.
+    /// The cost of the request.
     #[schema(minimum = 1, example = 1)]
     cost: u64,
-    /// Whether it only watches, and refuses nothing.
+    /// Whether this is a shadow rule, which refuses nothing.
     shadow: bool,
-    /// Whether it has nothing against the request; another may.
+    /// Whether this rule allows the request; another rule may refuse it.
     allowed: bool,
-    /// It was decided without the store, which failed.
+    /// Whether the store failed, and this rule was decided without it.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
-    /// A refusal of up to a second ago, remembered.
+    /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
     /// The limit's size.
     #[schema(required, example = 60)]
     limit: Option<u64>,
-    /// The largest cost that it would allow at this same instant.
+    /// The largest cost that the limit would allow at the same instant.
     #[schema(required, example = 59)]
     remaining: Option<u64>,
-    /// How long it refuses such a request; null if it does not, and if waiting cannot help.
+    /// The time for which this rule refuses such a request; null if it does not, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// How long until nothing is spent of it.
+    /// The time until nothing is spent of the limit.
     #[schema(required)]
     reset_after_us: Option<u64>,
-    /// How long it delays the request.
+    /// How long the limit delays the request.
     #[schema(required)]
     delay_us: Option<u64>,
 }
 
-// Serde hands over references.
+// Serde passes references.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_false(flag: &bool) -> bool {
     !flag
@@ -170,9 +173,9 @@ impl From<&Decision> for DecisionJson {
 }
 
 impl DecisionJson {
-    /// Appends what serde would, in a fifth of the time.
+    /// Appends the same JSON as serde, in a fifth of the time.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
-        let mut object = Object::new(to);
+        let mut object = JsonObject::new(to);
         object.flag("allowed", self.allowed);
         object.number("limit", self.limit);
         object.number("remaining", self.remaining);
@@ -225,7 +228,7 @@ impl<'r> From<&'r Ruling> for RulingJson<'r> {
 
 impl EntryJson {
     fn write(&self, to: &mut Vec<u8>) {
-        let mut object = Object::new(to);
+        let mut object = JsonObject::new(to);
         object.number("at_us", self.at_us);
         object.number("cost", self.cost);
         object.end();
@@ -233,9 +236,9 @@ impl EntryJson {
 }
 
 impl<'r> RulingJson<'r> {
-    /// Appends what serde would, in a fifth of the time.
+    /// Appends the same JSON as serde, in a fifth of the time.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
-        let mut object = Object::new(to);
+        let mut object = JsonObject::new(to);
         object.flag("allowed", self.allowed);
         object.flag_if_set("blocked", self.blocked);
         object.number("limit", self.limit);
@@ -262,7 +265,7 @@ impl<'r> RulingJson<'r> {
 
 impl RuleJson<'_> {
     fn write(&self, to: &mut Vec<u8>) {
-        let mut object = Object::new(to);
+        let mut object = JsonObject::new(to);
         object.text("rule", Some(self.rule));
         object.text("limit_name", self.limit_name);
         object.number("cost", self.cost);
@@ -279,7 +282,7 @@ impl RuleJson<'_> {
     }
 }
 
-/// They were microseconds before.
+/// Returns a time in microseconds. Nothing is lost, because the time was made from microseconds.
 fn micros(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -354,13 +357,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_decision_is_written_as_serde_would(decision in decisions()) {
+        fn decision_is_written_as_serde_writes_it(decision in decisions()) {
             let want = serde_json::to_string(&decision).unwrap();
             prop_assert_eq!(written(|to| decision.write(to)), want);
         }
 
         #[test]
-        fn a_ruling_is_written_as_serde_would(
+        fn ruling_is_written_as_serde_writes_it(
             decision in decisions(),
             texts in proptest::collection::vec(any::<String>(), 0..4),
         ) {

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: the API as a document, made of the code.
+//! `GET /openapi.json`: the OpenAPI document, generated from the code.
 
 use std::sync::LazyLock;
 
@@ -9,26 +9,26 @@ use utoipa::Modify;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, OpenApi};
 
-use super::Problem;
+use super::ApiProblem;
 use super::authorize::AuthorizeSettings;
 use super::openapi::RefusalProblem;
 
-/// What is said of the API as a whole.
+/// The description of the API as a whole.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Tollgate",
-        description = "Exact rate limiting: whether a request may go, and if not, when. Times and durations are \
-                       whole microseconds."
+        description = "Exact rate limiting: decides whether a request is allowed, and how long a refused request must \
+                       wait. Times and durations are whole microseconds."
     ),
     tags(
-        (name = "decisions", description = "May this request go?"),
-        (name = "limits", description = "What limits there are"),
-        (name = "keys", description = "How keys stand: for operators"),
-        (name = "playground", description = "The algorithms to play with, each session with counters of its own"),
-        (name = "operations", description = "How the server is"),
+        (name = "decisions", description = "Decide requests, and refund their charges"),
+        (name = "limits", description = "The limits, and the most that each admits"),
+        (name = "keys", description = "The state of keys, for operators"),
+        (name = "playground", description = "The algorithms, to try out; each session has its own counters"),
+        (name = "operations", description = "The state of the server"),
     ),
-    components(schemas(Problem, RefusalProblem, AuthorizeSettings)),
+    components(schemas(ApiProblem, RefusalProblem, AuthorizeSettings)),
     modifiers(&OperatorScheme),
 )]
 pub(super) struct Document;
@@ -37,8 +37,8 @@ struct OperatorScheme;
 
 impl Modify for OperatorScheme {
     fn modify(&self, document: &mut OpenApi) {
-        let description = "The token that the server was started with. Without one, whoever asks from the \
-                           server's own machine is an operator, and nobody else.";
+        let description = "The token that the server was started with. On a server without a token, only requests from \
+                           its own machine are an operator's.";
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(description))
@@ -50,11 +50,11 @@ impl Modify for OperatorScheme {
 
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let document = super::documented_routes().into_openapi();
-    // OK because texts and numbers have a JSON.
+    // OK because every struct of texts and numbers can be written as JSON.
     serde_json::to_vec(&document).unwrap_or_default().into()
 });
 
-/// This document
+/// The OpenAPI document of this API
 #[utoipa::path(
     get,
     path = "/openapi.json",

@@ -1,4 +1,4 @@
-//! `GET /healthz` and `GET /readyz`: whether the process lives, and whether to send it requests.
+//! `GET /healthz` and `GET /readyz`: whether the process answers, and whether to send requests to it.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use crate::readiness::Readiness;
 use crate::ruleset::RuleSet;
 use crate::store::StoreKind;
 
-/// The most of a problem of the rules that operators get; the log has all of it.
+/// The most characters of a problem with the rules in an answer. The log has the whole text.
 const MAX_PROBLEM_CHARS: usize = 500;
 
-/// For everybody else: the problem's text names the file, and may quote it.
+/// The text of a problem with the rules for clients that are not operators. The full text names the rules file and may
+/// quote it.
 const HIDDEN_PROBLEM: &str =
     "there is a problem with the rules; operators see it here and in the log";
 
@@ -31,38 +32,38 @@ pub(super) struct ReadinessJson {
     /// Whether requests should be sent here.
     ready: bool,
     store: StoreState,
-    /// 1 for the first rules, one more whenever they are replaced.
+    /// The version of the rules: 1 for the first, and one more each time that they are replaced.
     generation: u64,
-    /// Of the rules, 16 hexadecimal digits: the same on every server that has the same ones.
+    /// A hash of the rules, as 16 hexadecimal digits: the same on every server that has the same rules.
     hash: String,
-    /// How many rules there are.
+    /// The number of rules.
     rules: usize,
-    /// How many limits there are.
+    /// The number of limits.
     limits: usize,
     phase: PhaseName,
-    /// Set while the current rules file is one that was refused, so that older rules decide, while a domain in use
-    /// has no rules, so that its requests are not limited, and while the keys of tokens cannot be fetched. Operators
-    /// get the reason; for everybody else the text is always the same, and names neither the file nor its contents.
+    /// Set while the server has refused the current rules file, so that older rules decide; while a domain in use has
+    /// no rules, so that its requests are not limited; and while the keys of tokens cannot be fetched. Operators get
+    /// the reason. All other clients get a fixed text, which does not name or quote the file.
     #[schema(required)]
     rules_problem: Option<String>,
 }
 
-/// How the store is.
+/// The state of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum StoreState {
-    /// In the server itself.
+    /// The store is in the server itself.
     Memory,
     Reachable,
     Unreachable,
 }
 
-/// How far the server is on its way.
+/// The phase of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum PhaseName {
     Serving,
-    /// It was told to stop.
+    /// The server is stopping.
     Draining,
 }
 
@@ -71,22 +72,22 @@ enum PhaseName {
     get,
     path = "/healthz",
     tag = "operations",
-    responses((status = 200, description = "It does", body = String, example = "ok"))
+    responses((status = 200, description = "The process answers", body = String, example = "ok"))
 )]
 pub(super) async fn healthz() -> &'static str {
     "ok"
 }
 
-/// Whether requests should be sent here: the store answers, and the server was not told to stop
+/// Whether requests should be sent here: the store answers, and the server is not stopping
 ///
-/// For everybody. A token is optional: with it, `rules_problem` says what is wrong with the rules.
+/// For all clients. The operator token is optional: with it, `rules_problem` says what is wrong with the rules.
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "operations",
     responses(
-        (status = 200, description = "They should", body = ReadinessJson),
-        (status = 503, description = "They should not", body = ReadinessJson),
+        (status = 200, description = "Requests should be sent here", body = ReadinessJson),
+        (status = 503, description = "Requests should not be sent here", body = ReadinessJson),
     ),
     security((), ("operator" = [])),
 )]
@@ -97,7 +98,7 @@ pub(super) async fn readyz(
     parts: Parts,
 ) -> (StatusCode, Json<ReadinessJson>) {
     let mut readiness = ReadinessJson::of(&readiness, &rules).await;
-    // A wrong token does not make the answer an error: probes must get one in any case.
+    // A wrong token is not an error here, because probes must get an answer in any case.
     if readiness.rules_problem.is_some() && Operator::admit(&parts, &operators, &rules).is_err() {
         readiness.rules_problem = Some(HIDDEN_PROBLEM.to_owned());
     }
@@ -106,7 +107,7 @@ pub(super) async fn readyz(
 }
 
 impl ReadinessJson {
-    /// Returns the current state, for operators. Queries the store, unless that has just been done.
+    /// Returns the current state, for operators. Queries the store, unless it has been queried just before.
     pub(super) async fn of(readiness: &Readiness, rules: &RuleSet) -> ReadinessJson {
         let store = match readiness.store().kind() {
             StoreKind::Memory => StoreState::Memory,
@@ -130,7 +131,7 @@ impl ReadinessJson {
     }
 }
 
-/// As much of a text as is told.
+/// Shortens the text of a problem with the rules.
 fn shortened(mut text: String) -> String {
     if let Some((at, _)) = text.char_indices().nth(MAX_PROBLEM_CHARS) {
         text.truncate(at);

@@ -7,21 +7,22 @@ use std::net::Ipv6Addr;
 use hyper::header::HOST;
 use hyper::{HeaderMap, Version};
 
-use super::Problem;
+use super::ApiProblem;
 
-/// Returns the problem with a request's `Host`, if it has one. HTTP/1.0 may do without the header, but not repeat it.
-pub(super) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option<Problem> {
+/// Returns the problem with a request's `Host`, if there is one. A request of HTTP/1.0 may have no `Host`, but not
+/// two.
+pub(super) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option<ApiProblem> {
     let mut hosts = headers.get_all(HOST).iter();
     let detail = match (hosts.next(), hosts.next()) {
         (None, _) if version != Version::HTTP_11 => return None,
         (Some(host), None) if is_host(host.as_bytes()) => return None,
         (None, _) => "the request has no Host header, which HTTP/1.1 requires; send one",
         (Some(_), None) => {
-            "the Host header is not a host with an optional port; send such as `Host: localhost:8080`"
+            "the Host header is not a host with an optional port; send one such as `Host: localhost:8080`"
         }
         (Some(_), Some(_)) => "the request has more than one Host header; send one",
     };
-    Some(Problem::bad_request(detail).unread())
+    Some(ApiProblem::bad_request(detail).closing())
 }
 
 /// Returns whether a value is `host` or `host:port`. It may be empty, for a request whose URL has no host. Written by
@@ -34,14 +35,14 @@ fn is_host(value: &[u8]) -> bool {
         let rest = &value[end + 1..];
         return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) && is_port(rest);
     }
-    let end = value.iter().position(|&byte| !is_of_name(byte)).unwrap_or(value.len());
+    let end = value.iter().position(|&byte| !is_host_byte(byte)).unwrap_or(value.len());
     let (host, rest) = value.split_at(end);
     is_port(rest) && (!host.is_empty() || rest.is_empty())
 }
 
 /// Returns whether a byte can be in a host name or an IPv4 address (RFC 3986), except for a comma, by which a proxy may
 /// have joined two hosts.
-fn is_of_name(byte: u8) -> bool {
+fn is_host_byte(byte: u8) -> bool {
     matches!(
         byte,
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_a_name_or_an_address_with_an_optional_port() {
+    fn host_is_a_name_or_an_address_with_an_optional_port() {
         for host in
             ["", "a", "a.example", "a:1", "a:", "127.0.0.1:8080", "[::1]", "[::1]:80", "_a-b"]
         {

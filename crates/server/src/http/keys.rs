@@ -1,7 +1,7 @@
-//! `/v1/limits/{name}/keys/{key}`: how a key stands, and to forget it.
+//! `/v1/limits/{name}/keys/{key}`: shows the state of a key, and resets it.
 //!
-//! A key comes percent-encoded: `/v1/limits/free/keys/tenant%2F7` is about `tenant/7`. The empty one has a path of
-//! its own, as no router takes nothing for a part of a path.
+//! The key is percent-encoded: `/v1/limits/free/keys/tenant%2F7` is the key `tenant/7`. The empty key has a route of
+//! its own, because the router does not match an empty part of a path.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -15,41 +15,41 @@ use tollgate::rules::{RuleInfo, Rules};
 use tollgate::{Decision, OnFailure, Scope};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Problem;
+use super::ApiProblem;
 use super::decision::DecisionJson;
 use super::openapi::{OperatorProblems, PathProblems, StoreProblems};
 use super::operator::Operator;
-use super::problem::told;
+use super::problem::message_excerpt;
 use crate::logs::ShownKey;
 use crate::refused::Refused;
 use crate::ruleset::RuleSet;
 
-const NO_STATE: &str = "the rule spends no limit: its keys have no state to reset";
+const NO_STATE: &str = "the rule spends no limit, so its keys have no state to reset";
 
-const NOT_SPENT: &str =
-    "limit: no request with this key spends it; leave it out to see the limits that one may spend";
+const NOT_SPENT: &str = "limit: no request with this key spends this limit; leave `limit` out to see the limits that \
+                         requests with this key may spend";
 
-/// The most limits under which a key of a rule is shown at once.
+/// The most limits in one answer about a rule's key.
 const MAX_LIMITS: usize = 64;
 
-/// What to look for.
+/// The query of a peek.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Look {
-    /// What the request would cost.
+pub(super) struct KeyQuery {
+    /// The cost of the request.
     #[param(minimum = 1, maximum = 9_007_199_254_740_991_u64, default = 1, nullable = false)]
     cost: Option<u64>,
-    /// Whether to list the charges that count, if the limit is a log. If a rule's key may spend several limits, `limit`
-    /// must choose one.
+    /// Whether to list the charges that count, if the limit is a sliding window log. If a rule's key may spend several
+    /// limits, `limit` must choose one.
     #[param(default = false, nullable = false)]
     entries: Option<bool>,
-    /// Shows a rule's key under the limit of this name only; also `allow` or `block`.
+    /// Shows a rule's key only under the limit of this name. The name may also be `allow` or `block`.
     #[param(nullable = false, example = "free")]
     limit: Option<String>,
 }
 
-/// How a key of a rule stands, under every limit that the rule may spend for it.
+/// The state of a rule's key, under every limit that the rule may spend for it.
 ///
 /// A key with an override has one limit. Other keys have the default and the limit of each tier, because the tier is an
 /// attribute of each request. Spent units count under all of these limits.
@@ -67,7 +67,7 @@ pub(super) struct RuleKeyJson {
     limits: Vec<KeyUnderJson>,
 }
 
-/// How a key stands under one limit.
+/// The state of a key under one limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = KeyUnder)]
@@ -79,14 +79,14 @@ struct KeyUnderJson {
     default: bool,
     /// The tiers whose requests spend it.
     tiers: Vec<String>,
-    /// Whether an override for this key says so.
+    /// Whether an override for this key chooses this limit.
     r#override: bool,
-    /// The decision about a request, which is not charged; null for `allow` and `block`.
+    /// The decision that a request would get, without a charge; null for `allow` and `block`.
     #[schema(required)]
     decision: Option<DecisionJson>,
 }
 
-/// How a key stands: under a limit, or by a rule.
+/// The state of a key under a limit, or under all limits of a rule.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum KeyAnswer {
@@ -94,10 +94,10 @@ pub(super) enum KeyAnswer {
     Rule(RuleKeyJson),
 }
 
-/// How a key stands: what a request would come to. Charges nothing
+/// The decision that a request with this key would get. Charges nothing
 ///
-/// For operators. The key is percent-encoded: a slash in it is `%2F`. Instead of a limit's name there can be a rule's,
-/// with its domain: `api%2Fper-client`, whose keys are as in `ip=203.0.113.9`. A rule's key is shown under every limit
+/// For operators. The key is percent-encoded: a slash in it is `%2F`. The name is a limit's, or a rule's with its
+/// domain: `api%2Fper-client`. A rule's keys look like `ip=203.0.113.9`. A rule's key is shown under every limit
 /// that the rule may spend for it.
 #[utoipa::path(
     get,
@@ -105,11 +105,11 @@ pub(super) enum KeyAnswer {
     tag = "keys",
     params(
         ("name" = String, Path, description = "The name of a limit or a rule.", example = "free"),
-        ("key" = String, Path, description = "Who is limited.", example = "user:42"),
-        Look,
+        ("key" = String, Path, description = "The key.", example = "user:42"),
+        KeyQuery,
     ),
     responses(
-        (status = 200, description = "What a request would come to.", body = KeyAnswer),
+        (status = 200, description = "The decision that a request would get.", body = KeyAnswer),
         PathProblems,
         OperatorProblems,
         StoreProblems,
@@ -121,26 +121,26 @@ pub(super) async fn peek(
     State(rules): State<Arc<RuleSet>>,
     State(refused): State<Arc<Refused>>,
     path: Result<Path<(String, String)>, PathRejection>,
-    look: Result<Query<Look>, QueryRejection>,
-) -> Result<Json<KeyAnswer>, Problem> {
-    let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    look_at(rules.rules(), &refused, &name, &key, look).await
+    query: Result<Query<KeyQuery>, QueryRejection>,
+) -> Result<Json<KeyAnswer>, ApiProblem> {
+    let Path((name, key)) = path.map_err(|_| ApiProblem::bad_path())?;
+    peek_key(rules.rules(), &refused, &name, &key, query).await
 }
 
-/// Forgets a key: it has spent nothing
+/// Resets a key, which has then spent nothing
 ///
-/// For operators. It may spend all of its limit again. Receipts from before stay good for as long as they were:
-/// once each, and for no more than was spent since.
+/// For operators. The key may spend its whole limit again. Receipts from before the reset stay good for as long as
+/// before it: each once, and for no more than was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/{key}",
     tag = "keys",
     params(
         ("name" = String, Path, description = "The name of a limit or a rule.", example = "free"),
-        ("key" = String, Path, description = "Who is limited.", example = "user:42"),
+        ("key" = String, Path, description = "The key.", example = "user:42"),
     ),
     responses(
-        (status = 204, description = "It is forgotten."),
+        (status = 204, description = "The key is reset."),
         PathProblems,
         OperatorProblems,
         StoreProblems,
@@ -151,21 +151,21 @@ pub(super) async fn reset(
     operator: Operator,
     State(rules): State<Arc<RuleSet>>,
     path: Result<Path<(String, String)>, PathRejection>,
-) -> Result<StatusCode, Problem> {
-    let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(rules.rules(), &name, &key)?, &key, operator).await
+) -> Result<StatusCode, ApiProblem> {
+    let Path((name, key)) = path.map_err(|_| ApiProblem::bad_path())?;
+    reset_key(&reset_scope(rules.rules(), &name, &key)?, &key, operator).await
 }
 
-/// How the empty key stands: what a request would come to. Charges nothing
+/// The decision that a request with the empty key would get. Charges nothing
 ///
 /// For operators.
 #[utoipa::path(
     get,
     path = "/v1/limits/{name}/keys/",
     tag = "keys",
-    params(("name" = String, Path, description = "The name of a limit or a rule.", example = "free"), Look),
+    params(("name" = String, Path, description = "The name of a limit or a rule.", example = "free"), KeyQuery),
     responses(
-        (status = 200, description = "What a request would come to.", body = KeyAnswer),
+        (status = 200, description = "The decision that a request would get.", body = KeyAnswer),
         PathProblems,
         OperatorProblems,
         StoreProblems,
@@ -177,23 +177,23 @@ pub(super) async fn peek_empty(
     State(rules): State<Arc<RuleSet>>,
     State(refused): State<Arc<Refused>>,
     path: Result<Path<String>, PathRejection>,
-    look: Result<Query<Look>, QueryRejection>,
-) -> Result<Json<KeyAnswer>, Problem> {
-    let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    look_at(rules.rules(), &refused, &name, "", look).await
+    query: Result<Query<KeyQuery>, QueryRejection>,
+) -> Result<Json<KeyAnswer>, ApiProblem> {
+    let Path(name) = path.map_err(|_| ApiProblem::bad_path())?;
+    peek_key(rules.rules(), &refused, &name, "", query).await
 }
 
-/// Forgets the empty key: it has spent nothing
+/// Resets the empty key, which has then spent nothing
 ///
-/// For operators. It may spend all of its limit again. Receipts from before stay good for as long as they were:
-/// once each, and for no more than was spent since.
+/// For operators. The key may spend its whole limit again. Receipts from before the reset stay good for as long as
+/// before it: each once, and for no more than was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/",
     tag = "keys",
     params(("name" = String, Path, description = "The name of a limit or a rule.", example = "free")),
     responses(
-        (status = 204, description = "It is forgotten."),
+        (status = 204, description = "The key is reset."),
         PathProblems,
         OperatorProblems,
         StoreProblems,
@@ -204,35 +204,38 @@ pub(super) async fn reset_empty(
     operator: Operator,
     State(rules): State<Arc<RuleSet>>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<StatusCode, Problem> {
-    let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(rules.rules(), &name, "")?, "", operator).await
+) -> Result<StatusCode, ApiProblem> {
+    let Path(name) = path.map_err(|_| ApiProblem::bad_path())?;
+    reset_key(&reset_scope(rules.rules(), &name, "")?, "", operator).await
 }
 
-/// Where a key is reset. A rule's key has one state under all of its limits.
-fn scope(rules: &Rules, name: &str, key: &str) -> Result<Scope, Problem> {
+/// Returns the scope in which a key is reset. A rule's key has one state under all of its limits.
+fn reset_scope(rules: &Rules, name: &str, key: &str) -> Result<Scope, ApiProblem> {
     if let (None, Some(rule)) = (rules.limit(name), rules.rule(name)) {
         check_form(&rule, key)?;
     }
     rules.scope(name).ok_or_else(|| match rules.rule(name) {
-        Some(_) => Problem::new(StatusCode::NOT_FOUND, NO_STATE),
-        None => Problem::unknown_limit(name),
+        Some(_) => ApiProblem::new(StatusCode::NOT_FOUND, NO_STATE),
+        None => ApiProblem::unknown_limit(name),
     })
 }
 
-/// Refuses a key that no request can have under the rule: it would be shown with its whole quota, or be reset in vain.
-fn check_form(rule: &RuleInfo, key: &str) -> Result<(), Problem> {
+/// Refuses a key that no request can have under the rule. A peek would show its whole quota, and a reset would change
+/// nothing.
+fn check_form(rule: &RuleInfo, key: &str) -> Result<(), ApiProblem> {
     if rule.is_key(key.as_bytes()) {
         return Ok(());
     }
-    Err(Problem::bad_request(match &*rule.key_form() {
+    Err(ApiProblem::bad_request(match &*rule.key_form() {
         "" => "key: the rule has one key for all requests; use the empty key".to_owned(),
-        form => format!("key: no request has such a key under this rule; use {}", told(form)),
+        form => {
+            format!("key: no request has such a key under this rule; use {}", message_excerpt(form))
+        }
     }))
 }
 
-/// Forgives what a key has spent, and logs whose.
-async fn forget(scope: &Scope, key: &str, operator: Operator) -> Result<StatusCode, Problem> {
+/// Resets a key, and logs which one.
+async fn reset_key(scope: &Scope, key: &str, operator: Operator) -> Result<StatusCode, ApiProblem> {
     scope.reset(key).await?;
     let (limit, peer) = (scope.name(), operator.peer());
     let key = ShownKey(key.as_bytes()).to_string();
@@ -240,92 +243,95 @@ async fn forget(scope: &Scope, key: &str, operator: Operator) -> Result<StatusCo
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn look_at(
+/// Peeks at a key under a limit, or under the limits of a rule.
+async fn peek_key(
     rules: &Rules,
     refused: &Refused,
     name: &str,
     key: &str,
-    look: Result<Query<Look>, QueryRejection>,
-) -> Result<Json<KeyAnswer>, Problem> {
-    let Query(look) = look.map_err(|error| {
+    query: Result<Query<KeyQuery>, QueryRejection>,
+) -> Result<Json<KeyAnswer>, ApiProblem> {
+    let Query(query) = query.map_err(|error| {
         let problem = error.body_text();
         let problem = problem.split_once(": ").map_or(&*problem, |(_, problem)| problem);
-        let detail = format!("{}; use such as ?cost=1&entries=true", told(problem));
-        Problem::bad_request(detail)
+        let detail =
+            format!("{}; use a query such as ?cost=1&entries=true", message_excerpt(problem));
+        ApiProblem::bad_request(detail)
     })?;
     let scope = match (rules.limit(name), rules.rule(name)) {
         (Some(scope), _) => scope,
         (None, Some(rule)) => {
-            return Ok(Json(KeyAnswer::Rule(under_rule(refused, &rule, key, &look).await?)));
+            return Ok(Json(KeyAnswer::Rule(peek_rule_key(refused, &rule, key, &query).await?)));
         }
-        (None, None) => return Err(Problem::unknown_limit(name)),
+        (None, None) => return Err(ApiProblem::unknown_limit(name)),
     };
-    if look.limit.as_deref().is_some_and(|chosen| chosen != name) {
-        return Err(Problem::new(StatusCode::NOT_FOUND, NOT_SPENT));
+    if query.limit.as_deref().is_some_and(|chosen| chosen != name) {
+        return Err(ApiProblem::new(StatusCode::NOT_FOUND, NOT_SPENT));
     }
     let scope = scope.on_failure(OnFailure::Closed);
-    let decision = scope.peek(key).cost(look.cost.unwrap_or(1)).await?;
-    Ok(Json(KeyAnswer::Limit(with_entries(&scope, key, &look, &decision).await?)))
+    let decision = scope.peek(key).cost(query.cost.unwrap_or(1)).await?;
+    Ok(Json(KeyAnswer::Limit(with_entries(&scope, key, &query, &decision).await?)))
 }
 
-/// Looks at a key under every limit that the rule may spend for it, or under the one that is chosen.
-async fn under_rule(
+/// Peeks at a key under every limit that the rule may spend for it, or under the one that the query chooses.
+async fn peek_rule_key(
     refused: &Refused,
     rule: &RuleInfo,
     key: &str,
-    look: &Look,
-) -> Result<RuleKeyJson, Problem> {
+    query: &KeyQuery,
+) -> Result<RuleKeyJson, ApiProblem> {
     check_form(rule, key)?;
     let mut limits = rule.limits_of(key.as_bytes());
-    // An answer that was made without the store would show an untouched quota.
+    // Closed, because a decision without the store would show an untouched quota.
     for own in &mut limits {
         own.scope = own.scope.take().map(|scope| scope.on_failure(OnFailure::Closed));
     }
     let is_override = rule.has_override(key.as_bytes());
-    if let Some(chosen) = &look.limit {
+    if let Some(chosen) = &query.limit {
         limits.retain(|own| own.spends.name() == chosen);
     }
     let count = limits.len();
     if count == 0 {
-        return Err(Problem::new(StatusCode::NOT_FOUND, NOT_SPENT));
+        return Err(ApiProblem::new(StatusCode::NOT_FOUND, NOT_SPENT));
     }
-    if count > MAX_LIMITS || (count > 1 && look.entries == Some(true)) {
+    if count > MAX_LIMITS || (count > 1 && query.entries == Some(true)) {
         let detail =
             format!("the rule may spend {count} limits for this key; choose one: ?limit=NAME");
-        return Err(Problem::bad_request(detail));
+        return Err(ApiProblem::bad_request(detail));
     }
-    // All are on their way before the first is waited for.
-    let cost = look.cost.unwrap_or(1);
+    // Send all peeks before waiting for the first.
+    let cost = query.cost.unwrap_or(1);
     let peeks: Vec<_> = limits
         .iter()
         .map(|own| own.scope.as_ref().map(|scope| scope.peek(key).cost(cost).into_future()))
         .collect();
-    let mut shown = Vec::with_capacity(count);
+    let mut states = Vec::with_capacity(count);
     for (own, peek) in limits.into_iter().zip(peeks) {
         let decision = match (&own.scope, peek) {
-            (Some(scope), Some(peek)) => Some(with_entries(scope, key, look, &peek.await?).await?),
+            (Some(scope), Some(peek)) => Some(with_entries(scope, key, query, &peek.await?).await?),
             _ => None,
         };
         let (limit_name, r#override) = (own.spends.name().to_owned(), is_override);
         let (default, tiers) = (own.is_default, own.tiers);
-        shown.push(KeyUnderJson { limit_name, default, tiers, r#override, decision });
+        states.push(KeyUnderJson { limit_name, default, tiers, r#override, decision });
     }
     let last_refused_under = refused.last_limit(rule.name(), key.as_bytes());
     Ok(RuleKeyJson {
         rule: rule.name().to_string(),
         last_refused_under: last_refused_under.map(String::from),
-        limits: shown,
+        limits: states,
     })
 }
 
+/// Writes a decision, with the entries of the log if the query has them.
 async fn with_entries(
     scope: &Scope,
     key: &str,
-    look: &Look,
+    query: &KeyQuery,
     decision: &Decision,
-) -> Result<DecisionJson, Problem> {
+) -> Result<DecisionJson, ApiProblem> {
     let answer = DecisionJson::from(decision);
-    Ok(match look.entries {
+    Ok(match query.entries {
         Some(true) => answer.with_entries(&scope.entries(key).await?),
         _ => answer,
     })

@@ -1,4 +1,4 @@
-//! `GET /v1/limits`: what limits there are.
+//! `GET /v1/limits`: the limits, and the most that each admits.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use tollgate::rules::{RuleInfo, RuleLimit};
 use tollgate::{Limit, Scope};
 use utoipa::ToSchema;
 
-use super::Problem;
+use super::ApiProblem;
 use super::api::PageBudget;
 use super::check::{append, json};
 use super::openapi::PathProblems;
 use crate::ruleset::RuleSet;
 
-/// The limits that can be asked for by their names.
+/// The limits that checks can name.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Limits)]
 pub(super) struct LimitsJson {
-    /// In alphabetical order of their names.
+    /// The limits, in alphabetical order of their names.
     limits: Vec<LimitJson>,
 }
 
@@ -42,23 +42,23 @@ pub(super) struct LimitJson {
     bound: BoundJson,
 }
 
-/// The most that a key is admitted over one window, or over the time that a spent bucket takes to be whole again.
+/// The most that a key is admitted over one window, or over the time in which a spent bucket recovers completely.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Bound)]
 struct BoundJson {
-    /// How long that is.
+    /// The length of that interval.
     #[schema(example = 60_000_000)]
     interval_us: u64,
-    /// The most units, if the store loses nothing; each loss adds one full burst at most.
+    /// The most units, if the store loses no state. Each loss of state adds at most one full burst.
     #[schema(example = 119)]
     max: u64,
-    /// How that comes about, with t the interval in microseconds.
+    /// The formula of `max`. In it, t is the interval in microseconds.
     #[schema(example = "capacity + floor(rate * (t - 1))")]
     formula: &'static str,
 }
 
-/// A rule, with everything that it may spend.
+/// A rule, with all limits that it may spend.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleLimits)]
@@ -66,13 +66,13 @@ pub(super) struct RuleLimitsJson {
     /// The rule, with its domain.
     #[schema(example = "api/per-client")]
     rule: String,
-    /// Whether the rule refuses nothing.
+    /// Whether this is a shadow rule, which refuses nothing.
     shadow: bool,
-    /// The default first.
+    /// The limits that the rule may spend, the default first.
     limits: Vec<RuleLimitJson>,
 }
 
-/// A limit that a rule may spend, and for which requests. `allow` and `block` have no numbers.
+/// A limit that a rule may spend, and the requests that spend it. `allow` and `block` have no numbers.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleLimit)]
@@ -84,7 +84,7 @@ pub(super) struct RuleLimitJson {
     default: bool,
     /// The tiers that spend it.
     tiers: Vec<String>,
-    /// How many overrides are for it.
+    /// The number of overrides that choose it.
     overrides: usize,
     /// The algorithm with its numbers.
     #[schema(required, example = "token-bucket capacity=60 refill=1/s")]
@@ -144,7 +144,7 @@ impl LimitJson {
     }
 }
 
-/// Every limit that can be asked for by its name
+/// The limits that checks can name
 #[utoipa::path(
     get,
     path = "/v1/limits",
@@ -154,7 +154,7 @@ impl LimitJson {
 pub(super) async fn limits(
     State(rules): State<Arc<RuleSet>>,
     State(PageBudget(budget)): State<PageBudget>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let each = rules.limits().into_iter();
     let limits = each.map(|(name, named)| LimitJson::new(&name, named.scope.limit()));
     let mut answer = Vec::new();
@@ -162,9 +162,9 @@ pub(super) async fn limits(
     Ok(json(budget.body(answer)?))
 }
 
-/// A limit, and the most that it admits; or a rule, with all the limits that it may spend
+/// A limit, and the most that it admits; or a rule, with all limits that it may spend
 ///
-/// A rule's name has its domain: `api%2Fper-client`.
+/// The name of a rule includes its domain: `api%2Fper-client`.
 #[utoipa::path(
     get,
     path = "/v1/limits/{name}",
@@ -176,12 +176,12 @@ pub(super) async fn limit(
     State(rules): State<Arc<RuleSet>>,
     State(PageBudget(budget)): State<PageBudget>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
-    let Path(name) = path.map_err(|_| Problem::bad_path())?;
+) -> Result<Response, ApiProblem> {
+    let Path(name) = path.map_err(|_| ApiProblem::bad_path())?;
     let answer = match (rules.limit(&name), rules.rules().rule(&name)) {
         (Some(named), _) => LimitAnswer::Limit(LimitJson::new(&name, named.scope.limit())),
         (None, Some(rule)) => LimitAnswer::Rule(RuleLimitsJson::from(&rule)),
-        (None, None) => return Err(Problem::unknown_limit(&name)),
+        (None, None) => return Err(ApiProblem::unknown_limit(&name)),
     };
     let mut body = Vec::new();
     append(&mut body, &answer);

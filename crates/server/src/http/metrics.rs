@@ -1,15 +1,15 @@
-//! `GET /metrics`: the page that Prometheus reads.
+//! `GET /metrics`: the metrics for Prometheus.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
-use super::Problem;
+use super::ApiProblem;
 use super::api::PageBudget;
 use crate::metrics::MetricsPage;
 
-/// What the server counts, as Prometheus reads it
+/// The metrics of the server, for Prometheus
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -19,9 +19,12 @@ use crate::metrics::MetricsPage;
 pub(super) async fn page(
     State(page): State<MetricsPage>,
     State(PageBudget(budget)): State<PageBudget>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let Some(body) = page.body(&budget).await else {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no metrics now; ask again"));
+        return Err(ApiProblem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the metrics could not be written; try again",
+        ));
     };
     let format = HeaderValue::from_static("text/plain; version=0.0.4");
     Ok(([(CONTENT_TYPE, format)], body?).into_response())

@@ -1,11 +1,13 @@
-//! What the document of the API says of bodies and problems.
+//! Parts of the OpenAPI document that are written by hand.
 //!
-//! - `bodies`: those that are read and written by hand; `problems`: what paths may answer instead
+//! - `bodies`: schemas of bodies that serde does not read or write; `problems`: the problems that each path may return
 
 mod bodies;
 mod problems;
 
-pub(super) use bodies::{BatchAnswer, BatchRequest, CheckAnswer, CheckRequest, RefusalProblem};
+pub(super) use bodies::{
+    BatchAnswer, BatchRequest, CheckAnswer, CheckRequestSchema, RefusalProblem,
+};
 pub(super) use problems::{
     AuthorizeAnswers, BodyProblems, OperatorProblems, PathProblems, PlaygroundProblems,
     StoreProblems,

@@ -1,4 +1,4 @@
-//! `GET /v1/operations`: how the server and its rules do, for operators.
+//! `GET /v1/operations`: the state of the server and the counts of its rules, for operators.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tollgate::BreakerState;
 use tollgate::rules::{Counts, RuleAction};
 use utoipa::ToSchema;
 
-use super::Problem;
+use super::ApiProblem;
 use super::api::PageBudget;
 use super::check::{append, json};
 use super::health::ReadinessJson;
@@ -21,10 +21,10 @@ use crate::readiness::Readiness;
 use crate::refused::{Count, Refused};
 use crate::ruleset::RuleSet;
 
-/// The most who are told of that are refused.
-const MAX_REFUSED: usize = 20;
+/// The most refused keys in an answer.
+const MAX_REFUSED_KEYS: usize = 20;
 
-/// How the server and its rules do.
+/// The state of the server and the counts of its rules.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Operations)]
@@ -32,16 +32,16 @@ pub(super) struct OperationsJson {
     /// `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
-    /// As `/readyz` has it.
+    /// The same as from `/readyz`.
     readiness: ReadinessJson,
-    /// The servers of the store, if it has any.
+    /// The servers of the store; empty if it is in memory.
     servers: Vec<ServerJson>,
-    /// In the order of the file.
+    /// The rules, in the order of the rules file.
     rules: Vec<DeciderJson>,
-    /// Limits that are asked for by their names, in alphabetical order.
+    /// The limits that checks can name, in alphabetical order.
     limits: Vec<DeciderJson>,
-    /// Who is refused most of late, the most first.
-    refused: Vec<RefusedJson>,
+    /// The keys that were refused most lately, the most refused first.
+    refused: Vec<RefusedKeyJson>,
 }
 
 /// A server of the store.
@@ -51,13 +51,13 @@ pub(super) struct OperationsJson {
 struct ServerJson {
     /// Its address.
     server: String,
-    /// `closed`: it is asked; `open`: it is left alone; `half_open`: it is tried.
+    /// `closed`: requests are sent to it; `open`: none are; `half_open`: one batch probes it.
     breaker: &'static str,
-    /// How many charges wait to be sent to it.
+    /// The number of charges that wait to be sent to it.
     waiting: usize,
 }
 
-/// A rule or a limit, and how often it decided what since the server began.
+/// A rule or a limit, and the counts of its decisions since the server started.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Decider)]
@@ -65,14 +65,14 @@ struct DeciderJson {
     /// `api/per-client`, or the limit's name.
     name: String,
     /// The limits that it may spend; the default of a rule comes first.
-    limits: Vec<SpentJson>,
+    limits: Vec<SpendableLimitJson>,
     allowed: u64,
     denied: u64,
-    /// What a shadow would have refused.
+    /// Requests that a shadow rule would have refused.
     shadow_denied: u64,
-    /// Of those that were allowed and denied, how many without the store.
+    /// How many of the allowed and denied requests were decided without the store.
     degraded: u64,
-    /// Those that came to an error.
+    /// Requests that failed with an error.
     failed: u64,
 }
 
@@ -80,7 +80,7 @@ struct DeciderJson {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SpentLimit)]
-struct SpentJson {
+struct SpendableLimitJson {
     /// The limit's name, `allow` or `block`.
     #[schema(example = "free")]
     limit_name: String,
@@ -89,33 +89,33 @@ struct SpentJson {
     limit: Option<String>,
 }
 
-/// Somebody who is refused.
+/// A key that was refused.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Refused)]
-struct RefusedJson {
-    /// The rule or limit that refuses.
+struct RefusedKeyJson {
+    /// The rule or limit that refuses the key.
     by: String,
-    /// The limit that refused the key last: of a rule with tiers, the limit of the client's tier; or `block`.
+    /// The limit that refused the key last, or `block`. For a rule with tiers, this is the limit of the client's tier.
     limit_name: String,
-    /// Who. What is no UTF-8 in it is replaced.
+    /// The key. Bytes that are not UTF-8 are replaced.
     key: String,
-    /// Whether that is all of it, and can be looked up.
+    /// Whether `key` is complete, so that it can be looked up.
     whole: bool,
-    /// At most so often of late: counts are halved every minute.
+    /// An upper bound of the recent refusals. Counts are halved every minute.
     times: u64,
-    /// By which that may be too high.
+    /// The most by which `times` may be too high.
     excess: u64,
 }
 
-/// How the server and its rules do
+/// The state of the server and the counts of its rules
 ///
 /// For operators.
 #[utoipa::path(
     get,
     path = "/v1/operations",
     tag = "operations",
-    responses((status = 200, description = "How they do.", body = OperationsJson), OperatorProblems, StoreProblems),
+    responses((status = 200, description = "The state and the counts.", body = OperationsJson), OperatorProblems, StoreProblems),
     security(("operator" = [])),
 )]
 pub(super) async fn operations(
@@ -124,7 +124,7 @@ pub(super) async fn operations(
     State(readiness): State<Arc<Readiness>>,
     State(most_refused): State<Arc<Refused>>,
     State(PageBudget(budget)): State<PageBudget>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let health = rules.limiter().health();
     let servers = health.into_iter().flat_map(|health| health.servers).map(|own| ServerJson {
         server: own.server,
@@ -136,12 +136,13 @@ pub(super) async fn operations(
         waiting: own.waiting,
     });
     let each_rule = rules.rules().rules().into_iter().map(|rule| {
-        let limits = rule.limits().into_iter().map(|own| SpentJson::from(&own.spends)).collect();
+        let limits =
+            rule.limits().into_iter().map(|own| SpendableLimitJson::from(&own.spends)).collect();
         decider(rule.name().to_string(), limits, rule.counts())
     });
     let limits = rules.limits().into_iter().map(|(name, named)| {
         let (name, limit) = (String::from(name), Some(named.scope.limit().to_string()));
-        let limits = vec![SpentJson { limit_name: name.clone(), limit }];
+        let limits = vec![SpendableLimitJson { limit_name: name.clone(), limit }];
         decider(name, limits, named.tally.counts())
     });
     let mut body = Vec::new();
@@ -153,26 +154,27 @@ pub(super) async fn operations(
             servers: servers.collect(),
             rules: each_rule.collect(),
             limits: limits.collect(),
-            refused: most_refused.most(MAX_REFUSED).into_iter().map(refused).collect(),
+            refused: most_refused.most(MAX_REFUSED_KEYS).into_iter().map(refused_key).collect(),
         },
     );
     let mut response = json(budget.body(body)?);
-    // It has keys, which may be secrets.
+    // The answer has keys, which may be secrets.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
 
-impl From<&RuleAction> for SpentJson {
-    fn from(spends: &RuleAction) -> SpentJson {
+impl From<&RuleAction> for SpendableLimitJson {
+    fn from(spends: &RuleAction) -> SpendableLimitJson {
         let limit = match spends {
             RuleAction::Limit { limit, .. } => Some(limit.to_string()),
             _ => None,
         };
-        SpentJson { limit_name: spends.name().to_owned(), limit }
+        SpendableLimitJson { limit_name: spends.name().to_owned(), limit }
     }
 }
 
-fn decider(name: String, limits: Vec<SpentJson>, counts: Counts) -> DeciderJson {
+/// Writes a rule or a limit with its counts.
+fn decider(name: String, limits: Vec<SpendableLimitJson>, counts: Counts) -> DeciderJson {
     DeciderJson {
         name,
         limits,
@@ -184,11 +186,12 @@ fn decider(name: String, limits: Vec<SpentJson>, counts: Counts) -> DeciderJson 
     }
 }
 
-fn refused(Count { by, limit, key, is_cut, times, excess, .. }: Count) -> RefusedJson {
+/// Writes a refused key.
+fn refused_key(Count { by, limit, key, is_cut, times, excess, .. }: Count) -> RefusedKeyJson {
     let text = String::from_utf8_lossy(&key);
     let whole = !is_cut && matches!(text, Cow::Borrowed(_));
     let (by, limit_name, key) = (by.into(), limit.into(), text.into_owned());
-    RefusedJson { by, limit_name, key, whole, times, excess }
+    RefusedKeyJson { by, limit_name, key, whole, times, excess }
 }
 
 #[cfg(test)]
@@ -196,12 +199,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_no_utf_8_is_told_all_the_same() {
+    fn key_that_is_not_utf_8_is_shown_with_replacements() {
         let key = Box::new(*b"a\xff\n");
         let (by, limit) = ("api/each".into(), "free".into());
         let count = Count { by, limit, key, is_cut: false, times: 3, excess: 1, hash: 0 };
-        let told = refused(count);
+        let shown = refused_key(count);
         let want = "{\"by\":\"api/each\",\"limit_name\":\"free\",\"key\":\"a\u{fffd}\\n\",\"whole\":false,\"times\":3,\"excess\":1}";
-        assert_eq!(serde_json::to_string(&told).unwrap(), want);
+        assert_eq!(serde_json::to_string(&shown).unwrap(), want);
     }
 }

@@ -1,6 +1,6 @@
-//! Operators: requests that may read and reset keys.
+//! Operators, whose requests may read and reset keys.
 //!
-//! - `local`: without an operator token, requests of this machine
+//! - `local`: finds requests of this machine, which count as an operator's if there is no operator token
 
 mod local;
 
@@ -13,32 +13,32 @@ use hyper::{HeaderMap, Request};
 use serde::Serialize;
 use tollgate::http::{ClientAddress, Ipv6Prefix, Peer, RequestHead};
 
-use super::Problem;
+use super::ApiProblem;
 use crate::operators::{Attempt, OperatorAccess};
 use crate::ruleset::RuleSet;
 
-/// A request with the operator token; or, on a server without one, a request of this machine.
+/// An operator's request: it has the operator token, or on a server without one, it is from this machine.
 pub(super) struct Operator {
     peer: Option<Peer>,
 }
 
-/// Whether a request is an operator's, before its token is compared.
+/// Whether a request is an operator's, as far as that is known before its token is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Known {
+pub(super) enum OperatorStatus {
     Yes,
     No,
-    /// It is if it has the token.
+    /// Only if it has the operator token.
     Token,
 }
 
 impl Operator {
     /// Returns whether a request is an operator's, as far as that is known without comparing a token.
-    pub(super) fn known(parts: &Parts, operators: &OperatorAccess) -> Known {
+    pub(super) fn status(parts: &Parts, operators: &OperatorAccess) -> OperatorStatus {
         match operators.has_token() {
-            true => Known::Token,
-            false if local::why_not_local(parts).is_none() => Known::Yes,
-            false => Known::No,
+            true => OperatorStatus::Token,
+            false if local::why_not_local(parts).is_none() => OperatorStatus::Yes,
+            false => OperatorStatus::No,
         }
     }
 
@@ -47,16 +47,16 @@ impl Operator {
         parts: &Parts,
         operators: &OperatorAccess,
         rules: &RuleSet,
-    ) -> Result<Operator, Problem> {
+    ) -> Result<Operator, ApiProblem> {
         if operators.has_token() {
             compare(parts, operators, rules)?;
         } else if let Some(reason) = local::why_not_local(parts) {
-            return Err(Problem::not_local(&reason.to_string()));
+            return Err(ApiProblem::not_local(&reason.to_string()));
         }
         Ok(Operator { peer: parts.extensions.get().copied() })
     }
 
-    /// The address of the connection, for the log.
+    /// Returns the address of the connection, for the log.
     pub(super) fn peer(&self) -> String {
         self.peer.map_or_else(|| "unknown".to_owned(), |Peer(peer)| peer.to_string())
     }
@@ -68,31 +68,33 @@ where
     Arc<OperatorAccess>: FromRef<S>,
     Arc<RuleSet>: FromRef<S>,
 {
-    type Rejection = Problem;
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Operator, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Operator, ApiProblem> {
         let operators = Arc::<OperatorAccess>::from_ref(state);
         Operator::admit(parts, &operators, &Arc::<RuleSet>::from_ref(state))
     }
 }
 
 /// Compares the token of a request with the operator token, unless its address has sent too many wrong ones.
-fn compare(parts: &Parts, operators: &OperatorAccess, rules: &RuleSet) -> Result<(), Problem> {
-    // A request without a token guesses nothing.
-    let Some(shown) = bearer(&parts.headers) else { return Err(Problem::no_operator()) };
-    match operators.attempt(&client_of(parts, rules), shown) {
+fn compare(parts: &Parts, operators: &OperatorAccess, rules: &RuleSet) -> Result<(), ApiProblem> {
+    // A request without a token does not count as a guess.
+    let Some(token) = bearer(&parts.headers) else { return Err(ApiProblem::not_operator()) };
+    match operators.attempt(&client_of(parts, rules), token) {
         Some(Attempt::Right) => Ok(()),
-        Some(Attempt::NotCompared { retry_after }) => Err(Problem::too_many_guesses(retry_after)),
-        Some(Attempt::Wrong) | None => Err(Problem::no_operator()),
+        Some(Attempt::NotCompared { retry_after }) => {
+            Err(ApiProblem::too_many_guesses(retry_after))
+        }
+        Some(Attempt::Wrong) | None => Err(ApiProblem::not_operator()),
     }
 }
 
-/// The address that guesses are counted by: behind one of `identity.trusted_proxies` that of its client, otherwise the
-/// peer's. IPv6 addresses are grouped as everywhere.
+/// Returns the address under which wrong tokens are counted: that of the client if the peer is one of
+/// `identity.trusted_proxies`, otherwise that of the peer. IPv6 addresses are grouped as in keys.
 fn client_of(parts: &Parts, rules: &RuleSet) -> String {
     let peer: Option<Peer> = parts.extensions.get().copied();
-    let now = rules.rules().snapshot();
-    let address = match (now.identity(), peer) {
+    let rules = rules.rules().snapshot();
+    let address = match (rules.identity(), peer) {
         (_, None) => None,
         (None, Some(Peer(peer))) => Some(ClientAddress::of(peer.ip(), Ipv6Prefix::default())),
         (Some(identity), Some(peer)) => {
@@ -105,7 +107,7 @@ fn client_of(parts: &Parts, rules: &RuleSet) -> String {
     address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
 }
 
-/// The token of `Authorization: Bearer <token>`.
+/// Returns the token of `Authorization: Bearer <token>`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_follows_its_scheme() {
+    fn token_is_read_after_its_scheme() {
         for (value, want) in [
             ("Bearer s3cret", Some("s3cret")),
             ("bearer  s3cret", Some("s3cret")),

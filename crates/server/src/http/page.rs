@@ -1,8 +1,8 @@
-//! `GET /`: the page, which is part of the program.
+//! `GET /`: the web page, whose files are part of the program.
 //!
-//! - `about`: what it can show
+//! - `features`: the features that the page can show
 
-mod about;
+mod features;
 
 use std::io::Write;
 use std::sync::LazyLock;
@@ -23,12 +23,12 @@ use siphasher::sip128::SipHasher13;
 
 use super::api::Api;
 
-/// From here alone, and nothing in the page's own text: neither script nor style.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+/// The Content-Security-Policy: only files from this server, and no inline scripts or styles.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Kept, and asked for again each time: a new server has a new page.
-const KEPT: &str = "no-cache";
+/// A browser keeps the files but validates them each time, because a new version of the server has a new page.
+const CACHE_POLICY: &str = "no-cache";
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -36,7 +36,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// A file of the page, ready to be sent.
-struct File {
+struct PageFile {
     path: &'static str,
     content_type: &'static str,
     plain: &'static [u8],
@@ -46,11 +46,11 @@ struct File {
 
 macro_rules! files {
     ($($path:literal $name:literal $content_type:expr;)*) => {
-        [$(File::new($path, $content_type, include_bytes!(concat!("../../web/", $name)))),*]
+        [$(PageFile::new($path, $content_type, include_bytes!(concat!("../../web/", $name)))),*]
     };
 }
 
-static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+static FILES: LazyLock<Vec<PageFile>> = LazyLock::new(|| {
     Vec::from(files! {
         "/" "index.html" HTML;
         "/page/style.css" "style.css" CSS;
@@ -70,16 +70,16 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
     })
 });
 
-impl File {
-    fn new(path: &'static str, content_type: &'static str, plain: &'static [u8]) -> File {
+impl PageFile {
+    fn new(path: &'static str, content_type: &'static str, plain: &'static [u8]) -> PageFile {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
-        // OK because memory takes all that is written to it.
+        // OK because writing to memory cannot fail.
         let _ = gzip.write_all(plain);
         let gzip = gzip.finish().unwrap_or_default().into();
-        // Weak, as it is the same for both encodings.
+        // A weak tag, because it is the same for both encodings.
         let tag = format!("W/\"{:032x}\"", SipHasher13::new().hash(plain).as_u128());
         let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("W/\"\""));
-        File { path, content_type, plain, gzip, tag }
+        PageFile { path, content_type, plain, gzip, tag }
     }
 
     fn answer(&self, headers: &HeaderMap) -> Response {
@@ -88,14 +88,14 @@ impl File {
         let mut set = |name: HeaderName, value: &'static str| {
             own.insert(name, HeaderValue::from_static(value))
         };
-        set(CACHE_CONTROL, KEPT);
+        set(CACHE_CONTROL, CACHE_POLICY);
         set(VARY, "accept-encoding");
-        set(CONTENT_SECURITY_POLICY, POLICY);
+        set(CONTENT_SECURITY_POLICY, CONTENT_POLICY);
         set(X_CONTENT_TYPE_OPTIONS, "nosniff");
         set(REFERRER_POLICY, "no-referrer");
         set(CONTENT_TYPE, self.content_type);
         own.insert(ETAG, self.tag.clone());
-        if headers.get_all(IF_NONE_MATCH).iter().any(|tags| names(tags, &self.tag)) {
+        if headers.get_all(IF_NONE_MATCH).iter().any(|tags| has_tag(tags, &self.tag)) {
             own.remove(CONTENT_TYPE);
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return response;
@@ -112,8 +112,8 @@ impl File {
     }
 }
 
-/// Whether a list of tags has this one, weak or strong, or is `*`.
-fn names(tags: &HeaderValue, tag: &HeaderValue) -> bool {
+/// Returns whether a list of tags has this tag, weak or strong, or is `*`.
+fn has_tag(tags: &HeaderValue, tag: &HeaderValue) -> bool {
     fn bare(tag: &[u8]) -> &[u8] {
         tag.strip_prefix(b"W/").unwrap_or(tag)
     }
@@ -121,7 +121,7 @@ fn names(tags: &HeaderValue, tag: &HeaderValue) -> bool {
     tags.any(|own| own == b"*" || bare(own) == bare(tag.as_bytes()))
 }
 
-/// `gzip`, unless its weight is 0.
+/// Returns whether a list of encodings has `gzip` with a weight above 0.
 fn accepts_gzip(accepted: &HeaderValue) -> bool {
     let Ok(accepted) = accepted.to_str() else { return false };
     accepted.split(',').any(|own| {
@@ -131,9 +131,9 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
     })
 }
 
-/// Every file at its path.
+/// Returns the routes of the page's files.
 pub(super) fn routes() -> Router<Api> {
-    let router = Router::new().route("/page/server.json", get(about::about));
+    let router = Router::new().route("/page/server.json", get(features::features));
     FILES.iter().fold(router, |router, file| {
         router.route(file.path, get(move |headers: HeaderMap| async move { file.answer(&headers) }))
     })
@@ -144,13 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_it_is_small() {
+    fn files_of_the_page_are_small() {
         let bytes: usize = FILES.iter().map(|file| file.plain.len()).sum();
         assert!(bytes < 150_000, "{bytes}");
     }
 
     #[test]
-    fn whoever_has_it_is_not_sent_it_again() {
+    fn unchanged_file_is_answered_with_304() {
         let file = &FILES[0];
         let tag = file.tag.to_str().unwrap();
         for (sent, want) in [
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_compressed_for_those_who_say_that_they_can_read_that() {
+    fn file_is_compressed_if_the_client_accepts_gzip() {
         for (accepted, want) in [
             ("gzip, deflate, br", true),
             ("br;q=1, GZIP;q=0.5", true),

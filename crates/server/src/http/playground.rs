@@ -1,7 +1,7 @@
 //! `/api/rate-limit`: the playground over HTTP.
 //!
-//! The paths and fields are those of a well-known tutorial, so that its clients work unchanged; `state` and
-//! `compare` are the page's own.
+//! The paths and fields are the same as in a well-known tutorial, so that its clients work unchanged. Only the page
+//! uses `state` and `compare`.
 
 use std::convert::Infallible;
 
@@ -14,58 +14,59 @@ use hyper::http::request::Parts;
 use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
 use tollgate_playground::{
-    Algorithm, AnswerJson, BurstBody, Comparison, Playground, PlaygroundError, RequestBody,
-    ResetJson, Round, Session, StateBody, StateJson, Traffic,
+    AnswerJson, BurstBody, CompareBody as Traffic, Comparison, Playground,
+    PlaygroundAlgorithm as Algorithm, PlaygroundDecisions as Round, PlaygroundError, RequestBody,
+    ResetJson, Session, StateBody, StateJson,
 };
 
-use super::Problem;
+use super::ApiProblem;
 use super::authorize::wall_us;
 use super::body::OptionalJson;
 use super::check::{append, json};
 use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
-use super::problem::shown;
+use super::problem::excerpt;
 use crate::budget::Budget;
 
-/// Where all of it is. A browser sends a session's cookie there and nowhere else.
+/// The path of the playground. A browser sends the cookie of a session only to this path and paths below it.
 const PATH: &str = "/api/rate-limit";
 
-/// The longest body; and the longest with traffic, which is longer than what is sent otherwise.
+/// The longest body, and the longest body with traffic, which is longer than the others.
 const MAX_BYTES: usize = 16 << 10;
 const MAX_TRAFFIC_BYTES: usize = 64 << 10;
 
 /// The playground, unless it is switched off.
 ///
-/// Extracted before a body is read: while it is switched off, no body is looked at.
-pub(super) struct SwitchedOn(Playground);
+/// Extracted before the body, so that no body is read while the playground is switched off.
+pub(super) struct EnabledPlayground(Playground);
 
-impl<S> FromRequestParts<S> for SwitchedOn
+impl<S> FromRequestParts<S> for EnabledPlayground
 where
     S: Sync,
     Option<Playground>: FromRef<S>,
 {
-    type Rejection = Problem;
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<SwitchedOn, Problem> {
-        Option::from_ref(state).map(SwitchedOn).ok_or_else(Problem::no_playground)
+    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<EnabledPlayground, ApiProblem> {
+        Option::from_ref(state).map(EnabledPlayground).ok_or_else(ApiProblem::playground_off)
     }
 }
 
 /// The session of a request.
-pub(super) struct Player(Session);
+pub(super) struct PlaygroundSession(Session);
 
-impl<S: Sync> FromRequestParts<S> for Player {
+impl<S: Sync> FromRequestParts<S> for PlaygroundSession {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Player, Infallible> {
-        Ok(Player(Session::of(&parts.headers)))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<PlaygroundSession, Infallible> {
+        Ok(PlaygroundSession(Session::of(&parts.headers)))
     }
 }
 
-impl From<PlaygroundError> for Problem {
-    fn from(error: PlaygroundError) -> Problem {
+impl From<PlaygroundError> for ApiProblem {
+    fn from(error: PlaygroundError) -> ApiProblem {
         match error {
-            PlaygroundError::Invalid(detail) => Problem::bad_request(detail),
-            PlaygroundError::Busy { retry_after } => Problem::too_many_play(retry_after),
+            PlaygroundError::Invalid(detail) => ApiProblem::bad_request(detail),
+            PlaygroundError::Busy { retry_after } => ApiProblem::playground_busy(retry_after),
             PlaygroundError::Limiter(error) => error.into(),
         }
     }
@@ -78,17 +79,17 @@ impl From<PlaygroundError> for Problem {
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<RequestBody>),
-    responses((status = 200, description = "What it decided.", body = AnswerJson), BodyProblems, StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "The decision.", body = AnswerJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn request(
-    SwitchedOn(playground): SwitchedOn,
+    EnabledPlayground(playground): EnabledPlayground,
     path: Result<Path<String>, PathRejection>,
-    Player(session): Player,
-    OptionalJson(asked): OptionalJson<RequestBody, MAX_BYTES>,
-) -> Result<Response, Problem> {
-    let round = playground.request(in_path(path)?, asked, &session).await?;
-    let body = written(&round.answers().next());
-    Ok(told(&round, answer(&session, body.into())))
+    PlaygroundSession(session): PlaygroundSession,
+    OptionalJson(body): OptionalJson<RequestBody, MAX_BYTES>,
+) -> Result<Response, ApiProblem> {
+    let round = playground.request(algorithm_in(path)?, body, &session).await?;
+    let body = to_json(&round.answers().next());
+    Ok(with_limit_headers(&round, answer(&session, body.into())))
 }
 
 /// Sends several requests at once to an algorithm
@@ -98,85 +99,87 @@ pub(super) async fn request(
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<BurstBody>),
-    responses((status = 200, description = "What it decided, in order.", body = Vec<AnswerJson>), BodyProblems, StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "The decisions, in order.", body = Vec<AnswerJson>), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn burst(
-    SwitchedOn(playground): SwitchedOn,
+    EnabledPlayground(playground): EnabledPlayground,
     State(budget): State<Budget>,
     path: Result<Path<String>, PathRejection>,
-    Player(session): Player,
-    OptionalJson(asked): OptionalJson<BurstBody, MAX_BYTES>,
-) -> Result<Response, Problem> {
-    let round = playground.burst(in_path(path)?, asked, &session).await?;
-    let body = written(&round.answers().collect::<Vec<_>>());
-    Ok(told(&round, answer(&session, budget.body_anyway(body))))
+    PlaygroundSession(session): PlaygroundSession,
+    OptionalJson(body): OptionalJson<BurstBody, MAX_BYTES>,
+) -> Result<Response, ApiProblem> {
+    let round = playground.burst(algorithm_in(path)?, body, &session).await?;
+    let body = to_json(&round.answers().collect::<Vec<_>>());
+    Ok(with_limit_headers(&round, answer(&session, budget.body_anyway(body))))
 }
 
-/// Forgets what the session has spent, of all algorithms
+/// Resets the session: it has spent nothing of any algorithm
 #[utoipa::path(
     post,
     path = "/api/rate-limit/reset",
     tag = "playground",
-    responses((status = 200, description = "It has spent nothing.", body = ResetJson), StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "The session has spent nothing.", body = ResetJson), StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn reset(
-    SwitchedOn(playground): SwitchedOn,
-    Player(session): Player,
-) -> Result<Response, Problem> {
-    let body = written(&playground.reset(&session).await?);
+    EnabledPlayground(playground): EnabledPlayground,
+    PlaygroundSession(session): PlaygroundSession,
+) -> Result<Response, ApiProblem> {
+    let body = to_json(&playground.reset(&session).await?);
     Ok(answer(&session, body.into()))
 }
 
-/// How the session stands with every algorithm. Charges nothing
+/// The state of the session under every algorithm. Charges nothing
 #[utoipa::path(
     post,
     path = "/api/rate-limit/state",
     tag = "playground",
     request_body(content = Option<StateBody>),
-    responses((status = 200, description = "How it stands.", body = StateJson), BodyProblems, StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "The state under every algorithm.", body = StateJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn state(
-    SwitchedOn(playground): SwitchedOn,
+    EnabledPlayground(playground): EnabledPlayground,
     State(budget): State<Budget>,
-    Player(session): Player,
-    OptionalJson(asked): OptionalJson<StateBody, MAX_BYTES>,
-) -> Result<Response, Problem> {
-    let body = written(&playground.state(asked, &session).await?);
+    PlaygroundSession(session): PlaygroundSession,
+    OptionalJson(body): OptionalJson<StateBody, MAX_BYTES>,
+) -> Result<Response, ApiProblem> {
+    let body = to_json(&playground.state(body, &session).await?);
     Ok(answer(&session, budget.body(body)?))
 }
 
-/// What all algorithms make of the same traffic, at times of its own. Charges nothing
+/// The decisions of all algorithms on the same traffic, at the times in the traffic. Charges nothing
 #[utoipa::path(
     post,
     path = "/api/rate-limit/compare",
     tag = "playground",
     request_body(content = Option<Traffic>),
-    responses((status = 200, description = "What each of them made of it.", body = Vec<Comparison>), BodyProblems, PlaygroundProblems),
+    responses((status = 200, description = "The decisions of each algorithm.", body = Vec<Comparison>), BodyProblems, PlaygroundProblems),
 )]
 pub(super) async fn compare(
-    _: SwitchedOn,
+    _: EnabledPlayground,
     State(budget): State<Budget>,
     OptionalJson(traffic): OptionalJson<Traffic, MAX_TRAFFIC_BYTES>,
-) -> Result<Response, Problem> {
-    let body = written(&tollgate_playground::compare(traffic)?);
+) -> Result<Response, ApiProblem> {
+    let body = to_json(&tollgate_playground::compare(traffic)?);
     Ok(json(budget.body(body)?))
 }
 
-fn in_path(path: Result<Path<String>, PathRejection>) -> Result<Algorithm, Problem> {
-    let Path(name) = path.map_err(|_| Problem::bad_path())?;
+/// Returns the algorithm that a path names.
+fn algorithm_in(path: Result<Path<String>, PathRejection>) -> Result<Algorithm, ApiProblem> {
+    let Path(name) = path.map_err(|_| ApiProblem::bad_path())?;
     Algorithm::from_name(&name).ok_or_else(|| {
-        let (name, names) = (shown(&name), Algorithm::ALL.map(Algorithm::name).join(", "));
-        Problem::bad_request(format!("no algorithm is called `{name}`; use one of {names}"))
+        let (name, names) = (excerpt(&name), Algorithm::ALL.map(Algorithm::name).join(", "));
+        ApiProblem::bad_request(format!("there is no algorithm `{name}`; use one of {names}"))
     })
 }
 
-fn written(answer: &impl Serialize) -> Vec<u8> {
+/// Writes an answer as JSON.
+fn to_json(answer: &impl Serialize) -> Vec<u8> {
     let mut body = Vec::new();
     append(&mut body, answer);
     body
 }
 
-/// An answer of JSON, with the cookie of a session that is new.
+/// Makes a response with a JSON body, and with a cookie if the session is new.
 fn answer(session: &Session, body: Body) -> Response {
     let mut response = json(body);
     if let Some(cookie) = session.cookie(PATH) {
@@ -185,8 +188,8 @@ fn answer(session: &Session, body: Body) -> Response {
     response
 }
 
-/// The headers that a client of such a limit would see.
-fn told(round: &Round, mut response: Response) -> Response {
+/// Adds the headers that a client of such a limit would get.
+fn with_limit_headers(round: &Round, mut response: Response) -> Response {
     if let Some((scope, decision)) = round.last() {
         let outcome = Outcome::of_limit(scope, decision, 1);
         HeaderFamilies::ALL.add_headers(&outcome, wall_us(), response.headers_mut());

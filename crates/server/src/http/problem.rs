@@ -1,4 +1,4 @@
-//! Why there is no answer (RFC 9457).
+//! Problems: the errors of the API (RFC 9457).
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,31 +13,32 @@ use utoipa::ToSchema;
 
 use crate::body::OUT_OF_MEMORY;
 use crate::budget::BudgetExhausted;
-use crate::pipeline::NoDecider;
+use crate::pipeline::UnknownTarget;
 
-/// About the most bytes of a client's own text that it is told again.
-const SHOWN: usize = 64;
+/// About the most bytes of a client's own text in a problem.
+const MAX_EXCERPT_BYTES: usize = 64;
 
-/// About the most bytes of a decoder's message, which may have any amount of the client's text.
-const MESSAGE: usize = 400;
+/// About the most bytes of a decoder's message in a problem. The message may quote any amount of the client's text.
+const MAX_MESSAGE_BYTES: usize = 400;
 
-/// Why there is no answer: what is wrong, and what to do.
+/// An error: what is wrong, and what to do.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Problem {
-    /// `about:blank`: the status says it.
+#[schema(as = Problem)]
+pub(crate) struct ApiProblem {
+    /// Always `about:blank`: the status is the type.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// What the status means.
+    /// The meaning of the status.
     #[schema(example = "Bad Request")]
     title: &'static str,
-    /// The status of the answer, or that of this request of a batch.
+    /// The status of the answer, or of this request of a batch.
     #[schema(minimum = 400, maximum = 599, example = 400)]
     status: u16,
-    /// What is wrong, where, and what to do.
+    /// The description of the error: what is wrong, where, and what to do.
     #[schema(value_type = String, max_length = 1024, example = "cost is 0; use at least 1")]
     detail: Cow<'static, str>,
-    /// How long to wait before asking again, if that helps.
+    /// How long to wait before trying again, if that helps.
     #[serde(
         rename = "retry_after_us",
         skip_serializing_if = "Option::is_none",
@@ -45,25 +46,25 @@ pub(crate) struct Problem {
     )]
     #[schema(value_type = u64, nullable = false, required = false)]
     retry_after: Option<Duration>,
-    /// The body was not read to its end, so no other request can follow it.
+    /// Whether the connection is closed after this answer, because the body was not read to its end.
     #[serde(skip)]
-    is_last: bool,
+    is_closing: bool,
 }
 
-impl Problem {
-    pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Problem {
+impl ApiProblem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> ApiProblem {
         let title = status.canonical_reason().unwrap_or("Error");
         let (kind, status, detail) = ("about:blank", status.as_u16(), detail.into());
-        Problem { kind, title, status, detail, retry_after: None, is_last: false }
+        ApiProblem { kind, title, status, detail, retry_after: None, is_closing: false }
     }
 
-    pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, detail)
+    pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> ApiProblem {
+        ApiProblem::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// The same, and the client is told that the connection ends here.
-    pub(super) fn unread(self) -> Problem {
-        Problem { is_last: true, ..self }
+    /// Closes the connection after this answer, and announces that to the client.
+    pub(super) fn closing(self) -> ApiProblem {
+        ApiProblem { is_closing: true, ..self }
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -75,144 +76,153 @@ impl Problem {
         &self.detail
     }
 
-    /// The same in other words.
-    pub(crate) fn saying(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem { detail: detail.into(), ..self }
+    /// Replaces the detail.
+    pub(crate) fn with_detail(self, detail: impl Into<Cow<'static, str>>) -> ApiProblem {
+        ApiProblem { detail: detail.into(), ..self }
     }
 
-    /// What is no JSON, or not the JSON that is wanted: `line 1 column 9: unknown field `costs`, …`.
-    pub(crate) fn in_json(error: &serde_json::Error) -> Problem {
+    /// Makes the problem of a body that is not valid JSON or has other fields than expected:
+    /// `line 1 column 9: unknown field `costs`, …`.
+    pub(crate) fn in_json(error: &serde_json::Error) -> ApiProblem {
         let message = error.to_string();
         let place = format!(" at line {} column {}", error.line(), error.column());
         let message = message.strip_suffix(&place).unwrap_or(&message);
         let remedy = if error.is_data() { "" } else { "; send JSON" };
-        let (line, column, message) = (error.line(), error.column(), told(message));
-        Problem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
+        let (line, column, message) = (error.line(), error.column(), message_excerpt(message));
+        ApiProblem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
     }
 
-    /// The same where the place has a name: `config.maxTokens: invalid type: null, expected a number`.
-    pub(super) fn at(place: &str, error: &serde_json::Error) -> Problem {
-        let problem = Problem::in_json(error);
+    /// Makes the same problem with the name of the place: `config.maxTokens: invalid type: null, expected a number`.
+    pub(super) fn at(place: &str, error: &serde_json::Error) -> ApiProblem {
+        let problem = ApiProblem::in_json(error);
         let (_, message) = problem.detail.split_once(": ").unwrap_or_default();
         let message = if error.is_data() { message } else { &problem.detail };
         match place {
             "." => problem,
-            _ => Problem::bad_request(format!("{}: {message}", shown(place))),
+            _ => ApiProblem::bad_request(format!("{}: {message}", excerpt(place))),
         }
     }
 
-    pub(crate) fn unknown_limit(name: &str) -> Problem {
-        let detail = format!("there is no limit `{}`; GET /v1/limits lists them", shown(name));
-        Problem::new(StatusCode::NOT_FOUND, detail)
+    pub(crate) fn unknown_limit(name: &str) -> ApiProblem {
+        let detail =
+            format!("there is no limit `{}`; GET /v1/limits lists the limits", excerpt(name));
+        ApiProblem::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// For a request that names a limit or a domain that does not exist. `how` shows how to name a domain.
-    pub(super) fn no_decider(none: &NoDecider<'_>, how: &str) -> Problem {
-        match none {
-            NoDecider::UnknownLimit(name) => Problem::unknown_limit(name),
-            NoDecider::UnknownDomain(domain) => {
+    /// Makes the problem of a request to a limit or a domain that does not exist. `example` shows how to name a domain.
+    pub(super) fn unknown_target(target: &UnknownTarget<'_>, example: &str) -> ApiProblem {
+        match target {
+            UnknownTarget::Limit(name) => ApiProblem::unknown_limit(name),
+            UnknownTarget::Domain(domain) => {
                 let detail = format!(
-                    "there are no rules of a domain `{}`; add some to the server's configuration",
-                    shown(domain)
+                    "the domain `{}` has no rules; add rules for it to the rules file of the server",
+                    excerpt(domain)
                 );
-                Problem::new(StatusCode::NOT_FOUND, detail)
+                ApiProblem::new(StatusCode::NOT_FOUND, detail)
             }
-            NoDecider::NoOnlyDomain => Problem::bad_request(format!(
-                "no domain is named, which works only if all rules are of one domain; if they are of several, \
-                 name one: {how}; if there are no rules, add some to the server's configuration"
+            UnknownTarget::DomainNotGiven => ApiProblem::bad_request(format!(
+                "the request names no domain, which works only if the rules have exactly one; if they have several, \
+                 name one: {example}; if there are no rules, add rules to the rules file of the server"
             )),
         }
     }
 
-    pub(super) fn unknown_path(path: &str) -> Problem {
-        let detail = format!("there is no `{}`; GET /openapi.json lists what is", shown(path));
-        Problem::new(StatusCode::NOT_FOUND, detail)
-    }
-
-    pub(crate) fn no_playground() -> Problem {
-        let detail = "the playground is switched off; start the server without --no-playground";
-        Problem::new(StatusCode::NOT_FOUND, detail)
-    }
-
-    /// For whoever plays while so many others do.
-    pub(super) fn too_many_play(retry_after: Option<Duration>) -> Problem {
+    pub(super) fn unknown_path(path: &str) -> ApiProblem {
         let detail =
-            "too many play at the moment; come back in a second, or start a server of your own";
+            format!("there is no path `{}`; GET /openapi.json lists the paths", excerpt(path));
+        ApiProblem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn playground_off() -> ApiProblem {
+        let detail = "the playground is switched off; start the server without --no-playground";
+        ApiProblem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// Makes the problem of a request to a playground that has too many users.
+    pub(super) fn playground_busy(retry_after: Option<Duration>) -> ApiProblem {
+        let detail = "the playground has too many users at the moment; try again in a second, or start a \
+                      server of your own";
         let retry_after = Some(retry_after.unwrap_or(Duration::from_secs(1)));
-        Problem { retry_after, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+        ApiProblem { retry_after, ..ApiProblem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
-    pub(super) fn bad_path() -> Problem {
-        Problem::bad_request("the path is no UTF-8 once it is decoded; percent-encode UTF-8")
+    pub(super) fn bad_path() -> ApiProblem {
+        ApiProblem::bad_request("the decoded path is not UTF-8; send percent-encoded UTF-8")
     }
 
-    pub(super) fn wrong_method(method: &Method) -> Problem {
-        let method = shown(method.as_str());
-        let detail = format!("`{method}` does not go with this path; use one that Allow lists");
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+    pub(super) fn wrong_method(method: &Method) -> ApiProblem {
+        let method = excerpt(method.as_str());
+        let detail = format!(
+            "this path does not support `{method}`; use one of the methods in the header Allow"
+        );
+        ApiProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
     }
 
-    pub(super) fn no_json() -> Problem {
-        let detail = "the body must be JSON, as it is; send it with Content-Type: application/json, \
-                      and no Content-Encoding";
-        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    pub(super) fn not_json() -> ApiProblem {
+        let detail = "the body must be JSON that is not compressed; send it with Content-Type: application/json, \
+                      and without Content-Encoding";
+        ApiProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
-    /// For whoever asks in the name of others, and is not known as a proxy.
-    pub(super) fn untrusted_proxy() -> Problem {
-        let detail = "only proxies that are trusted may ask for others; \
-                      add the address of this one to identity.trusted_proxies in the server's configuration";
-        Problem::new(StatusCode::FORBIDDEN, detail)
+    /// Makes the problem of a proxy's call from an address that is not trusted.
+    pub(super) fn untrusted_proxy() -> ApiProblem {
+        let detail = "only trusted proxies may call this path; \
+                      add the address of this proxy to identity.trusted_proxies in the rules file of the server";
+        ApiProblem::new(StatusCode::FORBIDDEN, detail)
     }
 
-    /// For a request that would have to wait for longer than the server stays.
-    pub(super) fn stopping(left: Duration) -> Problem {
-        let detail = "the server stops before it is this request's turn; ask another, or come back";
+    /// Makes the problem of a delayed request when the server closes before the delay has passed.
+    pub(super) fn stopping(left: Duration) -> ApiProblem {
+        let detail = "the server stops before the delay of this request has passed; use another server, \
+                      or try again later";
         let retry_after = Some(left);
-        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        ApiProblem { retry_after, ..ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 
-    /// The same with another status.
-    pub(super) fn with_status(self, status: StatusCode) -> Problem {
-        Problem { status: status.as_u16(), ..self }
+    /// Replaces the status.
+    pub(super) fn with_status(self, status: StatusCode) -> ApiProblem {
+        ApiProblem { status: status.as_u16(), ..self }
     }
 
-    /// For whoever sends or asks for much while others do.
-    pub(crate) fn no_memory() -> Problem {
+    /// Makes the problem of a request for which there is no memory at the moment.
+    pub(crate) fn out_of_memory() -> ApiProblem {
         let retry_after = Some(Duration::from_secs(1));
-        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, OUT_OF_MEMORY) }
+        ApiProblem {
+            retry_after,
+            ..ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, OUT_OF_MEMORY)
+        }
     }
 
-    /// For what is not decided any more, because there is no room for its answer.
-    pub(super) fn long_answer() -> Problem {
-        let detail = "the answers before this one are as long as answers may be together, and this one is not \
-                      decided; send it again, in a smaller batch";
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    /// Makes the problem of a batch's request that is not decided, because its answer would not fit.
+    pub(super) fn answer_too_long() -> ApiProblem {
+        let detail = "the answers of this batch have reached their maximum length, and this request was not decided; \
+                      send it again in a smaller batch";
+        ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
-    /// For whoever shows the wrong token, or none.
-    pub(super) fn no_operator() -> Problem {
+    /// Makes the problem of a request with a wrong operator token, or with none.
+    pub(super) fn not_operator() -> ApiProblem {
         let detail = "only operators may do this; send `Authorization: Bearer <token>` \
                       with the token that the server was started with";
-        Problem::new(StatusCode::UNAUTHORIZED, detail)
+        ApiProblem::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// For a token that was not compared, because its address sent too many wrong ones.
-    pub(super) fn too_many_guesses(retry_after: Duration) -> Problem {
-        let detail = "too many wrong operator tokens came from your address, and this one was not compared; wait as \
-                      long as Retry-After says, or ask from another address";
+    /// Makes the problem of a token that was not compared, because its address has sent too many wrong ones.
+    pub(super) fn too_many_guesses(retry_after: Duration) -> ApiProblem {
+        let detail = "too many wrong operator tokens came from your address, and this one was not compared; wait \
+                      for the time in Retry-After, or send the request from another address";
         let retry_after = Some(retry_after);
-        Problem { retry_after, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+        ApiProblem { retry_after, ..ApiProblem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
-    /// For a request that is not local, on a server without an operator token.
-    pub(super) fn not_local(reason: &str) -> Problem {
+    /// Makes the problem of a request that is not from this machine, on a server without an operator token.
+    pub(super) fn not_local(reason: &str) -> ApiProblem {
         let detail = format!(
-            "only operators may do this; without an operator token they are on the server's own machine, at a \
-             loopback address and without a proxy, but of this request: {reason}; set TOLLGATE_OPERATOR_TOKEN \
-             (--operator-token) and send it"
+            "only operators may do this; this server has no operator token, so it accepts only requests from its own \
+             machine, at a loopback address and without a proxy, and this request is not one: {reason}; set \
+             TOLLGATE_OPERATOR_TOKEN (--operator-token) and send that token"
         );
-        Problem::new(StatusCode::FORBIDDEN, detail)
+        ApiProblem::new(StatusCode::FORBIDDEN, detail)
     }
 }
 
@@ -221,60 +231,61 @@ fn micros<S: Serializer>(wait: &Option<Duration>, to: S) -> Result<S::Ok, S::Err
     to.serialize_u64(u64::try_from(wait_us).unwrap_or(u64::MAX))
 }
 
-/// What a client sent, short enough and printable.
-pub(crate) fn shown(text: &str) -> String {
-    cut(text, SHOWN)
+/// Makes an excerpt of a text that a client sent: short and printable.
+pub(crate) fn excerpt(text: &str) -> String {
+    shorten(text, MAX_EXCERPT_BYTES)
 }
 
-/// A decoder's message, short enough and printable.
-pub(super) fn told(message: &str) -> String {
-    cut(message, MESSAGE)
+/// Makes an excerpt of a decoder's message: short and printable.
+pub(super) fn message_excerpt(message: &str) -> String {
+    shorten(message, MAX_MESSAGE_BYTES)
 }
 
-/// About so many bytes of it, printable.
-fn cut(text: &str, most: usize) -> String {
-    let mut shown = String::new();
+/// Shortens a text to about `max_bytes`, and escapes letters that are not printable.
+fn shorten(text: &str, max_bytes: usize) -> String {
+    let mut excerpt = String::new();
     for letter in text.chars() {
-        if shown.len() >= most {
-            shown.push('…');
+        if excerpt.len() >= max_bytes {
+            excerpt.push('…');
             break;
         }
         match letter {
-            // They are part of messages, and harmless.
-            '"' | '\'' | '\\' => shown.push(letter),
-            _ => shown.extend(letter.escape_debug()),
+            // Messages have these letters, and they are harmless.
+            '"' | '\'' | '\\' => excerpt.push(letter),
+            _ => excerpt.extend(letter.escape_debug()),
         }
     }
-    shown
+    excerpt
 }
 
-impl From<Error> for Problem {
-    fn from(error: Error) -> Problem {
+impl From<Error> for ApiProblem {
+    fn from(error: Error) -> ApiProblem {
         let Error::Store(problem) = &error else {
-            return Problem::bad_request(error.to_string());
+            return ApiProblem::bad_request(error.to_string());
         };
-        // What went wrong is for the log: it may name servers.
+        // The cause is only in the log, because it may name servers.
         let (detail, retry_after) = match problem {
-            StoreError::Corrupt { .. } => {
-                ("what the store has of this key is no state of this limit; reset the key", None)
-            }
+            StoreError::Corrupt { .. } => (
+                "the store has data for this key that is not a state of this limit; reset the key",
+                None,
+            ),
             StoreError::BreakerOpen { again_in, .. } => (FAILED, Some(*again_in)),
             _ => (FAILED, Some(Duration::from_secs(1))),
         };
-        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        ApiProblem { retry_after, ..ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 }
 
-impl From<BudgetExhausted> for Problem {
-    fn from(_: BudgetExhausted) -> Problem {
-        Problem::no_memory()
+impl From<BudgetExhausted> for ApiProblem {
+    fn from(_: BudgetExhausted) -> ApiProblem {
+        ApiProblem::out_of_memory()
     }
 }
 
-const FAILED: &str = "the store of limits does not answer, and nothing is decided without it; \
-                      come back later";
+const FAILED: &str = "the store of limits does not answer, and this request is not decided without it; \
+                      try again later";
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let status = self.status();
         let body = serde_json::to_vec(&self).unwrap_or_default();
@@ -285,7 +296,7 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.is_last {
+        if self.is_closing {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(wait) = self.retry_after {
@@ -303,23 +314,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_sent_is_told_again_short_and_printable() {
+    fn excerpt_is_short_and_printable() {
         for (sent, want) in [
             ("free", "free"),
             ("a\nb\u{1b}[31m\0", "a\\nb\\u{1b}[31m\\0"),
             ("say \"it's\"", "say \"it's\""),
             ("\u{202e}", "\\u{202e}"),
         ] {
-            assert_eq!(shown(sent), want);
+            assert_eq!(excerpt(sent), want);
         }
-        assert_eq!(shown(&"x".repeat(64)), "x".repeat(64));
-        assert_eq!(shown(&"x".repeat(60_000)), format!("{}…", "x".repeat(64)));
-        assert!(shown(&"\0".repeat(60_000)).len() < 80);
-        assert!(shown(&"\u{10ffff}".repeat(60_000)).len() < 80);
+        assert_eq!(excerpt(&"x".repeat(64)), "x".repeat(64));
+        assert_eq!(excerpt(&"x".repeat(60_000)), format!("{}…", "x".repeat(64)));
+        assert!(excerpt(&"\0".repeat(60_000)).len() < 80);
+        assert!(excerpt(&"\u{10ffff}".repeat(60_000)).len() < 80);
     }
 
     #[test]
-    fn a_store_that_fails_is_a_503_that_says_when_to_come_back_and_names_no_server() {
+    fn store_failure_is_a_503_with_a_retry_time_and_without_a_server_name() {
         let server = "10.0.0.1:6379".to_owned();
         let again_in = Duration::from_millis(2_001);
         let failure = "refused".to_owned();
@@ -327,7 +338,7 @@ mod tests {
         let gone = StoreError::Unreachable { server, problem: "refused".to_owned() };
         let corrupt = StoreError::Corrupt { key: "tollgate:free".to_owned() };
         for (error, want) in [(open, Some("3")), (gone, Some("1")), (corrupt, None)] {
-            let problem = Problem::from(Error::from(error));
+            let problem = ApiProblem::from(Error::from(error));
             assert!(!problem.detail.contains("10.0.0.1"), "{problem:?}");
             let response = problem.into_response();
             assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -1,4 +1,4 @@
-//! `POST /v1/refund`: gives back what a receipt is for.
+//! `POST /v1/refund`: refunds the charge of a receipt.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Problem;
-use super::asked::is_object;
+use super::ApiProblem;
 use super::body::JsonBody;
+use super::check_body::is_object;
 use super::openapi::{BodyProblems, StoreProblems};
 use crate::receipt::{Receipts, Unrefunded};
 use crate::ruleset::RuleSet;
@@ -18,48 +18,49 @@ use crate::ruleset::RuleSet;
 /// The longest body of a refund: a receipt has at most 4 KiB.
 const MAX_BYTES: usize = 8 << 10;
 
-/// A receipt to be given back.
+/// A refund of the charge of a receipt.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RefundRequest {
-    /// As a decision had it.
+    /// The receipt of a decision.
     #[schema(max_length = 4096)]
     receipt: String,
 }
 
-/// What came back.
+/// The result of a refund.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Refunded {
-    /// How many more units remain now, over all limits of the receipt; 0 if they had come back by themselves.
+#[schema(as = Refunded)]
+pub(crate) struct RefundJson {
+    /// How many more units remain after the refund, over all limits of the receipt; 0 if the charge had already
+    /// expired.
     refunded: u64,
 }
 
-/// Gives back what a decision charged, once.
+/// Refunds the charge of a decision, once.
 ///
-/// Nothing comes back of units that have left by themselves, so a refund never admits more than if the
-/// request had not been made. A receipt is good at every server that shares the store and the secret of
-/// receipts, for as long as the limit it was charged to counts it, and until the store loses its state: then
-/// all is back already (409).
+/// Units that no longer count are not refunded, so a refund never admits more than if the request had not been made. A
+/// receipt is good at every server that shares the store and the secret of receipts. It is good for as long as its
+/// limit counts the charge, and until the store loses its state: then all units are available again anyway (409).
 ///
-/// If the store fails before anything came back, the receipt is as good as before, and the answer says so.
-/// If it is not known how much came back, the receipt may be spent (409 from then on): to ask again is safe,
-/// everything comes back once at most.
+/// If the store fails before anything was refunded, the receipt stays good, and the answer says so. If it is not known
+/// how much was refunded, the receipt may be spent (409 from then on). Trying again is safe, because nothing is
+/// refunded twice.
 #[utoipa::path(
     post,
     path = "/v1/refund",
     tag = "decisions",
     request_body = RefundRequest,
     responses(
-        (status = 200, description = "What came back", body = Refunded),
+        (status = 200, description = "The refund", body = RefundJson),
         (
-            status = 404, description = "Its limit is no longer there.",
-            body = Problem, content_type = "application/problem+json"
+            status = 404, description = "The limit of the receipt is no longer there.",
+            body = ApiProblem, content_type = "application/problem+json"
         ),
         (
             status = 409,
-            description = "It was refunded before; or the store has lost its state since, or is another.",
-            body = Problem, content_type = "application/problem+json"
+            description = "The receipt was refunded before; or the store has lost its state since, or is another store.",
+            body = ApiProblem, content_type = "application/problem+json"
         ),
         BodyProblems,
         StoreProblems,
@@ -69,22 +70,27 @@ pub(super) async fn refund(
     State(receipts): State<Arc<Receipts>>,
     State(rules): State<Arc<RuleSet>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Json<Refunded>, Problem> {
+) -> Result<Json<RefundJson>, ApiProblem> {
     if !is_object(&body) {
-        return Err(Problem::bad_request("a refund is an object; send {\"receipt\":\"…\"}"));
+        return Err(ApiProblem::bad_request(
+            "a refund must be a JSON object; send {\"receipt\":\"…\"}",
+        ));
     }
-    let asked: RefundRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
-    // On its own: a client that hangs up would otherwise leave a receipt half taken.
-    let refunding = async move { receipts.refund(rules.rules(), &asked.receipt).await };
+    let request: RefundRequest =
+        serde_json::from_slice(&body).map_err(|error| ApiProblem::in_json(&error))?;
+    // In a task of its own, so that a client that disconnects does not interrupt the refund.
+    let refunding = async move { receipts.refund(rules.rules(), &request.receipt).await };
     match tokio::spawn(refunding).await {
-        Ok(refunded) => Ok(Json(Refunded { refunded: refunded? })),
-        Err(_) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server stops")),
+        Ok(refunded) => Ok(Json(RefundJson { refunded: refunded? })),
+        Err(_) => Err(ApiProblem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server stops, and it is not known how much was refunded; try again",
+        )),
     }
 }
 
-impl From<Unrefunded> for Problem {
-    fn from(why: Unrefunded) -> Problem {
+impl From<Unrefunded> for ApiProblem {
+    fn from(why: Unrefunded) -> ApiProblem {
         let detail = why.to_string();
         let status = match why {
             Unrefunded::NotOurs => StatusCode::BAD_REQUEST,
@@ -92,9 +98,9 @@ impl From<Unrefunded> for Problem {
             Unrefunded::Before | Unrefunded::AnotherLife => StatusCode::CONFLICT,
             Unrefunded::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Unrefunded::Failed(error) | Unrefunded::Unsure(error) => {
-                return Problem::from(error).saying(detail);
+                return ApiProblem::from(error).with_detail(detail);
             }
         };
-        Problem::new(status, detail)
+        ApiProblem::new(status, detail)
     }
 }

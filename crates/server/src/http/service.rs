@@ -1,4 +1,4 @@
-//! The API as one service: every request is observed, and `POST /v1/check` passes the router by.
+//! The API as one service, which observes every request and answers `POST /v1/check` without the router.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use hyper::{Method, Request, Response};
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::Problem;
+use super::ApiProblem;
 use super::api::Api;
 use super::body::JsonBody;
 use super::check::{MAX_BYTES, decide};
 use super::host::problem_with_host;
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::observe::{Observation, Observer};
 
-/// The whole API, as a service of HTTP requests.
+/// Returns the whole API, as a service of HTTP requests.
 pub(crate) fn service(
     api: Api,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send>
@@ -30,7 +30,7 @@ pub(crate) fn service(
 + Send
 + Sync
 + 'static {
-    Observed::new(super::router(api.clone()), check, api)
+    ObservedApi::new(super::router(api.clone()), check, api)
 }
 
 /// Answers `POST /v1/check` without a router.
@@ -39,84 +39,84 @@ async fn check(api: Api, request: Request<Body>) -> Response<Body> {
         Ok(JsonBody(body)) => decide(api.pipeline(), api.budget(), &body).await,
         Err(problem) => Err(problem),
     };
-    decided.unwrap_or_else(Problem::into_response)
+    decided.unwrap_or_else(ApiProblem::into_response)
 }
 
-/// The API, observed.
+/// The API, with every request observed.
 #[derive(Clone)]
-struct Observed<C> {
+struct ObservedApi<C> {
     router: Router,
-    /// Answers `POST /v1/check` instead of the router, which takes a sixth of all that such a request takes.
+    /// Answers `POST /v1/check` instead of the router. The router would take a sixth of the time of such a request.
     check: C,
     api: Api,
 }
 
-impl<C> Observed<C> {
-    fn new(router: Router, check: C, api: Api) -> Observed<C> {
-        Observed { router, check, api }
+impl<C> ObservedApi<C> {
+    fn new(router: Router, check: C, api: Api) -> ObservedApi<C> {
+        ObservedApi { router, check, api }
     }
 }
 
-impl<C, F> Service<Request<Body>> for Observed<C>
+impl<C, F> Service<Request<Body>> for ObservedApi<C>
 where
     C: Fn(Api, Request<Body>) -> F,
     F: Future<Output = Response<Body>>,
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Observing<F>;
+    type Future = ObservedResponse<F>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Observing<F> {
-        let endpoint = Endpoint::of(request.uri().path());
+    fn call(&mut self, request: Request<Body>) -> ObservedResponse<F> {
+        let endpoint = RequestEndpoint::of(request.uri().path());
         let observer = Arc::clone(self.api.observer());
         let observation = observer.begin(endpoint, &request);
         let problem = problem_with_host(request.headers(), request.version());
         let answer = match (endpoint, request.method()) {
-            _ if problem.is_some() => Answer::Refused { problem },
-            (Endpoint::Check, &Method::POST) => {
-                Answer::Check { answer: (self.check)(self.api.clone(), request) }
+            _ if problem.is_some() => ApiFuture::Refused { problem },
+            (RequestEndpoint::Check, &Method::POST) => {
+                ApiFuture::Check { answer: (self.check)(self.api.clone(), request) }
             }
-            _ => Answer::Routed { answer: self.router.call(request) },
+            _ => ApiFuture::Routed { answer: self.router.call(request) },
         };
-        Observing { answer, observer, observation }
+        ObservedResponse { answer, observer, observation }
     }
 }
 
 pin_project! {
-    /// An answer on its way. One that nobody waits for any more is not counted.
-    struct Observing<F> {
+    /// The future of an observed response. If the client goes away before, the response is not counted.
+    struct ObservedResponse<F> {
         #[pin]
-        answer: Answer<F>,
+        answer: ApiFuture<F>,
         observer: Arc<Observer>,
         observation: Observation,
     }
 }
 
 pin_project! {
-    #[project = Projected]
-    enum Answer<F> {
+    #[project = ApiFutureProj]
+    enum ApiFuture<F> {
         Check { #[pin] answer: F },
         Routed { #[pin] answer: RouteFuture<Infallible> },
-        // Before any route; `None` once it is answered.
-        Refused { problem: Option<Problem> },
+        // Refused before any route; `None` after the response.
+        Refused { problem: Option<ApiProblem> },
     }
 }
 
-impl<F: Future<Output = Response<Body>>> Future for Answer<F> {
+impl<F: Future<Output = Response<Body>>> Future for ApiFuture<F> {
     type Output = Response<Body>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response<Body>> {
         match self.project() {
-            Projected::Check { answer } => answer.poll(context),
-            Projected::Routed { answer } => match ready!(answer.poll(context)) {
+            ApiFutureProj::Check { answer } => answer.poll(context),
+            ApiFutureProj::Routed { answer } => match ready!(answer.poll(context)) {
                 Ok(answer) => Poll::Ready(answer),
                 Err(never) => match never {},
             },
-            Projected::Refused { problem } => match problem.take() {
+            ApiFutureProj::Refused { problem } => match problem.take() {
                 Some(problem) => Poll::Ready(problem.into_response()),
                 None => Poll::Pending,
             },
@@ -124,7 +124,7 @@ impl<F: Future<Output = Response<Body>>> Future for Answer<F> {
     }
 }
 
-impl<F: Future<Output = Response<Body>>> Future for Observing<F> {
+impl<F: Future<Output = Response<Body>>> Future for ObservedResponse<F> {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -149,8 +149,8 @@ mod tests {
         Api::new(crate::parts::tests::in_memory(rules).api)
     }
 
-    /// The status, what the body is, and the body.
-    async fn told(answer: Response<Body>) -> (u16, String, String) {
+    /// Returns the status, the content type and the body of a response.
+    async fn contents(answer: Response<Body>) -> (u16, String, String) {
         let kind = answer.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap().to_owned());
         let status = answer.status().as_u16();
         let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -158,10 +158,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_posted_checks_pass_the_router_by() {
+    async fn only_posted_checks_bypass_the_router() {
         let router = Router::new().fallback(async || "routed");
         let check = |_, _| async { Response::new(Body::from("decided")) };
-        let mut observed = Observed::new(router, check, api());
+        let mut observed = ObservedApi::new(router, check, api());
         for (method, path, want) in [
             (Method::POST, "/v1/check", "decided"),
             (Method::POST, "/v1/check?a=b", "decided"),
@@ -172,12 +172,12 @@ mod tests {
             let request = Request::builder().method(&method).uri(path).header(HOST, "localhost");
             let request = request.body(Body::empty());
             let answer = observed.call(request.unwrap()).await.unwrap();
-            assert_eq!(told(answer).await.2, want, "{method} {path}");
+            assert_eq!(contents(answer).await.2, want, "{method} {path}");
         }
     }
 
     #[tokio::test]
-    async fn a_check_comes_to_the_same_by_the_router_and_past_it() {
+    async fn check_has_the_same_response_with_and_without_the_router() {
         let api = api();
         let mut router = crate::http::router(api.clone());
         let json = "application/json";
@@ -192,8 +192,8 @@ mod tests {
                 let request = Request::post("/v1/check").header(CONTENT_TYPE, kind);
                 request.body(Body::from(body.clone())).unwrap()
             };
-            let routed = told(router.call(request()).await.unwrap()).await;
-            let direct = told(check(api.clone(), request()).await).await;
+            let routed = contents(router.call(request()).await.unwrap()).await;
+            let direct = contents(check(api.clone(), request()).await).await;
             assert_eq!(direct, routed);
             assert_eq!(direct.0, want, "{direct:?}");
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use hyper::{Request, StatusCode};
 
 use super::Sparingly;
-use crate::endpoint::{self, Endpoint};
+use crate::endpoint::{self, RequestEndpoint};
 
 /// What a line about a request needs, if there is to be one.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl RequestLine {
             return None;
         }
         let method = endpoint::method(request.method());
-        let route = Endpoint::of(request.uri().path()).route().unwrap_or("other");
+        let route = RequestEndpoint::of(request.uri().path()).route().unwrap_or("other");
         Some(RequestLine { method, route, begun: Instant::now() })
     }
 
@@ -35,7 +35,7 @@ impl RequestLine {
 
 impl Sparingly {
     /// A request came to nothing because of this server or its store.
-    pub(crate) fn failed(&self, endpoint: Endpoint, status: StatusCode) {
+    pub(crate) fn failed(&self, endpoint: RequestEndpoint, status: StatusCode) {
         let Some(left_out) = self.again(Instant::now()) else { return };
         if left_out > 0 {
             say_left_out(left_out);

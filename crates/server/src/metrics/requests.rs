@@ -7,7 +7,7 @@ use hyper::StatusCode;
 
 use super::histogram::Histogram;
 use super::text::{Kind, Text};
-use crate::endpoint::Endpoint;
+use crate::endpoint::RequestEndpoint;
 use crate::store::StoreKind;
 
 /// Those that the server answers with, and one for each class of others.
@@ -18,7 +18,7 @@ const STATUSES: [&str; 22] = [
 
 /// Of every endpoint, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Requests([Of; Endpoint::ALL.len()]);
+pub(super) struct Requests([Of; RequestEndpoint::ALL.len()]);
 
 /// The requests to one endpoint.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Of {
 }
 
 impl Requests {
-    pub(super) fn count(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
+    pub(super) fn count(&self, endpoint: RequestEndpoint, status: StatusCode, took: Duration) {
         // OK because there is one for every endpoint.
         let of = &self.0[endpoint as usize];
         of.duration.record(took);
@@ -40,7 +40,7 @@ impl Requests {
     /// Writes both families; a status that no request came to is left out.
     pub(super) fn write(&self, text: &mut Text, store: StoreKind) {
         text.metric("tollgate_requests_total", Kind::Counter, "Requests that were answered.");
-        for (endpoint, of) in Endpoint::ALL.into_iter().zip(&self.0) {
+        for (endpoint, of) in RequestEndpoint::ALL.into_iter().zip(&self.0) {
             for (status, count) in STATUSES.into_iter().zip(&of.by_status) {
                 match count.load(Ordering::Relaxed) {
                     0 => {}
@@ -52,7 +52,7 @@ impl Requests {
         }
         let help = "How long requests took, from the last byte of their heads to their answers.";
         text.metric("tollgate_request_duration_seconds", Kind::Histogram, help);
-        for (endpoint, of) in Endpoint::ALL.into_iter().zip(&self.0) {
+        for (endpoint, of) in RequestEndpoint::ALL.into_iter().zip(&self.0) {
             let labels = [("endpoint", endpoint.name()), ("store", store.name())];
             text.histogram(&labels, &of.duration);
         }

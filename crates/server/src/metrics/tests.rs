@@ -8,7 +8,7 @@ use tollgate_launcher::{Flavour, Launch};
 
 use super::*;
 use crate::budget::Budget;
-use crate::parts::Parts;
+use crate::parts::ServerParts;
 
 #[allow(dead_code)]
 #[path = "../../tests/serve/prometheus.rs"]
@@ -32,12 +32,12 @@ rules:
   - { name: blocking, domain: api, when: { is: bad }, key: [], limit: block }
 ";
 
-fn page(parts: &Parts) -> Page {
+fn page(parts: &ServerParts) -> Page {
     Page::parse(&parts.api.metrics_page.render())
 }
 
 /// Who was refused is refused for a while without asking the store, which is why it matters who.
-async fn check(parts: &Parts, who: &str, is: &str, times: usize) {
+async fn check(parts: &ServerParts, who: &str, is: &str, times: usize) {
     let request = Attributes::new().with("who", who).with("is", is);
     for _ in 0..times {
         // What comes of it, the page must tell.
@@ -154,8 +154,12 @@ fn only_what_a_store_across_the_network_takes_is_timed() {
 async fn a_time_is_in_the_bucket_of_its_bound() {
     let metrics = Metrics::new(StoreKind::Memory);
     let took = Duration::from_micros(100);
-    metrics.request(Endpoint::Check, StatusCode::OK, took);
-    metrics.request(Endpoint::Check, StatusCode::IM_A_TEAPOT, took + Duration::from_nanos(1));
+    metrics.request(RequestEndpoint::Check, StatusCode::OK, took);
+    metrics.request(
+        RequestEndpoint::Check,
+        StatusCode::IM_A_TEAPOT,
+        took + Duration::from_nanos(1),
+    );
     let page = Page::parse(&recorded(&metrics));
     let count = |le: &str| {
         let labels = [("endpoint", "check"), ("store", "memory"), ("le", le)];

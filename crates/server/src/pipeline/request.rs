@@ -1,4 +1,4 @@
-//! What can be asked of the pipeline.
+//! The requests that front ends make to the pipeline.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,48 +7,48 @@ use tollgate::rules::Snapshot;
 
 use crate::trust::Description;
 
-/// A request to be decided, as a front end has decoded it.
+/// A request for a decision, decoded by a front end.
 #[derive(Debug)]
 pub(crate) struct DecisionRequest<'a> {
-    pub(crate) subject: Subject<'a>,
+    pub(crate) target: DecisionTarget<'a>,
     pub(crate) terms: Terms,
 }
 
-/// What a request costs, and how long it may wait.
+/// The cost of a request, and the delay that it accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
-    /// The cost, if it is not 1, or not what the rules say.
+    /// The cost; `None` for a cost of 1, or for the cost in the rules.
     pub(crate) cost: Option<u64>,
     /// The longest delay that the caller accepts.
     pub(crate) max_wait: Option<Duration>,
 }
 
-/// What decides a request, and whom it is about.
+/// The target of a request: a limit and a key, or rules and a description.
 #[derive(Debug)]
-pub(crate) enum Subject<'a> {
-    /// A key under a limit that is called by its name.
+pub(crate) enum DecisionTarget<'a> {
+    /// A key under the limit of this name.
     Limit { name: Cow<'a, str>, key: Cow<'a, str> },
-    /// The rules of a domain, or without a name those of the only domain, that apply to the described request.
+    /// The rules of a domain that apply to the described request. Without a domain, the rules of the only domain.
     Rules { domain: Option<Cow<'a, str>>, description: Description<'a> },
 }
 
-/// Nothing decides the request: what it names does not exist.
+/// A target that does not exist, so that nothing can decide the request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NoDecider<'a> {
-    UnknownLimit(Cow<'a, str>),
-    UnknownDomain(Cow<'a, str>),
-    /// No domain is named, and there are several, or none.
-    NoOnlyDomain,
+pub(crate) enum UnknownTarget<'a> {
+    Limit(Cow<'a, str>),
+    Domain(Cow<'a, str>),
+    /// The request names no domain, and the rules have several domains or none.
+    DomainNotGiven,
 }
 
-/// Returns the named domain if it has rules, or without a name the only domain that has.
+/// Returns the given domain if it has rules; without a given domain, the only domain that has rules.
 pub(crate) fn domain<'a: 'n, 'n>(
-    named: Option<Cow<'a, str>>,
-    now: &'n Snapshot<'_>,
-) -> Result<Cow<'n, str>, NoDecider<'a>> {
-    match named {
-        Some(domain) if now.has_domain(&domain) => Ok(domain),
-        Some(domain) => Err(NoDecider::UnknownDomain(domain)),
-        None => now.only_domain().map(Cow::Borrowed).ok_or(NoDecider::NoOnlyDomain),
+    given: Option<Cow<'a, str>>,
+    rules: &'n Snapshot<'_>,
+) -> Result<Cow<'n, str>, UnknownTarget<'a>> {
+    match given {
+        Some(domain) if rules.has_domain(&domain) => Ok(domain),
+        Some(domain) => Err(UnknownTarget::Domain(domain)),
+        None => rules.only_domain().map(Cow::Borrowed).ok_or(UnknownTarget::DomainNotGiven),
     }
 }

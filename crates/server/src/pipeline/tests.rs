@@ -1,4 +1,4 @@
-//! What the pipeline promises to every front end.
+//! The guarantees of the pipeline to every front end.
 
 use std::borrow::Cow;
 
@@ -20,64 +20,66 @@ fn described(user: &str) -> Description<'_> {
     Description::new(attributes, Pairs::default(), Pairs::default()).unwrap()
 }
 
-/// Reloads between the moment that a request takes its snapshot and the decision; the new rules have another domain.
+/// The rules are reloaded after a request has taken its snapshot and before it is decided. The new rules have another
+/// domain.
 #[tokio::test]
-async fn a_request_is_decided_by_one_version_of_the_rules() {
+async fn request_is_decided_on_one_snapshot_when_the_rules_are_reloaded() {
     let pipeline = parts::tests::in_memory(&rules("api", "user")).api.pipeline;
-    let now = pipeline.snapshot();
+    let snapshot = pipeline.snapshot();
     let config = Config::parse("rules.yaml", rules("web", "ip")).unwrap();
     pipeline.rules.rules().replace(&config).unwrap();
-    let send =
-        || pipeline.send_description(&now, Some("api".into()), described("a"), Terms::default());
+    let send = || {
+        pipeline.send_description(&snapshot, Some("api".into()), described("a"), Terms::default())
+    };
     let first = pipeline.ruling(send().unwrap()).await.unwrap();
     assert_eq!((first.is_allowed(), first.generation()), (true, 1));
     assert_eq!(first.rules().next().unwrap().key(), b"user=a");
     assert!(!pipeline.ruling(send().unwrap()).await.unwrap().is_allowed());
 
-    let subject = Subject::Rules { domain: Some("api".into()), description: described("a") };
-    let request = DecisionRequest { subject, terms: Terms::default() };
-    assert_eq!(pipeline.send(request).unwrap_err(), NoDecider::UnknownDomain("api".into()));
+    let target = DecisionTarget::Rules { domain: Some("api".into()), description: described("a") };
+    let request = DecisionRequest { target, terms: Terms::default() };
+    assert_eq!(pipeline.send(request).unwrap_err(), UnknownTarget::Domain("api".into()));
 }
 
 #[tokio::test]
-async fn a_request_names_a_limit_or_domain_that_exists() {
+async fn request_for_an_unknown_limit_or_domain_is_refused() {
     let pipeline = parts::tests::in_memory(&rules("api", "user")).api.pipeline;
-    let none = |subject| {
-        let request = DecisionRequest { subject, terms: Terms::default() };
+    let error = |target| {
+        let request = DecisionRequest { target, terms: Terms::default() };
         pipeline.send(request).err()
     };
-    let limit = |name| Subject::Limit { name: Cow::Borrowed(name), key: "a".into() };
-    assert_eq!(none(limit("one")), None);
-    assert_eq!(none(limit("two")), Some(NoDecider::UnknownLimit("two".into())));
-    let by = |domain| Subject::Rules { domain, description: described("a") };
-    assert_eq!(none(by(None)), None, "there is one domain");
-    assert_eq!(none(by(Some("web".into()))), Some(NoDecider::UnknownDomain("web".into())));
+    let limit = |name| DecisionTarget::Limit { name: Cow::Borrowed(name), key: "a".into() };
+    assert_eq!(error(limit("one")), None);
+    assert_eq!(error(limit("two")), Some(UnknownTarget::Limit("two".into())));
+    let by = |domain| DecisionTarget::Rules { domain, description: described("a") };
+    assert_eq!(error(by(None)), None, "the rules have one domain");
+    assert_eq!(error(by(Some("web".into()))), Some(UnknownTarget::Domain("web".into())));
     let pipeline = parts::tests::in_memory("rules: []").api.pipeline;
-    let request = DecisionRequest { subject: by(None), terms: Terms::default() };
-    assert_eq!(pipeline.send(request).unwrap_err(), NoDecider::NoOnlyDomain);
+    let request = DecisionRequest { target: by(None), terms: Terms::default() };
+    assert_eq!(pipeline.send(request).unwrap_err(), UnknownTarget::DomainNotGiven);
 }
 
 #[tokio::test]
-async fn every_way_to_decide_is_accounted_for() {
+async fn every_kind_of_decision_is_recorded() {
     let api = parts::tests::in_memory(&rules("api", "user")).api;
     let pipeline = &api.pipeline;
-    let decide = |subject| pipeline.decide(DecisionRequest { subject, terms: Terms::default() });
+    let decide = |target| pipeline.decide(DecisionRequest { target, terms: Terms::default() });
     for is_allowed in [true, false] {
-        let by_limit = Subject::Limit { name: "one".into(), key: "a".into() };
+        let by_limit = DecisionTarget::Limit { name: "one".into(), key: "a".into() };
         let PipelineAnswer::Limit { decision, receipt } = decide(by_limit).await.unwrap() else {
             panic!("a limit decides it")
         };
         assert_eq!((decision.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
-        let by_rules = Subject::Rules { domain: None, description: described("b") };
+        let by_rules = DecisionTarget::Rules { domain: None, description: described("b") };
         let PipelineAnswer::Rules { ruling, receipt } = decide(by_rules).await.unwrap() else {
             panic!("rules decide it")
         };
         assert_eq!((ruling.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
     }
-    // As authorize and Envoy do.
-    let now = pipeline.snapshot();
-    let attributes = described("b").into_attributes(&now);
-    let ruling = pipeline.ruling(pipeline.send_check(now.check("api", &attributes))).await;
+    // The authorize endpoint and the Envoy service send checks like this.
+    let snapshot = pipeline.snapshot();
+    let attributes = described("b").into_attributes(&snapshot);
+    let ruling = pipeline.ruling(pipeline.send_check(snapshot.check("api", &attributes))).await;
     assert!(!ruling.unwrap().is_allowed());
 
     let counts = api.rules.limit("one").unwrap().tally.counts();

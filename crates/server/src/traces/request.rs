@@ -9,7 +9,7 @@ use tollgate::Decision;
 use tollgate::rules::Ruling;
 
 use super::{Traces, parent};
-use crate::endpoint::{self, Endpoint};
+use crate::endpoint::{self, RequestEndpoint};
 use crate::store::StoreKind;
 
 /// A request that is traced. It is over when this is dropped.
@@ -22,7 +22,7 @@ impl Traces {
     /// Begins the span of a request.
     pub(crate) fn request<B>(&self, request: &Request<B>, store: StoreKind) -> RequestSpan {
         let method = endpoint::method(request.method());
-        let route = Endpoint::of(request.uri().path()).route();
+        let route = RequestEndpoint::of(request.uri().path()).route();
         let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
         let mut attributes = Vec::with_capacity(4);
         attributes.push(KeyValue::new("http.request.method", method));

@@ -6,18 +6,18 @@ use std::net::TcpListener;
 use serde_json::Value;
 use tollgate_launcher::{Authority, Flavour, Launch};
 
-use crate::command::{ran, run, tollgate};
+use crate::command::{run, run_command, tollgate};
 use crate::fake::FakeServer;
 use crate::server::ServerProcess;
 
 const ALLOWED: &str = r#"{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"receipt":"r"}"#;
 const TOKEN: &str = "an-operators-token-of-32-letters";
 
-/// The URL of a closed port, for commands that should not reach a server.
+/// The URL of a closed port, for commands that must not connect to a server.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 #[test]
-fn the_exit_code_is_the_decision() {
+fn exit_code_is_the_decision() {
     let server = ServerProcess::start(&[]);
     let check =
         |cost: &str| run(&["check", "free", "user:42", "--cost", cost, "--server", &server.url]);
@@ -33,11 +33,11 @@ fn the_exit_code_is_the_decision() {
 }
 
 #[test]
-fn an_unknown_limit_prints_the_servers_detail() {
+fn unknown_limit_prints_the_servers_detail() {
     let server = ServerProcess::start(&[]);
     let (code, stdout, stderr) = run(&["check", "fre", "k", "--server", &server.url]);
     assert_eq!((code, stdout.as_str()), (2, ""));
-    let words = "there is no limit `fre`; GET /v1/limits lists them (404 Not Found)";
+    let words = "there is no limit `fre`; GET /v1/limits lists the limits (404 Not Found)";
     assert_eq!(stderr, format!("error: {}: {words}\n", server.url));
 }
 
@@ -56,15 +56,15 @@ fn json_is_the_servers_answer_on_one_line() {
 }
 
 #[test]
-fn a_check_sends_its_arguments_and_no_token() {
+fn check_sends_its_arguments_and_no_token() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     let args = ["check", "--server", &server.url, "--cost", "7", "--", "free", "-k\"é\n"];
     let mut command = tollgate(&args);
-    let (code, stdout, stderr) = ran(command.env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
+    let (code, stdout, stderr) = run_command(command.env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert_eq!(stdout, "allowed: 59 of 60 left, whole again in 1 s\n");
-    let asked = server.received();
-    let (head, body) = asked.split_once("\r\n\r\n").unwrap();
+    let request = server.received();
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("POST /v1/check HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("content-type: application/json"), "{head}");
     assert!(head.contains("user-agent: tollgate/"), "{head}");
@@ -74,27 +74,27 @@ fn a_check_sends_its_arguments_and_no_token() {
 }
 
 #[test]
-fn a_peek_sends_the_operator_token() {
+fn peek_sends_the_operator_token() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     let key = "a/b c%2f?#\t..é";
     let gateway = format!("{}/limits/?not=ours#nor-this", server.url);
     let args = ["check", "free", key, "--peek", "--cost", "3", "--server", &gateway];
-    let (code, stdout, stderr) = ran(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
+    let (code, stdout, stderr) = run_command(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert_eq!(stdout, "would be allowed: 59 of 60 left, whole again in 1 s\n");
-    let asked = server.received();
+    let request = server.received();
     let path = "/limits/v1/limits/free/keys/a%2Fb%20c%252f%3F%23%09..%C3%A9?cost=3";
-    assert!(asked.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{asked}");
-    assert!(asked.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{asked}");
+    assert!(request.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{request}");
+    assert!(request.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{request}");
 }
 
 #[test]
-fn a_peek_shows_earlier_charges_and_charges_nothing() {
+fn peek_shows_earlier_charges_and_charges_nothing() {
     let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let key = "a/b c%2f?#\t..é";
     let check = |flags: &[&str]| {
         let args = [&["check", "login", key, "--server", &server.url], flags].concat();
-        ran(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN))
+        run_command(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN))
     };
     assert_eq!(check(&["--cost", "3"]).0, 0);
     for (cost, want) in [("2", 0), ("3", 1), ("2", 0)] {
@@ -108,7 +108,7 @@ fn a_peek_shows_earlier_charges_and_charges_nothing() {
 }
 
 #[test]
-fn a_peek_at_a_rules_key_prints_each_limit_that_it_may_spend() {
+fn peek_at_a_key_of_a_rule_prints_each_limit_of_the_rule() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let rules =
@@ -137,14 +137,14 @@ rules:
 }
 
 #[test]
-fn a_peek_needs_no_token_on_the_servers_own_machine() {
+fn peek_needs_no_token_on_the_servers_own_machine() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     assert_eq!(run(&["check", "free", "k", "--peek", "--server", &server.url]).0, 0);
     assert!(!server.received().to_lowercase().contains("authorization"));
 }
 
 #[test]
-fn a_refused_peek_says_that_it_needs_an_operator() {
+fn refused_peek_says_that_it_needs_an_operator_token() {
     for status in ["401 Unauthorized", "403 Forbidden"] {
         let server = FakeServer::answers(status, r#"{"detail":"for operators"}"#);
         let (code, stdout, stderr) =
@@ -163,12 +163,12 @@ fn a_refused_peek_says_that_it_needs_an_operator() {
     assert!(!stderr.contains("TOKEN"), "{stderr}");
 }
 
-/// The name `tollgate.invalid` is reserved, so nothing is sent.
+/// The name `tollgate.invalid` is reserved and does not resolve, so nothing is sent.
 #[test]
-fn a_token_leaves_this_machine_unencrypted_only_with_a_warning() {
+fn check_warns_when_it_sends_a_token_unencrypted() {
     let peek = |server: &str| {
         let args = ["check", "free", "k", "--peek", "--server", server];
-        ran(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN)).2
+        run_command(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN)).2
     };
     let warning = "warning: the operators' token is sent unencrypted; use https\n";
     assert!(peek("http://tollgate.invalid").starts_with(warning));
@@ -184,18 +184,18 @@ fn a_token_leaves_this_machine_unencrypted_only_with_a_warning() {
 }
 
 #[test]
-fn a_proxy_is_not_used_for_this_machine() {
+fn proxy_is_not_used_for_this_machine() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", &server.url]);
-    assert_eq!(ran(command.env("http_proxy", NOWHERE).env("all_proxy", NOWHERE)).0, 0);
+    assert_eq!(run_command(command.env("http_proxy", NOWHERE).env("all_proxy", NOWHERE)).0, 0);
     // A proxy is used for other machines.
     let proxy = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", "http://tollgate.invalid"]);
-    assert_eq!(ran(command.env("http_proxy", &proxy.url)).0, 0);
+    assert_eq!(run_command(command.env("http_proxy", &proxy.url)).0, 0);
     assert!(proxy.received().starts_with("POST http://tollgate.invalid/v1/check "));
 }
 
-/// Every failure of a check, and its message.
+/// Checks the message of every failure.
 #[test]
 fn failed_check_prints_the_problem_and_a_remedy() {
     let mut report = String::new();
@@ -211,7 +211,7 @@ fn failed_check_prints_the_problem_and_a_remedy() {
     tell("no URL", "localhost:8080", &[]);
     tell("nothing", "", &[]);
     tell("another scheme", "ftp://localhost", &[]);
-    tell("https that is not", &plain_under_https(), &[]);
+    tell("https that is not", &start_plain_http(), &[]);
     tell("a password", "http://user:hunter2@localhost", &[]);
     tell("a cost of 0", NOWHERE, &["--cost", "0"]);
     tell("half a cost", NOWHERE, &["--cost", "0.5"]);
@@ -256,9 +256,9 @@ fn long_server_messages_are_cut() {
     assert_eq!((code, stderr.matches('x').count()), (2, 500));
 }
 
-/// The server is a Redis with TLS: the command checks its certificate, and then notices that it is not Tollgate.
+/// The server is a Redis with TLS. The command verifies its certificate, and then finds that it is not Tollgate.
 #[test]
-fn https_is_trusted_as_the_system_trusts() {
+fn check_trusts_the_certificates_of_the_system() {
     let [ours, stranger] = ["trusted", "stranger"].map(|name| Authority::new(name).unwrap());
     let server = Launch::new(Flavour::Redis).tls(ours.certify("127.0.0.1").unwrap());
     let server = server.start().unwrap();
@@ -268,20 +268,20 @@ fn https_is_trusted_as_the_system_trusts() {
         let trusted = directory.path().join("trusted.pem");
         std::fs::write(&trusted, authority.pem()).unwrap();
         let mut command = tollgate(&["check", "free", "k", "--server", &url]);
-        ran(command.env("SSL_CERT_FILE", &trusted))
+        run_command(command.env("SSL_CERT_FILE", &trusted))
     };
     let (code, _, stderr) = check(&stranger);
     assert_eq!(code, 2);
     let problem = "cannot be trusted: invalid peer certificate: UnknownIssuer";
-    assert!(stderr.contains(problem) && stderr.contains("see that its certificate"), "{stderr}");
+    assert!(stderr.contains(problem) && stderr.contains("check that its certificate"), "{stderr}");
     let (code, _, stderr) = check(&ours);
     assert_eq!(code, 2);
     assert!(stderr.contains("did not answer"), "{stderr}");
 }
 
-/// HTTP clients resolve these keys as parts of the path, even if they are percent-encoded.
+/// HTTP clients interpret these keys as parts of the path, even if they are percent-encoded.
 #[test]
-fn a_key_that_a_url_cannot_name_is_not_peeked_at() {
+fn peek_refuses_a_key_that_a_url_cannot_contain() {
     for key in [".", ".."] {
         let (code, _, stderr) = run(&["check", "free", key, "--peek", "--server", NOWHERE]);
         assert_eq!(code, 2);
@@ -294,8 +294,9 @@ fn a_key_that_a_url_cannot_name_is_not_peeked_at() {
     }
 }
 
-/// Answers any bytes with plain HTTP, and keeps the connection open until the client closes it.
-fn plain_under_https() -> String {
+/// Starts a server that answers all bytes with plain HTTP, and keeps the connection open until the client closes it.
+/// Returns its `https` URL.
+fn start_plain_http() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -306,13 +307,13 @@ fn plain_under_https() -> String {
     url
 }
 
-/// One server sends nothing, the other one stops in the middle of its answer.
+/// One server sends nothing, and another stops in the middle of its answer.
 #[test]
-fn an_answer_is_waited_for_ten_seconds_in_all() {
+fn check_waits_ten_seconds_for_the_whole_answer() {
     let begins = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{";
     let waiters = [&[][..], begins].map(|begin| {
         std::thread::spawn(move || {
-            let server = FakeServer::does(move |connection| {
+            let server = FakeServer::answers_with(move |connection| {
                 connection.write_all(begin).unwrap();
                 let _ = std::io::copy(connection, &mut std::io::sink());
             });
@@ -327,7 +328,7 @@ fn an_answer_is_waited_for_ten_seconds_in_all() {
 }
 
 #[test]
-fn healthy_is_an_exit_code_for_container_engines() {
+fn healthy_has_an_exit_code_for_container_engines() {
     let healthy = |server: &str| run(&["healthy", "--server", server]);
     let server = FakeServer::answers("200 OK", "ok");
     assert_eq!(healthy(&server.url), (0, String::new(), String::new()));

@@ -10,10 +10,11 @@ pub(crate) fn tollgate(args: &[&str]) -> Command {
 
 /// Returns the exit code, standard output and standard error.
 pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
-    ran(&mut tollgate(args))
+    run_command(&mut tollgate(args))
 }
 
-pub(crate) fn ran(command: &mut Command) -> (i32, String, String) {
+/// Runs a command. Returns the exit code, standard output and standard error.
+pub(crate) fn run_command(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code().unwrap(), text(stdout), text(stderr))

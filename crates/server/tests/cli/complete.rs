@@ -11,7 +11,7 @@ fn script(shell: &str) -> String {
     script
 }
 
-/// The completions that bash offers for a line of words, the last of which is being typed.
+/// Returns the completions that bash offers for the last word of a line.
 fn bash_offers(words: &[&str]) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate");
@@ -38,7 +38,7 @@ fn bash_completes_commands_flags_and_values() {
 }
 
 #[test]
-fn every_shell_has_a_script_that_knows_every_command() {
+fn completion_script_of_every_shell_has_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = script(shell);
         for command in ["serve", "check", "replay", "validate", "explain", "schema", "man"] {
@@ -50,7 +50,7 @@ fn every_shell_has_a_script_that_knows_every_command() {
     assert!(stderr.contains("bash, elvish, fish, powershell, zsh"), "{stderr}");
 }
 
-/// The commands that `tollgate --help` lists, without `help`.
+/// Returns the commands that `tollgate --help` lists, without `help`.
 fn commands() -> Vec<String> {
     let (_, help, _) = run(&["--help"]);
     let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -61,7 +61,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn every_command_has_a_page_that_groff_sets_without_a_warning() {
+fn groff_formats_the_page_of_every_command_without_a_warning() {
     assert!(commands().len() >= 9);
     let pages = [vec!["man".to_owned()]].into_iter();
     let pages = pages.chain(commands().into_iter().map(|name| vec!["man".to_owned(), name]));
@@ -69,22 +69,25 @@ fn every_command_has_a_page_that_groff_sets_without_a_warning() {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let (code, page, stderr) = run(&args);
         assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
-        let text = set(&page);
+        let text = formatted(&page);
         let name =
             args[1..].iter().fold("tollgate".to_owned(), |name, arg| format!("{name}-{arg}"));
-        assert!(text.contains(&format!("{name} - ")), "its NAME, for `apropos`: {text}");
+        assert!(text.contains(&format!("{name} - ")), "`apropos` reads the section NAME: {text}");
     }
     let (_, page, _) = run(&["man"]);
-    assert!(set(&page).contains("[command]") && set(&page).contains("COMMANDS tollgate-serve(1)"));
+    assert!(
+        formatted(&page).contains("[command]")
+            && formatted(&page).contains("COMMANDS tollgate-serve(1)")
+    );
     let (_, page, _) = run(&["man", "serve"]);
-    let text = set(&page);
+    let text = formatted(&page);
     for part in ["CONNECTIONS", "TOLLGATE_DRAIN_DELAY", "How long the server goes on", "SIGHUP"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
 
-/// The manual page as a terminal shows it.
-fn set(page: &str) -> String {
+/// Returns a manual page as a terminal shows it.
+fn formatted(page: &str) -> String {
     let mut groff = Command::new("groff")
         .args(["-Kutf8", "-man", "-ww", "-Tutf8", "-P-cbou"])
         .stdin(Stdio::piped())
@@ -102,7 +105,7 @@ fn set(page: &str) -> String {
 }
 
 #[test]
-fn the_page_of_an_unknown_command_is_refused_with_the_known_ones() {
+fn man_of_an_unknown_command_lists_the_known_commands() {
     let (code, stdout, stderr) = run(&["man", "help"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.starts_with("error: there is no command `help`; use one of serve, check, "));

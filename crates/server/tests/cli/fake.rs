@@ -1,4 +1,4 @@
-//! A fake server that answers one request as a test wants, and returns that request.
+//! A fake server that gives one request the answer that a test chooses, and returns the request.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ pub(crate) struct FakeServer {
 }
 
 impl FakeServer {
-    /// Answers with a status such as `200 OK` and a JSON body.
+    /// Starts a server that answers with a status such as `200 OK` and a JSON body.
     pub(crate) fn answers(status: &str, body: &str) -> FakeServer {
         let length = body.len();
         FakeServer::sends(
@@ -19,16 +19,16 @@ impl FakeServer {
         )
     }
 
-    /// Answers with bytes that need not be HTTP.
+    /// Starts a server that answers with these bytes, which need not be HTTP.
     pub(crate) fn sends(answer: Vec<u8>) -> FakeServer {
-        FakeServer::does(move |connection| {
-            // The client may close the connection before it has read everything.
+        FakeServer::answers_with(move |connection| {
+            // OK to ignore an error: the client can close the connection before it has read everything.
             let _ = connection.write_all(&answer);
         })
     }
 
-    /// Calls `answer` after it has read a request.
-    pub(crate) fn does(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> FakeServer {
+    /// Starts a server that reads a request and then calls `answer`.
+    pub(crate) fn answers_with(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
@@ -40,7 +40,7 @@ impl FakeServer {
         FakeServer { url, thread }
     }
 
-    /// The request: its first line, its headers in lower case, and its body.
+    /// Returns the request: its first line, its headers in lower case, and its body.
     pub(crate) fn received(self) -> String {
         self.thread.join().unwrap()
     }
@@ -54,7 +54,7 @@ fn request(connection: &mut TcpStream) -> String {
         bytes.extend_from_slice(&buffer[..read]);
         let text = String::from_utf8(bytes.clone()).unwrap();
         let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            assert!(read > 0, "half a request: {text}");
+            assert!(read > 0, "the request is incomplete: {text}");
             continue;
         };
         let length = head.to_lowercase().lines().find_map(|line| {

@@ -1,9 +1,9 @@
-//! `--help` and bad flags.
+//! `--help` and invalid flags.
 
-use crate::command::{ran, run, tollgate};
+use crate::command::{run, run_command, tollgate};
 
 #[test]
-fn help_teaches() {
+fn help_matches_its_snapshot() {
     for (name, args) in [
         ("help", &["--help"][..]),
         ("serve_short", &["serve", "-h"]),
@@ -22,7 +22,7 @@ fn help_teaches() {
     }
 }
 
-/// No value of these variables appears in the help or in an error.
+/// Checks that no value of these variables is in the help or in an error.
 #[test]
 fn secrets_of_the_environment_are_never_printed() {
     for variable in [
@@ -34,11 +34,11 @@ fn secrets_of_the_environment_are_never_printed() {
     ] {
         let args =
             ["serve", "check", "replay", "healthy", "man"].map(|command| [command, "--help"]);
-        // An error does not repeat a refused value, which here comes only from the environment.
+        // An error does not repeat the invalid value. Here the value comes only from the environment.
         let args = args.into_iter().chain([["check", "free"], ["serve", "--listen=x"]]);
         for args in args {
             for value in ["hunter2", "http://user:hunter2@host", "hunter2-hunter2-hunter2\n"] {
-                let (_, stdout, stderr) = ran(tollgate(&args).env(variable, value));
+                let (_, stdout, stderr) = run_command(tollgate(&args).env(variable, value));
                 assert!(!format!("{stdout}{stderr}").contains("hunter2"), "{variable} {args:?}");
             }
         }

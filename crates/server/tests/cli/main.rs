@@ -1,4 +1,4 @@
-//! The command `tollgate`, run as people run it.
+//! The command `tollgate`, run in a process.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 

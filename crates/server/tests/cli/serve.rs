@@ -1,10 +1,10 @@
-//! How `tollgate serve` starts, and its message if it does not.
+//! How `tollgate serve` starts, and its message when it fails to start.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use crate::command::{ran, tollgate};
+use crate::command::{run_command, tollgate};
 use crate::server::ServerProcess;
 
 #[test]
@@ -38,7 +38,7 @@ fn failed_start_prints_the_problem_and_a_remedy() {
         ("a required domain without rules", &["--require-domain", "api,web"]),
     ] {
         let mut serve = tollgate(&[&["serve"], args].concat());
-        let (code, stdout, stderr) = ran(serve.current_dir(&directory));
+        let (code, stdout, stderr) = run_command(serve.current_dir(&directory));
         assert_eq!((code, stdout.as_str()), (2, ""), "{name}: {stderr}");
         assert!(stderr.starts_with("error: "), "{name}: {stderr}");
         report += &format!("{name}\n  {}\n", stderr.replace(&taken, "<taken>"));
@@ -47,9 +47,9 @@ fn failed_start_prints_the_problem_and_a_remedy() {
     insta::assert_snapshot!(report);
 }
 
-/// Ports and rules come from the environment, without any flag.
+/// The ports and the rules come from the environment. There is no flag.
 #[test]
-fn tollgate_alone_serves_as_the_environment_says() {
+fn tollgate_without_arguments_uses_the_environment() {
     let directory = tempfile::tempdir().unwrap();
     let rules = "limits: { only: fixed-window limit=1 window=1h }\n";
     std::fs::write(directory.path().join("limits.yaml"), rules).unwrap();
@@ -66,7 +66,7 @@ fn tollgate_alone_serves_as_the_environment_says() {
     stderr.read_line(&mut first).unwrap();
     let url = first.split("http://").nth(1).and_then(|rest| rest.split(',').next());
     let url = format!("http://{}", url.unwrap_or_else(|| panic!("{first}")).trim());
-    let check = || ran(tollgate(&["check", "only", "k"]).env("TOLLGATE_SERVER", &url)).0;
+    let check = || run_command(tollgate(&["check", "only", "k"]).env("TOLLGATE_SERVER", &url)).0;
     let decided = (check(), check());
     child.kill().unwrap();
     let mut rest = String::new();
@@ -76,21 +76,21 @@ fn tollgate_alone_serves_as_the_environment_says() {
     assert!(rest.contains("limits.yaml"), "{rest}");
 }
 
-/// As `docker run tollgate --config /etc/tollgate/rules.yaml` runs the command.
+/// `docker run tollgate --config /etc/tollgate/rules.yaml` runs the command in this way.
 #[test]
-fn flags_alone_are_for_the_server() {
-    let (code, stdout, stderr) = ran(&mut tollgate(&["--config", "none.yaml"]));
+fn flags_without_a_command_are_flags_of_serve() {
+    let (code, stdout, stderr) = run_command(&mut tollgate(&["--config", "none.yaml"]));
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.starts_with("error: none.yaml: cannot be read"), "{stderr}");
-    let (_, _, stderr) = ran(&mut tollgate(&["--cofnig", "none.yaml"]));
+    let (_, _, stderr) = run_command(&mut tollgate(&["--cofnig", "none.yaml"]));
     assert!(stderr.contains("a similar argument exists: '--config'"), "{stderr}");
-    let (code, stdout, _) = ran(&mut tollgate(&["--version"]));
+    let (code, stdout, _) = run_command(&mut tollgate(&["--version"]));
     assert_eq!((code, stdout.as_str()), (0, concat!("tollgate ", env!("CARGO_PKG_VERSION"), "\n")));
 }
 
 #[test]
-fn a_flag_counts_more_than_the_environment() {
-    // The test's server is started with `--listen` for a free port of this machine.
+fn flag_overrides_the_environment() {
+    // `ServerProcess` starts the server with `--listen` for a free port of this machine.
     let server = ServerProcess::start_with(&[], &[("TOLLGATE_LISTEN", "192.0.2.1:1")]);
     assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
 }

@@ -1,9 +1,9 @@
 //! The values of environment variables, and empty ones.
 
-use crate::command::{ran, tollgate};
+use crate::command::{run_command, tollgate};
 use crate::server::ServerProcess;
 
-/// The status of `/readyz` with an unreachable store.
+/// Returns the status of `/readyz` with an unreachable store.
 fn readiness(variable: &str) -> u16 {
     let variables = [
         ("TOLLGATE_STORE", "redis+unix:///nowhere.sock"),
@@ -14,7 +14,7 @@ fn readiness(variable: &str) -> u16 {
 }
 
 #[test]
-fn a_switch_is_on_or_off_in_many_words() {
+fn switch_accepts_several_words_for_on_and_off() {
     for (word, want) in [
         ("true", 200),
         ("1", 200),
@@ -32,12 +32,12 @@ fn a_switch_is_on_or_off_in_many_words() {
 }
 
 #[test]
-fn a_word_that_is_no_switch_is_refused() {
+fn switch_refuses_other_words() {
     for (args, variable) in [
         (&["serve"][..], "TOLLGATE_READY_WITHOUT_STORE"),
         (&["check", "free", "k"], "TOLLGATE_PEEK"),
     ] {
-        let (code, _, stderr) = ran(tollgate(args).env(variable, "maybe"));
+        let (code, _, stderr) = run_command(tollgate(args).env(variable, "maybe"));
         assert_eq!(code, 2);
         assert!(stderr.starts_with("error: invalid value 'maybe' for '--"), "{stderr}");
     }
@@ -45,8 +45,8 @@ fn a_word_that_is_no_switch_is_refused() {
 
 /// A compose file sets an empty variable with `X: ${X:-}`.
 #[test]
-fn an_empty_variable_counts_as_unset() {
-    let (_, help, _) = ran(&mut tollgate(&["serve", "--help"]));
+fn empty_variable_counts_as_unset() {
+    let (_, help, _) = run_command(&mut tollgate(&["serve", "--help"]));
     let words = help.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let variables = words.filter(|word| word.starts_with("TOLLGATE_"));
     let never = ["TOLLGATE_STORE", "TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
@@ -58,14 +58,14 @@ fn an_empty_variable_counts_as_unset() {
 
     let variables = ["TOLLGATE_COST", "TOLLGATE_PEEK", "TOLLGATE_FORMAT"];
     let mut check = tollgate(&["check", "free", "user:42", "--server", &server.url]);
-    let (code, stdout, stderr) = ran(check.envs(variables.map(|it| (it, ""))));
+    let (code, stdout, stderr) = run_command(check.envs(variables.map(|it| (it, ""))));
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.starts_with("allowed: 58 of 60 left"), "{stdout}");
 }
 
-/// An empty secret or store is a mistake that would otherwise go unnoticed.
+/// An empty secret or store is a mistake that would otherwise not be noticed.
 #[test]
-fn an_empty_secret_or_store_is_refused() {
+fn empty_secret_or_store_is_refused() {
     for (args, variable, flag) in [
         (&["serve"][..], "TOLLGATE_OPERATOR_TOKEN", "--operator-token <TOKEN>"),
         (&["serve"], "TOLLGATE_RECEIPT_SECRET", "--receipt-secret <SECRET>"),
@@ -77,7 +77,7 @@ fn an_empty_secret_or_store_is_refused() {
             "--store",
         ),
     ] {
-        let (code, stdout, stderr) = ran(tollgate(args).env(variable, ""));
+        let (code, stdout, stderr) = run_command(tollgate(args).env(variable, ""));
         assert_eq!((code, stdout.as_str()), (2, ""), "{variable}");
         assert!(stderr.contains(flag) && stderr.contains(": empty; unset it"), "{stderr}");
     }

@@ -18,7 +18,7 @@ fn service(name: &str) -> Value {
     compose()["services"][name].clone()
 }
 
-/// Replaces `${NAME:-default}` by the default, and `$$` by `$`.
+/// Replaces `${NAME:-default}` with the default, and `$$` with `$`.
 fn interpolated(text: &str) -> String {
     let mut parts = text.split("${");
     let mut out = parts.next().unwrap().to_owned();
@@ -40,19 +40,22 @@ fn variable<'e>(environment: &'e [(String, String)], name: &str) -> &'e str {
 }
 
 #[test]
-fn the_file_matches_the_compose_specification() {
+fn file_matches_the_compose_specification() {
     let args = ["--builtin-schema", "vendor.compose-spec", COMPOSE];
     run(tool("check-jsonschema").args(args));
 }
 
 #[test]
-fn the_servers_differ_in_nothing_but_their_ports_which_the_image_has() {
+fn servers_differ_only_in_their_ports() {
     let [mut one, mut other] = ["tollgate-1", "tollgate-2"].map(service);
     for server in [&mut one, &mut other] {
         let ports = server["ports"].take();
         let inside = ports.as_array().unwrap().iter().map(|port| {
             let (outside, inside) = port.as_str().unwrap().rsplit_once(':').unwrap();
-            assert!(outside.starts_with("127.0.0.1:"), "for this machine alone: {outside}");
+            assert!(
+                outside.starts_with("127.0.0.1:"),
+                "the port is open only to this machine: {outside}"
+            );
             inside.parse().unwrap()
         });
         assert_eq!(inside.collect::<Vec<u16>>(), exposed());
@@ -64,7 +67,7 @@ fn the_servers_differ_in_nothing_but_their_ports_which_the_image_has() {
 }
 
 #[test]
-fn the_rules_are_valid_and_at_the_servers_path() {
+fn rules_are_valid_and_at_the_path_of_the_server() {
     assert_valid(&text(RULES));
     let server = service("tollgate-1");
     let [volume] = &server["volumes"].as_array().unwrap()[..] else { panic!("one volume") };
@@ -87,7 +90,7 @@ fn servers_are_ready_without_redis_when_rules_are_decided_without_it() {
 }
 
 #[test]
-fn a_stopped_server_has_time_to_drain() {
+fn stopped_server_has_time_to_drain() {
     let server = service("tollgate-1");
     let environment = environment(&server);
     let drain = ["TOLLGATE_DRAIN_DELAY", "TOLLGATE_DRAIN_TIMEOUT"];
@@ -95,7 +98,7 @@ fn a_stopped_server_has_time_to_drain() {
     assert!(seconds(server["stop_grace_period"].as_str().unwrap()) > drain_s);
 }
 
-/// The Redis of the file, started by its own script on a socket.
+/// The Redis of the file. It is started by the script of the file, on a Unix socket.
 struct ComposeRedis {
     child: Child,
     directory: TempDir,
@@ -123,7 +126,7 @@ impl ComposeRedis {
         format!("{}/redis.sock", self.directory.path().display())
     }
 
-    /// Runs the file's healthcheck.
+    /// Runs the health check of the file.
     fn is_healthy(&self) -> bool {
         let check = service("redis")["healthcheck"]["test"][1].as_str().unwrap().to_owned();
         let check = check.replace("redis-cli", &format!("redis-cli -s {}", self.socket()));
@@ -148,8 +151,8 @@ fn both_servers_decide_on_the_redis_as_its_user() {
         assert!(begun.elapsed() < Duration::from_secs(10), "redis-server is not healthy");
         std::thread::yield_now();
     }
-    // A longer deadline for a machine that is busy with other tests, and fail closed, so that a failure fails the
-    // test.
+    // A longer deadline, because the machine can be busy with other tests, and the failure policy `closed`, so that a
+    // failed store fails the test.
     let rules = text(RULES).replacen("failure: open", "failure: closed\n  deadline: 1s", 1);
     let path = redis.directory.path().join("rules.yaml");
     std::fs::write(&path, rules).unwrap();
@@ -174,7 +177,7 @@ fn both_servers_decide_on_the_redis_as_its_user() {
 }
 
 #[test]
-fn the_redis_user_has_only_the_documented_permissions() {
+fn redis_user_has_only_the_documented_permissions() {
     let script = service("redis")["command"][0].as_str().unwrap().replace("$$REDIS_", "");
     let documented = text("docs/operate/redis.md");
     let user = documented.lines().find(|line| line.starts_with("user tollgate on")).unwrap();

@@ -6,31 +6,31 @@ use std::process::Command;
 
 use crate::files::{root, run, seconds, text, tollgate, tool};
 
-/// The arguments of every use of an instruction.
+/// Returns the arguments of every use of an instruction.
 fn instructions(name: &str) -> Vec<String> {
     let text = text("Dockerfile").replace("\\\n", " ");
     let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The ports that the image exposes.
+/// Returns the ports that the image exposes.
 pub(crate) fn exposed() -> Vec<u16> {
     let ports = instructions("EXPOSE");
     ports.iter().flat_map(|line| line.split(' ')).map(|port| port.parse().unwrap()).collect()
 }
 
-/// Whether a container runs as that user.
+/// Whether a container runs as this user.
 pub(crate) fn runs_as_user(user: &str) -> bool {
     instructions("USER").last().is_some_and(|set| set.split(':').next() == Some(user))
 }
 
 #[test]
-fn hadolint_finds_nothing() {
+fn hadolint_finds_no_problem() {
     assert_eq!(run(tool("hadolint").args(["--failure-threshold", "style", "Dockerfile"])), "");
 }
 
 #[test]
-fn a_container_listens_where_its_ports_are_and_not_on_its_own_loopback() {
+fn container_listens_on_all_interfaces_at_its_exposed_ports() {
     let [env] = instructions("ENV").try_into().unwrap();
     let addresses = env.split(' ').map(|pair| pair.split_once('=').unwrap().1);
     let expected: Vec<_> = exposed().iter().map(|port| format!("0.0.0.0:{port}")).collect();
@@ -53,23 +53,23 @@ fn image_runs_commands_that_exist() {
     assert!(runs_as_user("65532"));
 }
 
-/// Otherwise the engine would kill the health check, and its message would be lost.
+/// If the health check took longer, the engine would kill it, and its message would be lost.
 #[test]
-fn a_silent_server_is_unhealthy_before_the_engines_timeout() {
+fn silent_server_is_unhealthy_before_the_timeout_of_the_engine() {
     let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();
     let timeout = healthcheck.split(' ').find_map(|word| word.strip_prefix("--timeout=")).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let output = tollgate(&["healthy", "--server", &url]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    let waited = said.split_once(": did not answer within ").unwrap().1.lines().next().unwrap();
-    assert!(seconds(waited) < seconds(timeout), "{said}");
-    assert!(!said.contains("charged"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let waited = errors.split_once(": did not answer within ").unwrap().1.lines().next().unwrap();
+    assert!(seconds(waited) < seconds(timeout), "{errors}");
+    assert!(!errors.contains("charged"), "{errors}");
 }
 
 #[test]
-fn the_image_uses_the_workspaces_compiler_and_version() {
+fn image_uses_the_workspaces_compiler_and_version() {
     let images = instructions("FROM");
     let rust = concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-slim-trixie AS build");
     // The C library of the build must not be newer than that of the image.
@@ -80,9 +80,9 @@ fn the_image_uses_the_workspaces_compiler_and_version() {
     assert!(build.contains("cargo build --release --locked -p tollgate-server"), "{build}");
 }
 
-/// The files that `.dockerignore` lets through are a complete Cargo workspace.
+/// The files that `.dockerignore` does not exclude are a complete Cargo workspace.
 #[test]
-fn the_build_context_is_complete() {
+fn build_context_is_complete() {
     let context = tempfile::tempdir().unwrap();
     let ignored = text(".dockerignore");
     let mut lines = ignored.lines().filter(|line| !line.starts_with('#'));

@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     stdout
 }
 
-/// One of the tools that `make deployment` installs.
+/// Returns a command for a tool that `make deployment` installs.
 pub(crate) fn tool(name: &str) -> Command {
     let tools = root().join(".tools/deploy");
     let path = tools.join("bin").join(name);
@@ -37,7 +37,7 @@ pub(crate) fn tool(name: &str) -> Command {
     command
 }
 
-/// The only document of the compose file.
+/// Returns the only document of the compose file.
 pub(crate) fn compose() -> &'static Value {
     static READ: LazyLock<Vec<Value>> = LazyLock::new(|| yaml(COMPOSE));
     &READ[0]
@@ -48,7 +48,7 @@ pub(crate) fn kubernetes() -> &'static [Value] {
     &READ
 }
 
-/// The documents of a file, with its anchors and merges resolved.
+/// Returns the documents of a file, with anchors and merge keys resolved.
 pub(crate) fn yaml(path: &str) -> Vec<Value> {
     let tools = root().join(".tools/deploy");
     assert!(tools.join("yaml").exists(), "PyYAML is missing: run `make deployment`");
@@ -64,7 +64,7 @@ pub(crate) fn tollgate(args: &[&str]) -> Command {
     command
 }
 
-/// The environment variables of Tollgate in a text.
+/// Returns the environment variables of Tollgate in a text.
 pub(crate) fn variables(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("TOLLGATE_")).map(str::to_owned).collect()
@@ -93,7 +93,7 @@ pub(crate) fn is_any_decided_without_store(rules: &str) -> bool {
 }
 
 #[test]
-fn rules_are_decided_without_the_store_unless_they_say_otherwise() {
+fn rules_are_decided_without_the_store_by_default() {
     for (rules, want) in [
         ("rules: [{}]", true),
         ("{ defaults: { on_store_failure: closed }, rules: [{}] }", false),
@@ -110,7 +110,7 @@ pub(crate) fn seconds(time: &str) -> u64 {
 }
 
 #[test]
-fn every_variable_in_the_files_is_one_that_the_server_reads() {
+fn server_reads_every_variable_in_the_files() {
     let known = variables(&run(&mut tollgate(&["serve", "--help"])));
     let known: BTreeSet<_> = known.into_iter().chain(["TOLLGATE_SERVER".to_owned()]).collect();
     for path in ["Dockerfile", COMPOSE, KUBERNETES] {

@@ -15,7 +15,7 @@ fn resource(kind: &str) -> &'static Value {
     found.unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// A Service by its name.
+/// Returns a Service by its name.
 fn service(name: &str) -> &'static Value {
     let is_wanted = |it: &&Value| it["kind"] == "Service" && it["metadata"]["name"] == name;
     kubernetes().iter().find(is_wanted).unwrap_or_else(|| panic!("no Service {name}"))
@@ -45,12 +45,12 @@ fn variable(name: &str) -> String {
 }
 
 #[test]
-fn the_manifest_matches_the_schemas_of_kubernetes() {
+fn manifest_matches_the_schemas_of_kubernetes() {
     run(tool("kubernetes-validate").args(["--strict", "--quiet", KUBERNETES]));
 }
 
 #[test]
-fn the_rules_are_valid_and_at_the_servers_path() {
+fn rules_are_valid_and_at_the_path_of_the_server() {
     let rules = resource("ConfigMap");
     let (directory, file) = variable("TOLLGATE_CONFIG")
         .rsplit_once('/')
@@ -66,7 +66,7 @@ fn the_rules_are_valid_and_at_the_servers_path() {
 }
 
 #[test]
-fn ports_are_the_images_from_the_listener_to_the_service() {
+fn ports_of_listener_container_and_service_agree() {
     let container = container();
     let ports = container["ports"].as_array().unwrap();
     let numbers = ports.iter().map(|port| port["containerPort"].as_u64().unwrap() as u16);
@@ -89,7 +89,7 @@ fn ports_are_the_images_from_the_listener_to_the_service() {
 }
 
 #[test]
-fn everything_selects_the_pods() {
+fn selectors_match_the_pods() {
     let deployment = resource("Deployment");
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
@@ -109,9 +109,9 @@ fn everything_selects_the_pods() {
     }
 }
 
-/// Envoy would otherwise send every request over its one connection to one pod.
+/// With a cluster IP, Envoy would send every request over its single connection to one pod.
 #[test]
-fn the_service_for_grpc_is_headless() {
+fn service_for_grpc_is_headless() {
     assert_eq!(service("tollgate-grpc")["spec"]["clusterIP"], "None");
     assert!(service("tollgate")["spec"].get("clusterIP").is_none());
     let guide = text("docs/guide/gateways.md");
@@ -119,7 +119,7 @@ fn the_service_for_grpc_is_headless() {
 }
 
 #[test]
-fn a_stopped_pod_has_time_to_drain_while_another_replaces_it() {
+fn stopped_pod_has_time_to_drain_while_another_replaces_it() {
     let deployment = &resource("Deployment")["spec"];
     let grace_s = deployment["template"]["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
     let delay_s = seconds(&variable("TOLLGATE_DRAIN_DELAY"));
@@ -132,7 +132,7 @@ fn a_stopped_pod_has_time_to_drain_while_another_replaces_it() {
 }
 
 #[test]
-fn a_pod_has_the_least_privileges() {
+fn pod_has_the_least_privileges() {
     let pod = &resource("Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["enableServiceLinks"], false, "Kubernetes would set TOLLGATE_PORT");
@@ -151,7 +151,7 @@ fn rules() -> &'static str {
     resource("ConfigMap")["data"]["rules.yaml"].as_str().unwrap()
 }
 
-/// A server with the pods' variables, except for the path of the rules, the placeholder secrets and the store.
+/// Starts a server with the variables of the pods, except for the path of the rules, the placeholder secrets and the store.
 fn server(store: &str) -> ServerProcess {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
@@ -161,7 +161,9 @@ fn server(store: &str) -> ServerProcess {
         match name.as_str() {
             "TOLLGATE_CONFIG" => *value = path.display().to_string(),
             "TOLLGATE_STORE" => *value = store.to_owned(),
-            "TOLLGATE_OPERATOR_TOKEN" | "TOLLGATE_RECEIPT_SECRET" => *value = REAL.to_owned(),
+            "TOLLGATE_OPERATOR_TOKEN" | "TOLLGATE_RECEIPT_SECRET" => {
+                *value = RANDOM_SECRET.to_owned()
+            }
             _ => {}
         }
     }
@@ -169,8 +171,8 @@ fn server(store: &str) -> ServerProcess {
     ServerProcess::start_with(&[], &variables)
 }
 
-/// A secret as `openssl rand -hex 32` makes it.
-const REAL: &str = "8f2e1c4a6b0d9e7f3a5c8b1d4e6f0a2c7b9d1e3f5a8c0b2d4e6f8a1c3b5d7e9f";
+/// A secret such as `openssl rand -hex 32` makes.
+const RANDOM_SECRET: &str = "8f2e1c4a6b0d9e7f3a5c8b1d4e6f0a2c7b9d1e3f5a8c0b2d4e6f8a1c3b5d7e9f";
 
 #[test]
 fn no_pod_starts_with_the_placeholder_secrets() {
@@ -178,17 +180,17 @@ fn no_pod_starts_with_the_placeholder_secrets() {
     for changed in [None, Some(secrets[0]), Some(secrets[1])] {
         let mut serve = tollgate(&["serve"]);
         serve.envs(secrets.map(|name| (name, variable(name))));
-        serve.envs(changed.map(|name| (name, REAL)));
-        // If the secrets were accepted, the server would end because of this path, with another message.
+        serve.envs(changed.map(|name| (name, RANDOM_SECRET)));
+        // If the server accepted the secrets, it would end because of this path, with another message.
         serve.env("TOLLGATE_CONFIG", "/nowhere/rules.yaml");
         let output = serve.output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("too easily guessed"), "{changed:?}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("too easily guessed"), "{changed:?}: {errors}");
     }
 }
 
-/// Otherwise no pod would be ready, and the Service would answer no request.
+/// If pods were not ready, the Service would answer no request during an outage of the store.
 #[test]
 fn pods_are_ready_without_the_store_if_rules_are_decided_without_it() {
     assert!(is_any_decided_without_store(rules()));
@@ -203,7 +205,7 @@ fn pods_are_ready_without_the_store_if_rules_are_decided_without_it() {
     assert_eq!((&decision["allowed"], &decision["degraded"]), (&json!(true), &json!(true)));
 }
 
-/// An optional resource, which the manifest has in comments.
+/// Returns an optional resource, which is in comments of the manifest.
 fn optional(kind: &str) -> String {
     let text = text(KUBERNETES);
     let documents = text.split("# ---\n").skip(1).map(|document| {
@@ -217,7 +219,7 @@ fn optional(kind: &str) -> String {
 }
 
 #[test]
-fn its_network_policy_lets_services_and_prometheus_in() {
+fn network_policy_admits_services_and_prometheus() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&file, optional("NetworkPolicy")).unwrap();
     let path = file.path().to_str().unwrap();
@@ -240,13 +242,13 @@ fn its_network_policy_lets_services_and_prometheus_in() {
 }
 
 #[test]
-fn the_server_takes_its_environment() {
+fn server_accepts_the_environment_of_the_pods() {
     let decision = server("memory").check(r#"{"limit":"login","key":"user:42"}"#);
     assert_eq!(decision["remaining"], 4);
 }
 
 #[test]
-fn the_server_has_the_paths_of_probes_and_prometheus() {
+fn server_has_the_paths_of_probes_and_prometheus() {
     let server = server("memory");
     let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container()[probe]["httpGet"]);
     let paths = probes.map(|get| get["path"].as_str().unwrap());

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs `tollgate explain` in the workspace's root, for the paths of the examples.
+/// Runs `tollgate explain` in the workspace's root, because the paths of the examples are relative to it.
 fn explain(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
@@ -17,12 +17,14 @@ fn explain(args: &[&str]) -> Output {
     command.arg("explain").args(args).output().unwrap()
 }
 
+/// Returns the exit code, standard output and standard error.
 fn printed(output: &Output) -> (Option<i32>, &str, &str) {
     let text = |bytes| str::from_utf8(bytes).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-fn explained(args: &[&str]) -> String {
+/// Runs `tollgate explain` on the example rules, and returns its output.
+fn rules_explained(args: &[&str]) -> String {
     let output = explain(&[&["examples/rules.yaml"], args].concat());
     let (code, text, errors) = printed(&output);
     assert_eq!((code, errors), (Some(0), ""), "{args:?}");
@@ -33,11 +35,11 @@ fn explained(args: &[&str]) -> String {
 fn explain_says_which_rules_match_and_why() {
     let login = ["--domain", "api", "--attribute", "method=POST", "--attribute", "path=/login"];
     let from = ["--attribute", "ip=203.0.113.9"];
-    insta::assert_snapshot!("login", explained(&[&login[..], &from].concat()));
-    insta::assert_snapshot!("nothing_known", explained(&login));
+    insta::assert_snapshot!("login", rules_explained(&[&login[..], &from].concat()));
+    insta::assert_snapshot!("missing_address", rules_explained(&login));
     insta::assert_snapshot!(
-        "a_report_of_a_pro",
-        explained(&[
+        "report_of_a_pro_client",
+        rules_explained(&[
             "--attribute=method=POST",
             "--attribute=path=/reports",
             "--attribute=ip=203.0.113.66",
@@ -45,19 +47,19 @@ fn explain_says_which_rules_match_and_why() {
         ])
     );
     insta::assert_snapshot!(
-        "a_key_that_nobody_knows_from_an_address_that_is_blocked",
-        explained(&["--attribute=ip=203.0.113.66", "--claim=api_key=invented"])
+        "unknown_key_from_a_blocked_address",
+        rules_explained(&["--attribute=ip=203.0.113.66", "--claim=api_key=invented"])
     );
     insta::assert_snapshot!(
-        "inside",
-        explained(&["--attribute=tier=internal", "--attribute=ip=::1"])
+        "internal_tier",
+        rules_explained(&["--attribute=tier=internal", "--attribute=ip=::1"])
     );
 }
 
 #[test]
 fn explain_prints_the_same_as_json() {
     let text =
-        explained(&["--format=json", "--attribute=ip=203.0.113.66", "--claim=api_key=k_456"]);
+        rules_explained(&["--format=json", "--attribute=ip=203.0.113.66", "--claim=api_key=k_456"]);
     let rules: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(rules[0]["applies"], false);
     assert_eq!(rules[0]["why_not"], "there is no `method`");
@@ -66,7 +68,7 @@ fn explain_prints_the_same_as_json() {
     let limit = &rules[1]["spends"]["limit"];
     assert_eq!((&limit["name"], &limit["bound"]["max"]), (&"enterprise".into(), &11_999.into()));
     assert_eq!(rules[2]["shadow"], true);
-    let blocked = explained(&["--format=json", "--attribute=ip=203.0.113.66"]);
+    let blocked = rules_explained(&["--format=json", "--attribute=ip=203.0.113.66"]);
     let rules: Value = serde_json::from_str(&blocked).unwrap();
     assert_eq!(rules[1]["spends"], "block");
 }
@@ -107,7 +109,7 @@ fn explain_says_why_it_fails() {
 }
 
 #[test]
-fn a_domain_must_be_named_when_there_are_several() {
+fn domain_must_be_named_when_there_are_several() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let rule = |domain| format!("  - {{ name: it, domain: {domain}, key: [], limit: block }}\n");
@@ -138,14 +140,14 @@ rules:
     std::fs::write(directory.path().join("blocked.txt"), "2001:db8::/48\n2001:db8:0:1::/64\n")
         .unwrap();
     let path = path.to_str().unwrap();
-    let explained = |args: &[&str]| {
+    let run = |args: &[&str]| {
         let output = explain(&[&[path], args].concat());
         let (code, text, errors) = printed(&output);
         assert_eq!((code, errors), (Some(0), ""));
         text.to_owned()
     };
-    insta::assert_snapshot!("networks", explained(&["--attribute=ip=2001:db8:0:1::7"]));
-    let json = explained(&["--attribute=ip=192.0.2.7", "--format=json"]);
+    insta::assert_snapshot!("networks", run(&["--attribute=ip=2001:db8:0:1::7"]));
+    let json = run(&["--attribute=ip=192.0.2.7", "--format=json"]);
     let rules: Value = serde_json::from_str(&json).unwrap();
     let network = serde_json::json!([{ "attribute": "ip", "network": "192.0.2.0/24" }]);
     assert_eq!(rules[0]["networks"], network);
@@ -167,7 +169,7 @@ rules:
     let output = explain(&[path, "--attribute=plan=trial-7"]);
     let (code, text, errors) = printed(&output);
     assert_eq!((code, errors), (Some(0), ""));
-    insta::assert_snapshot!("left_out_and_replaced", text);
+    insta::assert_snapshot!("excluded_and_replaced", text);
     let output = explain(&[path, "--attribute=plan=trial-7", "--format=json"]);
     let rules: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::honest::{
-    FloodTarget, assert_answers, assert_in_time, call_meanwhile, ceiling_kib, check_meanwhile,
-    resident_kib,
+    FloodTarget, assert_answers, assert_in_time, ceiling_kib, resident_kib, send_calls, send_checks,
 };
 use crate::http2::{DATA, END_HEADERS, HEADERS, RST_STREAM, block_of_call, frame, preface};
 use crate::server::ServerProcess;
 
-/// How long a flood lasts, and how many connections it has of every kind.
+/// The duration of a flood, and its number of connections of each kind.
 struct Scale {
     time: Duration,
     connections: usize,
@@ -41,7 +40,7 @@ impl Attack {
         Some(Attack { stream, next_id: 1 })
     }
 
-    /// Begins a call and returns its id.
+    /// Begins a call, and returns its stream id.
     fn headers(&mut self, bytes: &mut Vec<u8>) -> u32 {
         let id = self.next_id;
         self.next_id += 2;
@@ -49,7 +48,7 @@ impl Attack {
         id
     }
 
-    /// Calls that are reset at once.
+    /// Returns the bytes of calls that are reset at once.
     fn resets(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..count {
@@ -59,7 +58,7 @@ impl Attack {
         bytes
     }
 
-    /// Calls with 4,000 bytes of a message that does not end.
+    /// Returns the bytes of calls with 4,000 bytes of a message that does not end.
     fn unfinished(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..count {
@@ -69,7 +68,7 @@ impl Attack {
         bytes
     }
 
-    /// Whether the server has closed the connection. Reads what came, so that the server can write.
+    /// Whether the server has closed the connection. Reads all received bytes, so that the server can write.
     fn is_closed(&mut self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         let mut bytes = [0; 4096];
@@ -85,8 +84,8 @@ impl Attack {
     }
 }
 
-/// Makes calls and resets them, on one connection after another. Returns the number of calls.
-fn reset_for_ever(server: &ServerProcess, is_over: &AtomicBool) -> u64 {
+/// Makes calls and resets them until `is_over`, on one connection after another. Returns the number of calls.
+fn reset_calls_until_over(server: &ServerProcess, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     while !is_over.load(Ordering::Relaxed) {
         let Some(mut attack) = Attack::start(server) else { continue };
@@ -101,9 +100,9 @@ fn reset_for_ever(server: &ServerProcess, is_over: &AtomicBool) -> u64 {
     count
 }
 
-/// Keeps connections full of unfinished calls, and replaces each one that is closed. Returns the number of
-/// connections.
-fn stall_for_ever(server: &ServerProcess, connections: usize, is_over: &AtomicBool) -> u64 {
+/// Keeps connections full of unfinished calls until `is_over`, and replaces each connection that is closed. Returns the
+/// number of connections.
+fn stall_calls_until_over(server: &ServerProcess, connections: usize, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     let mut open: Vec<Option<Attack>> = Vec::new();
     open.resize_with(connections, || None);
@@ -125,7 +124,7 @@ fn stall_for_ever(server: &ServerProcess, connections: usize, is_over: &AtomicBo
     count
 }
 
-/// Ends a flood when it is dropped, also if a test fails.
+/// Ends a flood when it is dropped, even if the test fails.
 struct EndFlood<'a>(&'a AtomicBool);
 
 impl Drop for EndFlood<'_> {
@@ -134,10 +133,10 @@ impl Drop for EndFlood<'_> {
     }
 }
 
-/// Attacks a server until the flag is set, and returns how often.
+/// A function that attacks a server until the flag is set, and returns the number of attacks.
 type Attacker<'a> = &'a (dyn Fn(&ServerProcess, &AtomicBool) -> u64 + Sync);
 
-/// Runs attackers while honest clients send requests, and asserts the memory during the flood and after it.
+/// Runs attackers while honest clients send requests. Asserts the bound of the memory during the flood and after it.
 fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> FloodTarget {
     // The honest clients have two more connections.
     let ceiling_kib = ceiling_kib(connections + 2);
@@ -148,8 +147,8 @@ fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Floo
         let end = EndFlood(&is_over);
         let attacks: Vec<_> =
             attackers.iter().map(|attack| scope.spawn(|| attack(server, &is_over))).collect();
-        let calls = scope.spawn(|| call_meanwhile(server, time));
-        let checks = check_meanwhile(server, time);
+        let calls = scope.spawn(|| send_calls(server, time));
+        let checks = send_checks(server, time);
         let calls = calls.join().unwrap();
         drop(end);
         let attacks: Vec<_> = attacks.into_iter().map(|attack| attack.join().unwrap()).collect();
@@ -161,7 +160,7 @@ fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Floo
     // Waits until the server has closed the connections.
     let start = Instant::now();
     while target.scrape().value("tollgate_connections", &[("port", "grpc")]) > 0.0 {
-        assert!(start.elapsed() < Duration::from_secs(30), "connections are left");
+        assert!(start.elapsed() < Duration::from_secs(30), "connections are still open");
     }
     let after_kib = resident_kib(server);
     println!("{after_kib} KiB after the flood");
@@ -170,21 +169,21 @@ fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Floo
 }
 
 #[test]
-fn a_reset_flood_is_cut_off_within_the_memory_bound() {
-    let target = flood(&[&reset_for_ever, &reset_for_ever], scale());
+fn reset_flood_is_cut_off_within_the_memory_bound() {
+    let target = flood(&[&reset_calls_until_over, &reset_calls_until_over], scale());
     assert!(target.closed("resets") > 0.0);
     let page = target.scrape();
     assert!(page.value("tollgate_grpc_reset_calls_total", &[]) > 2_000.0);
     let is_wrong = |status: &str| status.starts_with('4');
     let wrong = page.of("tollgate_requests_total").find(|count| is_wrong(&count.labels["status"]));
-    assert!(wrong.is_none(), "a reset call is not a request that was answered: {wrong:?}");
+    assert!(wrong.is_none(), "a reset call does not count as an answered request: {wrong:?}");
 }
 
 #[test]
-fn a_flood_of_unfinished_calls_stays_within_the_memory_bound() {
+fn flood_of_unfinished_calls_stays_within_the_memory_bound() {
     let connections = scale().connections;
     let stall = move |server: &ServerProcess, is_over: &AtomicBool| {
-        stall_for_ever(server, connections, is_over)
+        stall_calls_until_over(server, connections, is_over)
     };
     let target = flood(&[&stall], scale());
     assert!(target.closed("memory") > 0.0);
@@ -194,8 +193,8 @@ fn a_flood_of_unfinished_calls_stays_within_the_memory_bound() {
 fn both_floods_at_once_stay_within_the_memory_bound() {
     let connections = scale().connections;
     let stall = move |server: &ServerProcess, is_over: &AtomicBool| {
-        stall_for_ever(server, connections, is_over)
+        stall_calls_until_over(server, connections, is_over)
     };
-    let target = flood(&[&stall, &reset_for_ever], scale());
+    let target = flood(&[&stall, &reset_calls_until_over], scale());
     assert_answers(&target.server, "after both floods");
 }

@@ -14,10 +14,10 @@ const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const UNKNOWN: u8 = 99;
 
-/// How long each kind of frame is sent.
+/// The time for which each kind of frame is sent.
 const TIME: Duration = Duration::from_millis(300);
 
-/// The most memory that one connection may add, whatever it sends.
+/// The largest amount of memory that one connection can add.
 const MAX_GROWTH_KIB: u64 = 16 << 10;
 
 #[derive(Clone, Copy)]
@@ -26,8 +26,8 @@ enum AnswerReading {
     Always,
 }
 
-/// Sends frames repeatedly until the server closes the connection or the time is up. Returns how many bytes were
-/// sent.
+/// Sends frames repeatedly until the server closes the connection or the time is over. Returns the number of bytes that
+/// were sent.
 fn flood(server: &ServerProcess, first: &[u8], frames: &[u8], reading: AnswerReading) -> usize {
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.write_all(&[&preface(&[])[..], first].concat()).unwrap();

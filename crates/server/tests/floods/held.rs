@@ -1,21 +1,21 @@
-//! Clients that make the server hold memory, on many connections.
+//! Clients that make the server hold memory for them, on many connections.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::honest::{
-    FloodTarget, assert_answers, assert_in_time, ceiling_kib, check_meanwhile, message,
+    FloodTarget, assert_answers, assert_in_time, ceiling_kib, message, send_checks,
 };
 use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, NEXT_BLOCK, block, frame, preface};
 use crate::raw::{PATH, framed};
 use crate::server::ServerProcess;
 
-/// A setting that forbids the server to send a single byte of an answer's message.
+/// An HTTP/2 setting that allows the server to send 0 bytes of an answer's message.
 const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 
-/// Sends the bytes of `write` on many connections and keeps them open. Asserts the server's memory, and that honest
-/// clients are answered.
+/// Sends the bytes of `write` on many connections and keeps them open. Asserts the bound of the server's memory, and that
+/// honest clients are answered.
 fn assert_bounded(
     server: &ServerProcess,
     address: &str,
@@ -31,14 +31,14 @@ fn assert_bounded(
         let _ = stream.write_all(&write());
         kept.push(stream);
     }
-    let honest = check_meanwhile(server, Duration::from_millis(500));
+    let honest = send_checks(server, Duration::from_millis(500));
     println!("{name}: at most {} KiB", honest.most_kib);
     assert!(honest.most_kib < ceiling_kib(connections + 2), "{name}: {} KiB", honest.most_kib);
     assert_in_time(name, honest.took);
     assert_answers(server, name);
 }
 
-/// The bytes of a new gRPC connection with `count` calls: their first header block, and what follows each block.
+/// Returns the bytes of a new gRPC connection with `count` calls, each with a header block and a message.
 fn calls(settings: &[u8], path: &str, count: u32, message: &[u8]) -> Vec<u8> {
     let mut bytes = preface(settings);
     for at in 0..count {
@@ -62,8 +62,8 @@ fn header_blocks_that_do_not_end_stay_within_the_memory_bound() {
 #[test]
 fn answers_that_are_not_read_stay_within_the_memory_bound() {
     let target = FloodTarget::start(&[]);
-    let asked = calls(NO_WINDOW, PATH, 1_000, &framed(&message("a")));
-    assert_bounded(&target.server, &target.server.grpc, 100, || asked.clone(), "unread answers");
+    let bytes = calls(NO_WINDOW, PATH, 1_000, &framed(&message("a")));
+    assert_bounded(&target.server, &target.server.grpc, 100, || bytes.clone(), "unread answers");
 }
 
 #[test]

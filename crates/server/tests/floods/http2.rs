@@ -10,13 +10,13 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// A frame of HTTP/2.
+/// Returns a frame of HTTP/2.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header block that calls a path. The path and the content type enter the connection's HPACK table.
+/// Returns the header block of a call. It adds the path and the content type to the connection's HPACK table.
 pub(crate) fn block(path: &str) -> Vec<u8> {
     let literal = |name: u8, value: &[u8]| {
         let length = u8::try_from(value.len()).unwrap();
@@ -27,15 +27,16 @@ pub(crate) fn block(path: &str) -> Vec<u8> {
     [&[0x83, 0x86][..], &path, &content_type].concat()
 }
 
-/// The same header block, by indexes into that table.
+/// The header block of a further call of the same path, which refers to that table.
 pub(crate) const NEXT_BLOCK: &[u8] = &[0x83, 0x86, 0xbf, 0xbe];
 
-/// The preface of a connection, with settings.
+/// Returns the preface of a connection, with settings.
 pub(crate) fn preface(settings: &[u8]) -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, settings)].concat()
 }
 
-/// The header block of a call of Envoy's service: in full for the first call of a connection, else by indexes.
+/// Returns the header block of a call of Envoy's service: the full block for the first call of a connection, and references
+/// to the table for later calls.
 pub(crate) fn block_of_call(id: u32) -> Vec<u8> {
     if id == 1 { block(PATH) } else { NEXT_BLOCK.to_vec() }
 }

@@ -1,4 +1,4 @@
-//! Tests for any gateway that sends requests to `/v1/authorize`.
+//! Tests that apply to every gateway that sends requests to `/v1/authorize`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::gateway::{
 };
 use crate::server::ServerProcess;
 
-/// Starts a kind of gateway in front of a server at a port.
+/// A function that starts a gateway in front of a server at a port.
 pub(crate) type StartGateway = fn(u16) -> Gateway;
 
 const RULES: &str = "
@@ -36,6 +36,7 @@ rules:
   - { name: banned, domain: web, when: { path: /banned }, key: [], limit: block }
 ";
 
+/// A server, and a gateway in front of it.
 pub(crate) struct Setting {
     pub(crate) server: ServerProcess,
     pub(crate) gateway: Gateway,
@@ -55,7 +56,7 @@ pub(crate) fn plain(start: StartGateway) -> Setting {
     setting(start, RULES, &[])
 }
 
-pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: StartGateway) {
+pub(crate) fn each_client_has_its_own_quota_and_sees_what_remains(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     for left in ["2", "1", "0"] {
@@ -96,7 +97,7 @@ pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: StartGa
     assert_eq!((&problem["status"], &problem["title"]), (&403.into(), &"Forbidden".into()));
 }
 
-/// Each of these headers would give the client a fresh quota if it were believed.
+/// Each of these headers would give the client a new quota if the server believed it.
 pub(crate) fn spoofed_headers_change_nothing(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
@@ -120,8 +121,8 @@ pub(crate) fn spoofed_headers_change_nothing(start: StartGateway) {
     assert_eq!(answers, [200, 200, 200, 429, 429], "{}", gateway.log());
 }
 
-/// Caddy sends the client's query to the server. Each of these would change an answer if the server read it.
-pub(crate) fn a_clients_query_changes_nothing(start: StartGateway) {
+/// Caddy sends the client's query to the server. Each of these queries would change an answer if the server read it.
+pub(crate) fn query_of_a_client_changes_nothing(start: StartGateway) {
     let setting = plain(start);
     let queries = [
         "domain=web",
@@ -141,8 +142,8 @@ pub(crate) fn a_clients_query_changes_nothing(start: StartGateway) {
     }
 }
 
-/// A service may treat these as one path, and the rules do not.
-pub(crate) fn oddly_written_paths_are_refused(start: StartGateway) {
+/// A service can treat these spellings as one path, but the rules do not.
+pub(crate) fn ambiguous_paths_are_refused(start: StartGateway) {
     let setting = plain(start);
     let status = |path: &str| {
         let address = setting.gateway.url.strip_prefix("http://").unwrap();
@@ -174,7 +175,7 @@ pub(crate) fn oddly_written_paths_are_refused(start: StartGateway) {
     }
 }
 
-pub(crate) fn a_stalled_store_follows_each_rules_policy(start: StartGateway) {
+pub(crate) fn each_rule_follows_its_failure_policy_when_the_store_stalls(start: StartGateway) {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let Setting { gateway, server: _server, .. } =
@@ -182,7 +183,7 @@ pub(crate) fn a_stalled_store_follows_each_rules_policy(start: StartGateway) {
     proxy.drop_replies(u64::MAX);
     for _ in 0..5 {
         let response = gateway.get("127.0.0.2", "/open");
-        // Without the store the remaining quota is unknown, so there is no header.
+        // Without the store the remaining quota is unknown, so the header is missing.
         assert_eq!((response.status().as_u16(), header(&response, "ratelimit")), (200, ""));
     }
     let local: Vec<_> = (0..5).map(|_| gateway.status("127.0.0.2", "/local")).collect();
@@ -193,12 +194,12 @@ pub(crate) fn a_stalled_store_follows_each_rules_policy(start: StartGateway) {
     proxy.pass();
     eventually("the store is back", || {
         let response = gateway.get("127.0.0.5", "/closed");
-        // The store decides again: the header is there whether the request is allowed or refused.
+        // The store decides again: the header is present for allowed and for refused requests.
         (!header(&response, "ratelimit").is_empty()).then_some(())
     });
 }
 
-pub(crate) fn a_shaping_limit_delays_requests(start: StartGateway) {
+pub(crate) fn shaping_limit_delays_requests(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let began = Instant::now();
@@ -207,15 +208,15 @@ pub(crate) fn a_shaping_limit_delays_requests(start: StartGateway) {
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
-/// On these routes a delayed answer would miss the gateway's timeout, and the gateway would let the request pass.
-pub(crate) fn a_shaping_limit_refuses_on_routes_that_do_not_wait(start: StartGateway) {
+/// On these routes a delayed answer would come after the gateway's timeout, and the gateway would let the request pass.
+pub(crate) fn shaping_limit_refuses_on_routes_that_do_not_wait(start: StartGateway) {
     let setting = plain(start);
     let statuses = [0; 2].map(|_| setting.gateway.status("127.0.0.2", "/even"));
     assert_eq!(statuses, [200, 429]);
 }
 
-/// The server does not read the whole head. The gateway must not treat this as an unreachable server.
-pub(crate) fn long_heads_are_not_let_through(start: StartGateway) {
+/// The server does not read the whole head. The gateway must not treat its answer as an unreachable server.
+pub(crate) fn requests_with_long_heads_do_not_pass(start: StartGateway) {
     let setting = plain(start);
     for (count, bytes) in [(1, 900_000), (8, 7_900), (120, 200), (900, 20)] {
         let value = "a".repeat(bytes);
@@ -223,7 +224,7 @@ pub(crate) fn long_heads_are_not_let_through(start: StartGateway) {
             let request = setting.gateway.request("127.0.0.2", Method::GET, "/quota/a");
             let with =
                 |request: RequestBuilder, number| request.header(format!("x-{number}"), &value);
-            // A gateway may close the connection while the head is sent.
+            // A gateway can close the connection while the head is sent.
             let response = (0..count).fold(request, with).send();
             let status = response.map_or(400, |response| response.status().as_u16());
             assert!(status >= 400, "{status} to {count} headers of {bytes} bytes");
@@ -231,8 +232,8 @@ pub(crate) fn long_heads_are_not_let_through(start: StartGateway) {
     }
 }
 
-/// The gateway cancels its request, and the place in the queue becomes free.
-pub(crate) fn a_waiting_client_that_disconnects_frees_its_place(start: StartGateway) {
+/// The gateway cancels its request to the server, and the place in the queue becomes free.
+pub(crate) fn client_that_disconnects_frees_its_place_in_the_queue(start: StartGateway) {
     let rules = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits: { slow: leaky-bucket capacity=2 leak=0.1/s mode=shaping }
@@ -258,9 +259,9 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
     assert!(began.elapsed() < Duration::from_secs(9), "the delay ran out: {began:?}");
 }
 
-/// Returns the statuses of a route that fails open and of one that fails closed, while the server is gone. Asserts that
+/// Returns the statuses of a route that fails open and of a route that fails closed while the server is down. Asserts that
 /// limits hold when the server is back.
-pub(crate) fn while_the_server_is_gone(start: StartGateway) -> [u16; 2] {
+pub(crate) fn statuses_without_the_server(start: StartGateway) -> [u16; 2] {
     let Setting { gateway, server, _rules } = plain(start);
     assert_eq!(gateway.status("127.0.0.2", "/quota/a"), 200);
     let address = server.url.strip_prefix("http://").unwrap().to_owned();
@@ -283,9 +284,9 @@ pub(crate) fn while_the_server_is_gone(start: StartGateway) -> [u16; 2] {
     statuses
 }
 
-/// Returns the statuses of a route that fails open and of one that fails closed, while the server is frozen. Asserts
+/// Returns the statuses of a route that fails open and of a route that fails closed while the server is frozen. Asserts
 /// that the server decides again when it is resumed.
-pub(crate) fn while_the_server_is_frozen(start: StartGateway) -> [u16; 2] {
+pub(crate) fn statuses_with_a_frozen_server(start: StartGateway) -> [u16; 2] {
     let Setting { gateway, server, .. } = plain(start);
     wait_until_decided(&gateway);
     let frozen = FrozenServer::new(&server);
@@ -296,8 +297,8 @@ pub(crate) fn while_the_server_is_frozen(start: StartGateway) -> [u16; 2] {
     statuses
 }
 
-/// Waits until the server decides a request. A gateway may avoid a server for some time after a failure, and on a
-/// busy machine the server may miss the timeout.
+/// Waits until the server decides a request. After a failure, a gateway can avoid the server for some time, and on a busy
+/// machine the server can miss the timeout.
 fn wait_until_decided(gateway: &Gateway) {
     eventually("the server decides again", || {
         let response = gateway.get("127.0.0.2", "/quota/b");
@@ -335,7 +336,7 @@ pub(crate) fn one_command_starts_the_example(folder: &str) {
     assert!(is_free(&url) && is_free(&format!("http://127.0.0.1:{tollgate}")));
 }
 
-pub(crate) fn the_ports_of_the_example_can_be_changed(folder: &str, file: &str) {
+pub(crate) fn ports_of_the_example_can_be_changed(folder: &str, file: &str) {
     let variables = [("PORT", "8080"), ("SERVICE_PORT", "8000"), ("HTTP_PORT", "8001")];
     let moved = [("8000", "8080"), ("8001", "8000"), ("8080", "8001")];
     let example = std::fs::read_to_string(examples().join(folder).join(file)).unwrap();

@@ -6,17 +6,18 @@ use std::process::Command;
 use crate::behaviour;
 use crate::gateway::{Gateway, GatewayExample, examples};
 
-/// The example, with enough time for a machine that is busy with other tests.
+/// Starts the example with a long timeout, because the machine can be busy with other tests.
 fn caddy(tollgate: u16) -> Gateway {
-    start(tollgate, PATIENT)
+    start(tollgate, LONG_TIMEOUT)
 }
 
-/// The example without changes.
-fn as_shipped(tollgate: u16) -> Gateway {
+/// Starts the example without changes.
+fn unchanged_example(tollgate: u16) -> Gateway {
     start(tollgate, &[])
 }
 
-const PATIENT: &[(&str, &str)] = &[
+/// The changes that give the example a long timeout.
+const LONG_TIMEOUT: &[(&str, &str)] = &[
     ("_timeout 250ms", "_timeout 30s"),
     ("response_header_timeout 3s", "response_header_timeout 15s"),
     ("max_wait_us=2000000", "max_wait_us=10000000"),
@@ -28,14 +29,14 @@ fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
     run(example)
 }
 
-/// The short form that docs/guide/gateways.md shows.
+/// Starts Caddy with the short form in docs/guide/gateways.md.
 fn short_form(tollgate: u16) -> Gateway {
     start_short_form(tollgate, &[])
 }
 
-/// The short form, with enough time for a machine that is busy with other tests.
-fn patient_short_form(tollgate: u16) -> Gateway {
-    start_short_form(tollgate, &PATIENT[..1])
+/// Starts the short form with a long timeout, because the machine can be busy with other tests.
+fn short_form_with_long_timeout(tollgate: u16) -> Gateway {
+    start_short_form(tollgate, &LONG_TIMEOUT[..1])
 }
 
 fn start_short_form(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
@@ -64,8 +65,8 @@ fn run(example: GatewayExample) -> Gateway {
 }
 
 #[test]
-fn each_client_has_its_own_quota_and_sees_what_is_left() {
-    behaviour::each_client_has_its_own_quota_and_sees_what_is_left(caddy);
+fn each_client_has_its_own_quota_and_sees_what_remains() {
+    behaviour::each_client_has_its_own_quota_and_sees_what_remains(caddy);
 }
 
 #[test]
@@ -74,53 +75,53 @@ fn spoofed_headers_change_nothing() {
 }
 
 #[test]
-fn a_clients_query_changes_nothing() {
-    behaviour::a_clients_query_changes_nothing(caddy);
-    behaviour::a_clients_query_changes_nothing(patient_short_form);
+fn query_of_a_client_changes_nothing() {
+    behaviour::query_of_a_client_changes_nothing(caddy);
+    behaviour::query_of_a_client_changes_nothing(short_form_with_long_timeout);
 }
 
 #[test]
-fn oddly_written_paths_are_refused() {
-    behaviour::oddly_written_paths_are_refused(caddy);
+fn ambiguous_paths_are_refused() {
+    behaviour::ambiguous_paths_are_refused(caddy);
 }
 
 #[test]
-fn a_stalled_store_follows_each_rules_policy() {
-    behaviour::a_stalled_store_follows_each_rules_policy(caddy);
+fn each_rule_follows_its_failure_policy_when_the_store_stalls() {
+    behaviour::each_rule_follows_its_failure_policy_when_the_store_stalls(caddy);
 }
 
 #[test]
-fn a_shaping_limit_delays_requests() {
-    behaviour::a_shaping_limit_delays_requests(caddy);
+fn shaping_limit_delays_requests() {
+    behaviour::shaping_limit_delays_requests(caddy);
 }
 
 #[test]
-fn requests_pass_or_fail_as_configured_when_the_server_is_gone() {
-    assert_eq!(behaviour::while_the_server_is_gone(caddy), [200, 502]);
+fn requests_pass_or_fail_as_configured_when_the_server_is_down() {
+    assert_eq!(behaviour::statuses_without_the_server(caddy), [200, 502]);
 }
 
 #[test]
 fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
-    assert_eq!(behaviour::while_the_server_is_frozen(as_shipped), [200, 504]);
+    assert_eq!(behaviour::statuses_with_a_frozen_server(unchanged_example), [200, 504]);
 }
 
 #[test]
-fn the_short_form_fails_closed_promptly_when_the_server_is_frozen() {
-    assert_eq!(behaviour::while_the_server_is_frozen(short_form), [504, 504]);
+fn short_form_fails_closed_promptly_when_the_server_is_frozen() {
+    assert_eq!(behaviour::statuses_with_a_frozen_server(short_form), [504, 504]);
 }
 
 #[test]
-fn a_shaping_limit_refuses_on_routes_that_do_not_wait() {
-    behaviour::a_shaping_limit_refuses_on_routes_that_do_not_wait(caddy);
+fn shaping_limit_refuses_on_routes_that_do_not_wait() {
+    behaviour::shaping_limit_refuses_on_routes_that_do_not_wait(caddy);
 }
 
 #[test]
-fn long_heads_are_not_let_through() {
-    behaviour::long_heads_are_not_let_through(caddy);
+fn requests_with_long_heads_do_not_pass() {
+    behaviour::requests_with_long_heads_do_not_pass(caddy);
 }
 
 #[test]
-fn an_untrusted_proxy_is_refused() {
+fn untrusted_proxy_is_refused() {
     assert_eq!(behaviour::status_when_the_gateway_is_not_trusted(caddy), 403);
 }
 
@@ -130,11 +131,11 @@ fn one_command_starts_the_example() {
 }
 
 #[test]
-fn the_ports_of_the_example_can_be_changed() {
-    behaviour::the_ports_of_the_example_can_be_changed("caddy", "Caddyfile");
+fn ports_of_the_example_can_be_changed() {
+    behaviour::ports_of_the_example_can_be_changed("caddy", "Caddyfile");
 }
 
 #[test]
-fn a_waiting_client_that_disconnects_frees_its_place() {
-    behaviour::a_waiting_client_that_disconnects_frees_its_place(caddy);
+fn client_that_disconnects_frees_its_place_in_the_queue() {
+    behaviour::client_that_disconnects_frees_its_place_in_the_queue(caddy);
 }

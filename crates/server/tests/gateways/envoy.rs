@@ -1,8 +1,8 @@
 //! Envoy with the configuration of examples/envoy, on other ports.
 //!
-//! - `config`: the example's file, changed where a test needs it
+//! - `config`: the example's file, with the changes of a test
 //! - `frames`: an HTTP/2 client that ignores the server's limits
-//! - `front`: a service, a server and an Envoy together
+//! - `front`: a service, a server, and an Envoy in front of the service
 //! - `process`: Envoy itself
 //! - `upstream`: the service
 

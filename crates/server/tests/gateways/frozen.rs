@@ -1,4 +1,4 @@
-//! A frozen server: it accepts connections and requests, and answers none.
+//! A frozen server: it accepts connections and requests, but does not answer.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use rustix::process::Signal;
 use crate::eventually::eventually;
 use crate::server::ServerProcess;
 
-/// A request must be answered in this time. The timeouts of the examples are 250 ms at most.
+/// The time within which a request must be answered. The timeouts of the examples are at most 250 ms.
 const PROMPT: Duration = Duration::from_secs(2);
 
-/// More requests than a gateway has open connections to the server, so that some need new ones.
+/// A number of requests that exceeds a gateway's open connections to the server, so that some requests need new ones.
 const AT_ONCE: usize = 8;
 
-/// A stopped server. Runs again when this is dropped.
+/// A stopped server. It runs again when this is dropped.
 pub(crate) struct FrozenServer<'s>(&'s ServerProcess);
 
 impl<'s> FrozenServer<'s> {
@@ -38,13 +38,13 @@ impl Drop for FrozenServer<'_> {
     }
 }
 
-/// Whether `4711 (name) T …` says that a thread is stopped. A name may contain a parenthesis.
+/// Whether a text such as `4711 (name) T …` says that a thread is stopped. A name can contain a parenthesis.
 fn is_stopped(stat: &std::path::Path) -> bool {
     let text = fs::read_to_string(stat).unwrap_or_default();
     text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
 }
 
-/// Sends several requests at once. Returns the status of all of them, which must be the same and come promptly.
+/// Sends several requests at the same time. Returns their status, which must be the same for all and come promptly.
 pub(crate) fn prompt_status(get: impl Fn() -> Response + Sync) -> u16 {
     let timed = || {
         let began = Instant::now();

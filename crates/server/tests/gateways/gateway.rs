@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::eventually::eventually;
 use crate::server::ServerProcess;
 
-/// The addresses in the examples: of the gateway, of its service, and the two of Tollgate.
+/// The addresses in the examples: the gateway's, its service's, and the two of Tollgate.
 const ADDRESSES: [&str; 4] =
     ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8080", "127.0.0.1:8081"];
 
@@ -35,12 +35,12 @@ pub(crate) struct GatewayExample {
 }
 
 impl GatewayExample {
-    /// Copies the example in a folder, with Tollgate at this port.
+    /// Copies the example to a directory, with Tollgate at this port.
     pub(crate) fn of(folder: &str, tollgate: u16) -> GatewayExample {
         let mut ports = ADDRESSES.map(|_| free_port());
         ports[2] = tollgate;
         let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
-        // The workers of nginx run as another user.
+        // The workers of nginx run as another user, who needs access.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let example = GatewayExample { directory, ports };
         fs::create_dir(example.path(folder)).unwrap();
@@ -56,13 +56,13 @@ impl GatewayExample {
         self.directory.path().join(file)
     }
 
-    /// The ports, as variables for the script of an example.
+    /// Returns the ports as variables for the script of an example.
     pub(crate) fn variables(&self) -> [(&'static str, String); ADDRESSES.len()] {
         let [own, service, http, grpc] = self.ports.map(|port| port.to_string());
         [("PORT", own), ("SERVICE_PORT", service), ("HTTP_PORT", http), ("GRPC_PORT", grpc)]
     }
 
-    /// Replaces texts in a file, each of which must occur in it.
+    /// Replaces texts in a file. Each text must occur in the file.
     pub(crate) fn edit(&self, file: &str, changes: &[(&str, &str)]) {
         let mut text = fs::read_to_string(self.path(file)).unwrap();
         for (from, to) in changes {
@@ -80,7 +80,7 @@ impl GatewayExample {
         fs::write(self.path(file), text).unwrap();
     }
 
-    /// Runs a command of the example, and waits until its port listens.
+    /// Runs a command of the example, and waits until it listens on its port.
     pub(crate) fn start(self, command: &mut Command) -> Gateway {
         let log = self.path("log");
         let to_log = || fs::File::options().create(true).append(true).open(&log).unwrap();
@@ -102,12 +102,12 @@ impl GatewayExample {
 }
 
 impl Gateway {
-    /// The gateway's output.
+    /// Returns the gateway's output.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// A request of a client at this address.
+    /// Returns a request of a client at this address.
     pub(crate) fn request(&self, client: &str, method: Method, path: &str) -> RequestBuilder {
         let client = Client::builder()
             .local_address(Some(client.parse().unwrap()))
@@ -136,7 +136,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Not SIGKILL, so that nginx can end its workers.
+        // SIGKILL would not let nginx end its workers.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
@@ -146,8 +146,8 @@ pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// The configuration that the script of an example gives its gateway. Fake programs save it, and nothing listens on
-/// the ports.
+/// Returns the configuration that the script of an example gives to its gateway. Fake programs save the configuration, and
+/// no program listens on the ports.
 pub(crate) fn configuration(folder: &str, variables: &[(&str, &str)]) -> String {
     let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
     let [program, kept] = [folder, "kept"].map(|name| directory.path().join(name));
@@ -178,12 +178,12 @@ pub(crate) fn free_port() -> u16 {
     tollgate_launcher::free_port().unwrap()
 }
 
-/// The HTTP port of a server.
+/// Returns the HTTP port of a server.
 pub(crate) fn port_of(server: &ServerProcess) -> u16 {
     server.url.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
-/// A header of a response; empty if it is missing.
+/// Returns a header of a response; empty if the header is missing.
 pub(crate) fn header<'r>(response: &'r Response, name: &str) -> &'r str {
     response.headers().get(name).map_or("", |value| value.to_str().unwrap())
 }

@@ -7,17 +7,18 @@ use reqwest::Method;
 use crate::behaviour::{self, Setting, plain};
 use crate::gateway::{Gateway, GatewayExample};
 
-/// The example, with enough time for a machine that is busy with other tests.
+/// Starts the example with a long timeout, because the machine can be busy with other tests.
 fn nginx(tollgate: u16) -> Gateway {
-    start(tollgate, PATIENT)
+    start(tollgate, LONG_TIMEOUT)
 }
 
-/// The example without changes.
-fn as_shipped(tollgate: u16) -> Gateway {
+/// Starts the example without changes.
+fn unchanged_example(tollgate: u16) -> Gateway {
     start(tollgate, &[])
 }
 
-const PATIENT: &[(&str, &str)] = &[
+/// The changes that give the example a long timeout.
+const LONG_TIMEOUT: &[(&str, &str)] = &[
     (" 250ms;", " 30s;"),
     ("proxy_read_timeout 3s;", "proxy_read_timeout 15s;"),
     ("max_wait_us=2000000;", "max_wait_us=10000000;"),
@@ -32,8 +33,8 @@ fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
 }
 
 #[test]
-fn each_client_has_its_own_quota_and_sees_what_is_left() {
-    behaviour::each_client_has_its_own_quota_and_sees_what_is_left(nginx);
+fn each_client_has_its_own_quota_and_sees_what_remains() {
+    behaviour::each_client_has_its_own_quota_and_sees_what_remains(nginx);
 }
 
 #[test]
@@ -42,55 +43,55 @@ fn spoofed_headers_change_nothing() {
 }
 
 #[test]
-fn a_clients_query_changes_nothing() {
-    behaviour::a_clients_query_changes_nothing(nginx);
+fn query_of_a_client_changes_nothing() {
+    behaviour::query_of_a_client_changes_nothing(nginx);
 }
 
 #[test]
-fn oddly_written_paths_are_refused() {
-    behaviour::oddly_written_paths_are_refused(nginx);
+fn ambiguous_paths_are_refused() {
+    behaviour::ambiguous_paths_are_refused(nginx);
 }
 
 #[test]
-fn a_stalled_store_follows_each_rules_policy() {
-    behaviour::a_stalled_store_follows_each_rules_policy(nginx);
+fn each_rule_follows_its_failure_policy_when_the_store_stalls() {
+    behaviour::each_rule_follows_its_failure_policy_when_the_store_stalls(nginx);
 }
 
 #[test]
-fn a_shaping_limit_delays_requests() {
-    behaviour::a_shaping_limit_delays_requests(nginx);
+fn shaping_limit_delays_requests() {
+    behaviour::shaping_limit_delays_requests(nginx);
 }
 
 #[test]
-fn a_waiting_client_that_disconnects_frees_its_place() {
-    behaviour::a_waiting_client_that_disconnects_frees_its_place(nginx);
+fn client_that_disconnects_frees_its_place_in_the_queue() {
+    behaviour::client_that_disconnects_frees_its_place_in_the_queue(nginx);
 }
 
 #[test]
-fn requests_pass_or_fail_as_configured_when_the_server_is_gone() {
-    assert_eq!(behaviour::while_the_server_is_gone(nginx), OPEN_AND_CLOSED);
+fn requests_pass_or_fail_as_configured_when_the_server_is_down() {
+    assert_eq!(behaviour::statuses_without_the_server(nginx), OPEN_AND_CLOSED);
 }
 
 #[test]
 fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
-    assert_eq!(behaviour::while_the_server_is_frozen(as_shipped), OPEN_AND_CLOSED);
+    assert_eq!(behaviour::statuses_with_a_frozen_server(unchanged_example), OPEN_AND_CLOSED);
 }
 
-/// The statuses of a route that fails open and of one that fails closed.
+/// The statuses of a route that fails open and of a route that fails closed.
 const OPEN_AND_CLOSED: [u16; 2] = [200, 503];
 
 #[test]
-fn a_shaping_limit_refuses_on_routes_that_do_not_wait() {
-    behaviour::a_shaping_limit_refuses_on_routes_that_do_not_wait(nginx);
+fn shaping_limit_refuses_on_routes_that_do_not_wait() {
+    behaviour::shaping_limit_refuses_on_routes_that_do_not_wait(nginx);
 }
 
 #[test]
-fn long_heads_are_not_let_through() {
-    behaviour::long_heads_are_not_let_through(nginx);
+fn requests_with_long_heads_do_not_pass() {
+    behaviour::requests_with_long_heads_do_not_pass(nginx);
 }
 
 #[test]
-fn an_untrusted_proxy_is_a_server_error() {
+fn untrusted_proxy_is_a_server_error() {
     assert_eq!(behaviour::status_when_the_gateway_is_not_trusted(nginx), 500);
 }
 
@@ -100,8 +101,8 @@ fn one_command_starts_the_example() {
 }
 
 #[test]
-fn the_ports_of_the_example_can_be_changed() {
-    behaviour::the_ports_of_the_example_can_be_changed("nginx", "nginx.conf");
+fn ports_of_the_example_can_be_changed() {
+    behaviour::ports_of_the_example_can_be_changed("nginx", "nginx.conf");
 }
 
 #[test]
@@ -114,9 +115,9 @@ fn clients_cannot_call_authorize_themselves() {
     assert!(!metrics.contains("tollgate_requests_total{endpoint=\"authorize\""), "{metrics}");
 }
 
-/// Rules see the path that the client sent, not the one that nginx has normalized.
+/// Rules use the path that the client sent, not the path that nginx has normalized.
 #[test]
-fn a_path_that_is_no_valid_uri_is_decided() {
+fn path_that_is_not_a_valid_uri_is_decided() {
     use std::io::{Read, Write};
     let setting = plain(nginx);
     let gateway = &setting.gateway;
@@ -136,7 +137,7 @@ fn a_path_that_is_no_valid_uri_is_decided() {
 
 /// nginx accepts more headers than the server reads.
 #[test]
-fn a_request_with_too_many_headers_is_not_let_through() {
+fn request_with_too_many_headers_does_not_pass() {
     let setting = plain(nginx);
     let with = |count: usize| {
         let request = setting.gateway.request("127.0.0.2", Method::GET, "/elsewhere");

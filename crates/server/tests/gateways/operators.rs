@@ -42,7 +42,7 @@ http://127.0.0.1:SERVICE_PORT {
 /// Writes a configuration with the ports of the example.
 fn configure(example: &GatewayExample, file: &str, text: &str) {
     let mut variables = example.variables().to_vec();
-    // The longest name first, because some names are the end of others.
+    // The longest name first, because some names end with another name.
     variables.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     let text =
         variables.iter().fold(text.to_owned(), |text, (name, port)| text.replace(name, port));

@@ -46,7 +46,7 @@ fn traefiks_requests_are_answered() {
 
 /// The names are from Traefik's documentation.
 #[test]
-fn the_configuration_has_only_fields_of_traefik() {
+fn configuration_has_only_fields_of_traefik() {
     let example = fs::read_to_string(examples().join("traefik/dynamic.yaml")).unwrap();
     let fields: Vec<_> = example
         .lines()

@@ -20,7 +20,7 @@ descriptors:
       requests_per_unit: 500
 ";
 
-/// A directory of files, in which the command runs.
+/// Returns a directory with these files, in which the command runs.
 fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -45,8 +45,9 @@ fn printed(output: &Output) -> (Option<i32>, &str, &str) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The command's output: the rules, then the messages about them. Asserts that the rules are valid without a warning.
-fn seen(files: &[(&str, &str)]) -> String {
+/// Returns the command's output: the rules, and then the messages about them. Asserts that the rules are valid without a
+/// warning.
+fn import_output(files: &[(&str, &str)]) -> String {
     let directory = directory(files);
     let names = files.iter().map(|(name, _)| *name);
     let args: Vec<&str> = ["import", "envoy-ratelimit"].into_iter().chain(names).collect();
@@ -61,9 +62,9 @@ fn seen(files: &[(&str, &str)]) -> String {
     format!("{stdout}---\n{stderr}exit code {}\n", code.unwrap())
 }
 
-/// The examples in the documentation of envoyproxy/ratelimit, by their numbers there.
+/// Tests the examples in the documentation of envoyproxy/ratelimit, by their numbers there.
 #[test]
-fn the_examples_of_envoys_ratelimit_become_rules() {
+fn examples_of_envoyproxy_ratelimit_become_rules() {
     for (name, text) in [
         (
             "1_two_values",
@@ -205,7 +206,7 @@ descriptors:
 ",
         ),
     ] {
-        insta::assert_snapshot!(format!("example_{name}"), seen(&[("config.yaml", text)]));
+        insta::assert_snapshot!(format!("example_{name}"), import_output(&[("config.yaml", text)]));
     }
 }
 
@@ -218,7 +219,7 @@ descriptors:
     value: ""
     rate_limit: { unit: day, requests_per_unit: 1 }
 "#;
-    insta::assert_snapshot!("an_empty_value_is_none", seen(&[("config.yaml", text)]));
+    insta::assert_snapshot!("empty_value", import_output(&[("config.yaml", text)]));
     let text = r#"domain: nasty
 descriptors:
   - { key: generic_key, value: outer, descriptors: [
@@ -240,7 +241,7 @@ descriptors:
   - { key: route_v2, value: x, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: route, value: v2_y, descriptors: ~ }
 "#;
-    insta::assert_snapshot!("nested_and_starred", seen(&[("config.yaml", text)]));
+    insta::assert_snapshot!("nested_and_wildcard", import_output(&[("config.yaml", text)]));
 }
 
 #[test]
@@ -259,9 +260,12 @@ descriptors:
 ";
     insta::assert_snapshot!(
         "merged",
-        seen(&[("one.yaml", one), ("two.yaml", two), ("other.yaml", other)])
+        import_output(&[("one.yaml", one), ("two.yaml", two), ("other.yaml", other)])
     );
-    insta::assert_snapshot!("merged_twice", seen(&[("one.yaml", one), ("again.yaml", one)]));
+    insta::assert_snapshot!(
+        "merged_with_itself",
+        import_output(&[("one.yaml", one), ("again.yaml", one)])
+    );
 }
 
 #[test]
@@ -295,7 +299,7 @@ descriptors:
     descriptors: [{ key: user, descriptors: [{ key: 'user#2', rate_limit: { unit: day, requests_per_unit: 1 } }] }]
 ";
     let files = [("config.yaml", text), ("empty.yaml", "# nothing\n"), ("tree.yaml", tree)];
-    insta::assert_snapshot!("mistakes", seen(&files));
+    insta::assert_snapshot!("mistakes", import_output(&files));
     let directory = directory(&[]);
     let output = tollgate(directory.path(), &["import", "envoy-ratelimit", "none.yaml"]);
     let (code, stdout, stderr) = printed(&output);
@@ -320,19 +324,19 @@ descriptors:
   - { key: y, rate_limit: { unit: *base, requests_per_unit: 010 } }
   - { key: z, rate_limit: { unit: fortnight, requests_per_unit: *base } }
 ";
-    insta::assert_snapshot!("written_once", seen(&[("config.yaml", text)]));
+    insta::assert_snapshot!("aliases_and_merge_keys", import_output(&[("config.yaml", text)]));
     let explode = "\nnote: `yq 'explode(.)' config.yaml`";
     for (text, can_be_written_out) in
         [("domain: &d d", true), ("{ <<: { domain: d } }", true), ("domain: !!str d", false)]
     {
-        let seen = seen(&[("config.yaml", text)]);
+        let seen = import_output(&[("config.yaml", text)]);
         assert_eq!(seen.contains(explode), can_be_written_out, "{seen}");
         assert!(seen.ends_with("exit code 1\n") && seen.contains("\n1 error\n"), "{seen}");
     }
 }
 
 #[test]
-fn an_ip_is_a_client_and_a_remote_address_stays_as_it_is() {
+fn ip_becomes_a_client_and_remote_address_stays() {
     let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
     let text = format!(
         "domain: d
@@ -344,11 +348,11 @@ descriptors:
   - {{ key: ip, value: '2001:db8:12:34ff::1', {limit} }}
 "
     );
-    insta::assert_snapshot!("ip", seen(&[("config.yaml", &text)]));
+    insta::assert_snapshot!("ip", import_output(&[("config.yaml", &text)]));
 }
 
 #[test]
-fn an_existing_file_is_overwritten_only_with_force() {
+fn existing_file_is_overwritten_only_with_force() {
     let directory = directory(&[("config.yaml", GOOD), ("rules.yaml", "mine")]);
     let args = ["import", "envoy-ratelimit", "config.yaml", "--output"];
     let written = |more: &[&str]| {
@@ -389,7 +393,7 @@ fn strict_writes_nothing_when_there_is_a_warning() {
 }
 
 #[test]
-fn standard_input_is_a_file_too() {
+fn import_reads_standard_input() {
     let directory = directory(&[]);
     let mut command = command(directory.path(), &["import", "envoy-ratelimit", "-"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();

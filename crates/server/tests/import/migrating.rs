@@ -13,7 +13,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/guide/migrating.md");
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The rules files in the document.
+/// Returns the rules files in the document.
 fn files() -> Vec<&'static str> {
     let blocks = DOCUMENT.split("```yaml\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()
@@ -56,11 +56,9 @@ impl Nginx {
         command.arg("-e").arg(directory.join("error.log")).arg("-c").arg(&path);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Nginx(
-            child.expect(
-                "nginx cannot be started: install it, as with `apt-get install nginx-light`",
-            ),
-        )
+        Nginx(child.expect(
+            "cannot start nginx; install it, for example with `apt-get install nginx-light`",
+        ))
     }
 }
 
@@ -71,7 +69,7 @@ impl Drop for Nginx {
     }
 }
 
-/// The status of a request, once the server listens.
+/// Waits until the server listens, and returns the status of a request.
 fn status(socket: &Path) -> u16 {
     let began = Instant::now();
     let mut stream = loop {
@@ -89,9 +87,9 @@ fn status(socket: &Path) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Both admit the same number of requests at once. At one request a minute, the duration of the test does not matter.
+/// Both admit the same number of requests at once. With one request per minute, the duration of the test does not matter.
 #[test]
-fn a_leaky_bucket_admits_as_many_requests_as_nginx() {
+fn leaky_bucket_admits_as_many_requests_as_nginx() {
     for burst in [0, 1, 20] {
         let limit = match burst {
             0 => "limit_req zone=z;".to_owned(),

@@ -15,21 +15,21 @@ const BUCKET = CARDS.find(({ id }) => id === "token-bucket");
 const TABS = ["Playground", "Compare", "Operations"];
 const PHONE = { viewport: { width: 375, height: 700 }, isMobile: true, hasTouch: true };
 
-/** The focused element, by its id or its text. */
+/** Returns the id or the text of the focused element. */
 const focused = ({ page }) => page.evaluate(() => document.activeElement.id || document.activeElement.textContent.trim());
 
-async function assertNothingFound(visit, what) {
+async function assertAccessible(visit, what) {
   assert.deepEqual(await axe(visit), [], what);
 }
 
-on("Tab goes through the page in the order in which it is read", async (visit) => {
+on("Tab moves through the page in reading order", async (visit) => {
   await visit.tab("Operations").waitFor();
-  const passed = [];
+  const order = [];
   for (let at = 0; at < 9; at += 1) {
     await visit.page.keyboard.press("Tab");
-    passed.push(await focused(visit));
+    order.push(await focused(visit));
   }
-  assert.deepEqual(passed, ["Skip to the content", "tab-playground", "send-all", "burst-all", "reset", "Send Request", "Burst 10", "fixed-window-maxRequests", "fixed-window-windowSeconds"]);
+  assert.deepEqual(order, ["Skip to the content", "tab-playground", "send-all", "burst-all", "reset", "Send Request", "Burst 10", "fixed-window-maxRequests", "fixed-window-windowSeconds"]);
 });
 
 on("the link to the content keeps the selected tab", async (visit) => {
@@ -43,7 +43,7 @@ on("the link to the content keeps the selected tab", async (visit) => {
   assert.equal(await focused(visit), "pattern");
 }, { path: "/#compare" });
 
-on("arrows, Home and End go from tab to tab", async (visit) => {
+on("arrow keys, Home and End select tabs", async (visit) => {
   await visit.tab("Operations").waitFor();
   await visit.tab("Playground").focus();
   for (const [key, name] of [["ArrowRight", "Compare"], ["ArrowRight", "Operations"], ["ArrowRight", "Playground"], ["ArrowLeft", "Operations"], ["ArrowLeft", "Compare"], ["End", "Operations"], ["Home", "Playground"]]) {
@@ -51,11 +51,11 @@ on("arrows, Home and End go from tab to tab", async (visit) => {
     assert.equal(await focused(visit), `tab-${name.toLowerCase()}`, key);
     assert.deepEqual(await visit.page.getByRole("tab", { selected: true }).allTextContents(), [name]);
     await visit.page.getByRole("tabpanel", { name }).waitFor();
-    assert.deepEqual(await visit.page.getByRole("tab").evaluateAll((tabs) => tabs.filter((tab) => tab.tabIndex === 0).map((tab) => tab.textContent)), [name], "Tab comes to one of them");
+    assert.deepEqual(await visit.page.getByRole("tab").evaluateAll((tabs) => tabs.filter((tab) => tab.tabIndex === 0).map((tab) => tab.textContent)), [name], "the Tab key reaches only the selected tab");
   }
 });
 
-on("buttons work with Enter and Space, and keep the focus", async (visit) => {
+on("buttons work with Enter and Space and keep the focus", async (visit) => {
   const card = new Card(visit, BUCKET);
   await card.sendButton.focus();
   for (const key of ["Enter", "Space"]) {
@@ -74,44 +74,44 @@ on("buttons work with Enter and Space, and keep the focus", async (visit) => {
 
 for (const colorScheme of ["light", "dark"]) {
   for (const [size, options] of Object.entries({ desktop: {}, phone: PHONE })) {
-    on(`axe finds nothing, ${colorScheme}, on a ${size}`, async (visit) => {
-      await assertNothingFound(visit, "before anything is sent");
-      const shaped = new Card(visit, CARDS[4]);
-      await shaped.set({ mode: "shaping" });
+    on(`axe finds no problem: ${colorScheme} colours, ${size}`, async (visit) => {
+      await assertAccessible(visit, "before any request");
+      const leaky = new Card(visit, CARDS[4]);
+      await leaky.set({ mode: "shaping" });
       for (const name of ["Burst 10 to all", "Send to all"]) {
         await visit.page.getByRole("button", { name, exact: true }).click();
-        await eventually(async () => assert.equal(await shaped.sendButton.isEnabled(), true));
+        await eventually(async () => assert.equal(await leaky.sendButton.isEnabled(), true));
       }
       await new Card(visit, BUCKET).input("maxTokens").fill("0");
       await new Card(visit, BUCKET).sendButton.click();
-      await assertNothingFound(visit, "after refusals and a mistake");
+      await assertAccessible(visit, "after refusals and an invalid parameter");
       await visit.tab("Compare").click();
       await visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
-      await assertNothingFound(visit, "compare");
+      await assertAccessible(visit, "compare");
       for (let at = 0; at < 70; at += 1) await server.ask("POST", "/v1/check", { limit: "free", key: "<b>" });
       await visit.tab("Operations").click();
       await visit.page.getByRole("button", { name: /Look up <b>/ }).first().click();
       await visit.page.locator("[data-field=lookup]").filter({ hasText: /of 60 remain/ }).waitFor();
-      await assertNothingFound(visit, "operations");
+      await assertAccessible(visit, "operations");
     }, { colorScheme, ...options });
   }
 }
 
-on("nothing is wider than the narrowest phone", async (visit) => {
+on("the page fits the narrowest phone", async (visit) => {
   await visit.page.getByRole("button", { name: "Burst 10 to all" }).click();
-  for (const own of CARDS) await new Card(visit, own).field("verdict").waitFor();
+  for (const card of CARDS) await new Card(visit, card).field("verdict").waitFor();
   for (const name of TABS) {
     await visit.tab(name).click();
     if (name === "Operations") await visit.page.getByRole("table", { name: /Rules/ }).waitFor();
-    const wide = () => visit.page.evaluate(() => ({
+    const overflow = () => visit.page.evaluate(() => ({
       page: document.documentElement.scrollWidth,
-      out: [...document.querySelectorAll("main *, header *")].filter((own) => own.getBoundingClientRect().right > 321 && !own.closest(".scroll, svg")).map((own) => own.outerHTML.slice(0, 80)),
+      out: [...document.querySelectorAll("main *, header *")].filter((element) => element.getBoundingClientRect().right > 321 && !element.closest(".scroll, svg")).map((element) => element.outerHTML.slice(0, 80)),
     }));
-    await eventually(async () => assert.deepEqual(await wide(), { page: 320, out: [] }, name));
+    await eventually(async () => assert.deepEqual(await overflow(), { page: 320, out: [] }, name));
   }
 }, { ...PHONE, viewport: { width: 320, height: 600 } });
 
-/** The milliseconds between `count` redraws of a card's picture. */
+/** Returns the milliseconds between `count` redraws of a card's picture. */
 function redraws(card, count) {
   return card.picture.evaluate((svg, count) => new Promise((resolve) => {
     const times = [];
@@ -123,13 +123,13 @@ function redraws(card, count) {
   }), count);
 }
 
-on("pictures are drawn often, and a refusal shakes its card", async (visit) => {
+on("pictures are redrawn often, and a refusal shakes its card", async (visit) => {
   const card = new Card(visit, BUCKET);
   await card.set({ maxTokens: 1, ...BUCKET.slow });
   const steps = await redraws(card, 12);
   assert.ok(Math.min(...steps) < 200, `${steps}`);
   await card.burst();
-  await eventually(async () => assert.notEqual(await card.element.evaluate((own) => getComputedStyle(own).animationName), "none"));
+  await eventually(async () => assert.notEqual(await card.element.evaluate((element) => getComputedStyle(element).animationName), "none"));
 }, { reducedMotion: "no-preference" });
 
 on("reduced motion stops animations and slows redraws", async (visit) => {
@@ -137,10 +137,10 @@ on("reduced motion stops animations and slows redraws", async (visit) => {
   await card.set({ maxTokens: 1, ...BUCKET.slow });
   await card.burst();
   await card.element.and(visit.page.locator(".refused")).waitFor();
-  const moving = await visit.page.evaluate(() => document.getAnimations().length);
-  assert.equal(moving, 0);
-  // The clock redraws at most twice a second, and answers of the server once a second.
+  const animations = await visit.page.evaluate(() => document.getAnimations().length);
+  assert.equal(animations, 0);
+  // The page redraws at most twice per second, and once for each update from the server, which comes every second.
   const steps = await redraws(card, 6);
   const seconds = steps.reduce((sum, step) => sum + step, 0) / 1000;
-  assert.ok(seconds > 1.5, `6 in ${seconds} s`);
+  assert.ok(seconds > 1.5, `6 redraws in ${seconds} s`);
 }, { reducedMotion: "reduce" });

@@ -1,8 +1,8 @@
-// Finds and uses the cards of the playground.
+// Finds and operates the cards of the playground.
 
 import assert from "node:assert/strict";
 
-/** `slow` are parameters with which nothing is refilled during a test. `size` names the parameter that sets the limit. */
+/** The cards. `slow` has parameters with which no quota comes back during a test. `size` is the parameter that sets the limit. */
 export const CARDS = [
   { id: "fixed-window", title: "Fixed window", size: "maxRequests", slow: { windowSeconds: 3600 } },
   { id: "sliding-window-log", title: "Sliding window log", size: "maxRequests", slow: { windowSeconds: 3600 } },
@@ -28,7 +28,7 @@ export class Card {
     return this.element.locator(`#${this.id}-${parameter}`);
   }
 
-  /** A text of the card: `remaining` beside the title; `verdict`, `left` and `retry` under it. */
+  /** Finds a text of the card: `remaining` next to the title, or `verdict`, `left` or `retry` below it. */
   field(name) {
     return this.element.locator(`[data-field=${name}]`);
   }
@@ -53,27 +53,27 @@ export class Card {
     return this.visit.answerTo(`${this.path}/burst`, () => this.burstButton.click());
   }
 
-  /** The shown headers, by name. */
+  /** Returns the headers that the card shows, by name. */
   async shownHeaders() {
-    return Object.fromEntries(await this.headers.evaluateAll((all) => all.map((own) => [own.dataset.header, own.textContent])));
+    return Object.fromEntries(await this.headers.evaluateAll((all) => all.map((header) => [header.dataset.header, header.textContent])));
   }
 
-  /** The number beside the title. */
+  /** Returns the number next to the title. */
   async left() {
     return Number(/\d+/.exec(await this.field("remaining").textContent())[0]);
   }
 }
 
-/** The texts of an element, in order, until one matches `last`. */
+/** Returns the texts of an element, in order, until one matches `last`. */
 export function textsUntil(locator, last) {
   return locator.evaluate((element, last) => new Promise((resolve) => {
     const texts = [element.textContent];
-    const look = () => {
+    const check = () => {
       if (element.textContent !== texts.at(-1)) texts.push(element.textContent);
       if (new RegExp(last).test(texts.at(-1))) resolve(texts);
-      else requestAnimationFrame(look);
+      else requestAnimationFrame(check);
     };
-    look();
+    check();
   }), last.source);
 }
 

@@ -1,4 +1,4 @@
-// Compare: every kind of traffic; table and picture show the API's answers.
+// The Compare view: each kind of traffic is sent, and the table and the picture show the API's answers.
 
 import assert from "node:assert/strict";
 import { before } from "node:test";
@@ -9,7 +9,7 @@ import { visits } from "./visits.mjs";
 let server;
 before(async () => { server = await Server.start(); });
 
-/** A test that starts after the page has shown its first comparison, so that all later requests come from the test. */
+/** Defines a test that starts after the page has shown its first comparison, so that the test causes all later requests. */
 const on = (name, body, options = {}) => visits(name, () => server, { path: "/#compare", ...options }, async (visit) => {
   await eventually(async () => assert.equal(Object.keys(await rows(visit)).length, TITLES.length));
   await body(visit);
@@ -22,25 +22,25 @@ const parts = ({ page }) => ({
   table: page.getByRole("table", { name: "The same in numbers" }),
   picture: page.getByRole("img", { name: /Fixed window: \d+ of \d+ allowed/ }),
   pattern: page.getByRole("combobox", { name: "traffic" }),
-  typed: page.getByRole("textbox", { name: "or type it" }),
+  typed: page.getByRole("textbox", { name: "or type times" }),
   problem: page.locator("#compare").getByRole("alert"),
 });
 
-/** The rows of the table by title: how many requests were allowed, the most in this trace, the bound, the limit. */
+/** Returns the rows of the table by title: the allowed requests, the most in one window, the bound, and the limit. */
 async function rows(visit) {
   const all = await parts(visit).table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
   return Object.fromEntries(all.map(([title, allowed, worst, bound, limit]) => [title, { allowed, worst: Number(worst), bound: Number(bound), limit }]));
 }
 
 /** Asserts that the table and the picture show an answer. */
-async function assertShown(visit, { sent, json }, { arePiled = false } = {}) {
+async function assertShown(visit, { sent, json }, { asBars = false } = {}) {
   const count = sent.at_ms.length;
   const wanted = json.map(({ allowed, worst, bound, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, bound, limit }]);
   await eventually(async () => assert.deepEqual(await rows(visit), Object.fromEntries(wanted)));
   const words = await parts(visit).picture.getAttribute("aria-label");
-  for (const [title, { allowed, worst, bound }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, most in this trace ${worst} in ${sent.window_ms / 1000} s, proven bound ${bound}`), words);
-  // Too many requests at once are drawn as bars instead of dots.
-  if (arePiled) return assert.ok(await parts(visit).picture.locator("rect.yes").count() > 0);
+  for (const [title, { allowed, worst, bound }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, most in any ${sent.window_ms / 1000} s of this traffic ${worst}, proven bound ${bound}`), words);
+  // Many requests at the same time are drawn as bars instead of dots.
+  if (asBars) return assert.ok(await parts(visit).picture.locator("rect.yes").count() > 0);
   // Shaped requests that leave after the end are not in the picture.
   const shown = json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms !== null && ms <= 3 * sent.window_ms).length;
   assert.equal(await parts(visit).picture.locator("circle").count(), shown);
@@ -50,33 +50,33 @@ async function assertShown(visit, { sent, json }, { arePiled = false } = {}) {
 /** Returns the answer to the request that the page sends because of `act`. */
 const answer = (visit, act, isWanted) => visit.answerTo(PATH, act, isWanted);
 
-on("a burst across a boundary passes the fixed window twice over, and the log once", async (visit) => {
+on("a burst at a window boundary passes twice the limit of the fixed window, and not of the log", async (visit) => {
   await eventually(async () => assert.equal((await rows(visit))["Fixed window"].allowed, "20 of 20"));
   const shown = await rows(visit);
   assert.deepEqual(Object.keys(shown), TITLES);
   assert.deepEqual([shown["Fixed window"].worst, shown["Sliding window log"].worst], [20, 10]);
   const words = await parts(visit).picture.getAttribute("aria-label");
-  assert.match(words, /Fixed window: 20 of 20 allowed, most in this trace 20 in 10 s, proven bound 20; Sliding window log: 10 of 20 allowed, most in this trace 10 in 10 s, proven bound 10;/);
+  assert.match(words, /Fixed window: 20 of 20 allowed, most in any 10 s of this traffic 20, proven bound 20; Sliding window log: 10 of 20 allowed, most in any 10 s of this traffic 10, proven bound 10;/);
   const texts = await parts(visit).picture.locator("text").allTextContents();
   assert.equal(texts.filter((text) => text === "20 in 10 s").length, 1, `${texts}`);
   assert.ok(texts.filter((text) => text === "10 in 10 s").length >= 1, `${texts}`);
-  // A bucket could let more requests pass than in this trace.
+  // The bound of a bucket is larger than the number of requests that pass in this traffic.
   assert.deepEqual(TITLES.map((title) => shown[title].bound), [20, 10, 20, 19, 19, 10]);
   assert.deepEqual(texts.filter((text) => text.startsWith("bound: ")), [20, 10, 20, 19, 19, 10].map((bound) => `bound: ${bound}`));
-  assert.ok(texts.includes("most in this trace") && !texts.includes("at worst"), `${texts}`);
-  assert.match(await visit.page.locator("[data-field=summary]").textContent(), /Fixed window lets 20 go in 10 s, 2\.0x of 10\./);
+  assert.ok(texts.includes("most in this traffic") && !texts.includes("at worst"), `${texts}`);
+  assert.match(await visit.page.locator("[data-field=summary]").textContent(), /Fixed window lets 20 requests pass in 10 s, 2\.0x the limit\./);
 });
 
-on("each kind of traffic is sent, and shown as the API answers it", async (visit) => {
+on("each kind of traffic is sent, and the page shows the API's answer", async (visit) => {
   const { pattern } = parts(visit);
   for (const [name, count] of [["steady", 60], ["bursts", 72], ["boundary", 20]]) {
-    const own = await answer(visit, () => pattern.selectOption(name));
-    assert.equal(own.sent.at_ms.length, count, name);
-    await assertShown(visit, own);
+    const result = await answer(visit, () => pattern.selectOption(name));
+    assert.equal(result.sent.at_ms.length, count, name);
+    await assertShown(visit, result);
   }
 });
 
-on("traffic is chosen by keyboard alone", async (visit) => {
+on("traffic can be chosen with the keyboard", async (visit) => {
   await parts(visit).pattern.focus();
   await assertShown(visit, await answer(visit, () => visit.page.keyboard.press("ArrowDown")));
   await visit.page.keyboard.press("Tab");
@@ -88,37 +88,37 @@ on("typed traffic is parsed and sent", async (visit) => {
   const { typed, pattern, problem } = parts(visit);
   for (const [text, times] of [["2 0.2*3, 1.25", [200, 200, 200, 1250, 2000]], ["30", [30000]], ["0x2 0×1 1.5 * 2", [0, 0, 0, 1500, 1500]], ["", []]]) {
     await typed.fill(text);
-    const own = await answer(visit, () => typed.press("Enter"));
-    assert.deepEqual(own.sent.at_ms, times, text);
+    const result = await answer(visit, () => typed.press("Enter"));
+    assert.deepEqual(result.sent.at_ms, times, text);
     assert.equal(await pattern.inputValue(), "drawn");
     assert.equal(await problem.count(), 0);
-    await assertShown(visit, own);
+    await assertShown(visit, result);
   }
 });
 
-on("malformed traffic is reported, and nothing is sent", async (visit) => {
+on("malformed traffic is reported and not sent", async (visit) => {
   const { typed, problem } = parts(visit);
-  const asked = [];
-  visit.page.on("request", (request) => request.url().endsWith(PATH) && asked.push(request.postDataJSON()));
-  for (const [text, problems] of [["soon", /soon is no time/], ["-1", /no time/], ["1**2", /no time/], ["1,5", /1,5 is no time/], ["30.01", /too late; use 0 to 30/], ["1*2001", /more than 2000/], ["1*99999999999999", /more than 2000/], ["<b>1</b>", /<b>1<\/b> is no time/]]) {
+  const requests = [];
+  visit.page.on("request", (request) => request.url().endsWith(PATH) && requests.push(request.postDataJSON()));
+  for (const [text, problems] of [["soon", /soon is not a time/], ["-1", /not a time/], ["1**2", /not a time/], ["1,5", /1,5 is not a time/], ["30.01", /too late; use 0 to 30/], ["1*2001", /more than 2000/], ["1*99999999999999", /more than 2000/], ["<b>1</b>", /<b>1<\/b> is not a time/]]) {
     await typed.fill(text);
     await typed.press("Enter");
     await eventually(async () => assert.match(await problem.textContent(), problems));
     assert.equal(await typed.getAttribute("aria-invalid"), "true");
   }
   await typed.fill("1*2000");
-  await assertShown(visit, await answer(visit, () => typed.press("Enter")), { arePiled: true });
+  await assertShown(visit, await answer(visit, () => typed.press("Enter")), { asBars: true });
   assert.equal(await typed.getAttribute("aria-invalid"), "false");
-  assert.equal(asked.length, 1, "only the valid traffic was sent");
+  assert.equal(requests.length, 1, "only the valid traffic was sent");
 });
 
 on("traffic is drawn with the mouse", async (visit) => {
   const { picture, typed, pattern } = parts(visit);
-  // Retried, because the picture may be redrawn at this moment.
-  const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no ground"));
+  // Retried, because the picture can be redrawn at this moment.
+  const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no drawing area"));
   const at = (share, height) => [ground.x + share * ground.width, ground.y + (1 - height) * ground.height];
   const { mouse } = visit.page;
-  // Drawing adds to the traffic that is there: ten requests on each side of the boundary.
+  // Drawing changes the traffic that is shown: ten requests on each side of the boundary.
   await mouse.move(...at(0.252, 0.5));
   const first = await answer(visit, () => mouse.down());
   await mouse.up();
@@ -130,9 +130,9 @@ on("traffic is drawn with the mouse", async (visit) => {
   await answer(visit, () => typed.press("Enter"));
   await answer(visit, () => visit.page.getByRole("button", { name: "Clear" }).click());
   await mouse.move(...at(0.252, 0.5));
-  const own = await answer(visit, () => mouse.down());
+  const result = await answer(visit, () => mouse.down());
   // A quarter of 30 s, and half of 12 requests.
-  assert.deepEqual([own.sent.at_ms.length, own.sent.at_ms[0]], [6, 7500]);
+  assert.deepEqual([result.sent.at_ms.length, result.sent.at_ms[0]], [6, 7500]);
   assert.deepEqual([await pattern.inputValue(), await typed.inputValue()], ["drawn", ""]);
   // A quick stroke leaves no gaps: 6, 6, 7, 7, 8, and so on to 12.
   const dragged = await answer(visit, () => mouse.move(...at(0.505, 1)), ({ at_ms: times }) => times.length === 144);
@@ -149,11 +149,11 @@ on("traffic is drawn with the mouse", async (visit) => {
   await assertShown(visit, less);
 });
 
-on("traffic is drawn with a finger, and the page stays where it is", async (visit) => {
+on("traffic is drawn with a finger, and the page does not scroll", async (visit) => {
   const { picture } = parts(visit);
   await answer(visit, () => visit.page.getByRole("button", { name: "Clear" }).click());
   await picture.scrollIntoViewIfNeeded();
-  const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no ground"));
+  const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no drawing area"));
   const cdp = await visit.context.newCDPSession(visit.page);
   const touch = (type, share) => cdp.send("Input.dispatchTouchEvent", {
     type, touchPoints: share === null ? [] : [{ x: ground.x + share * ground.width, y: ground.y + ground.height / 2 }],
@@ -166,8 +166,8 @@ on("traffic is drawn with a finger, and the page stays where it is", async (visi
   await assertShown(visit, drawn);
 }, { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true });
 
-on("traffic starts at the beginning of a window, whatever its length", async (visit) => {
-  const [limit, seconds] = ["all allow", "every … seconds"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
+on("traffic starts at the beginning of a window of any length", async (visit) => {
+  const [limit, seconds] = ["limit (requests)", "window (s)"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
   for (const [count, every] of [[5, 7], [10, 59], [100, 60], [1, 1]]) {
     await limit.fill(String(count));
     await seconds.fill(String(every));
@@ -177,17 +177,17 @@ on("traffic starts at the beginning of a window, whatever its length", async (vi
 });
 
 on("the limit of all algorithms can be changed", async (visit) => {
-  const [limit, seconds] = ["all allow", "every … seconds"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
+  const [limit, seconds] = ["limit (requests)", "window (s)"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
   await limit.fill("5");
   await answer(visit, () => limit.press("Enter"));
   await seconds.fill("2");
-  const own = await answer(visit, () => seconds.press("Enter"));
-  assert.deepEqual([own.sent.window_ms, own.sent.config["token-bucket"], own.sent.config["fixed-window"]],
+  const result = await answer(visit, () => seconds.press("Enter"));
+  assert.deepEqual([result.sent.window_ms, result.sent.config["token-bucket"], result.sent.config["fixed-window"]],
     [2000, { maxTokens: 5, refillRate: 2.5 }, { maxRequests: 5, windowSeconds: 2 }]);
-  await assertShown(visit, own);
-  assert.deepEqual([own.json[0].worst, own.json[1].worst], [10, 5]);
-  await parts(visit).table.getByRole("columnheader", { name: "most in this trace, any 2 s" }).waitFor();
-  await parts(visit).table.getByRole("columnheader", { name: "proven bound, any 2 s" }).waitFor();
+  await assertShown(visit, result);
+  assert.deepEqual([result.json[0].worst, result.json[1].worst], [10, 5]);
+  await parts(visit).table.getByRole("columnheader", { name: "most in any 2 s of this traffic" }).waitFor();
+  await parts(visit).table.getByRole("columnheader", { name: "proven bound for any 2 s" }).waitFor();
   for (const wrong of ["", "0", "1.5", "101"]) {
     await limit.fill(wrong);
     await limit.press("Enter");

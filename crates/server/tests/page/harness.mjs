@@ -1,4 +1,4 @@
-// Starts and stops servers, a Redis and a browser. A page that reports a problem fails its test.
+// Starts and stops servers, Redis and the browser. A problem that the page reports fails its test.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -14,12 +14,13 @@ const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const CHROMIUM = "/usr/bin/chromium";
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
-/** A condition that takes longer to come true has failed. */
+/** The longest time that a condition can take to become true. */
 const WAIT_MS = 10_000;
 
 const packaged = createRequire(join(ROOT, ".tools/page/node_modules/of-the-tests.js"));
 
-function needed(name) {
+/** Returns the path of a package, or fails with the command that installs it. */
+function installed(name) {
   try {
     return packaged.resolve(name);
   } catch (error) {
@@ -36,19 +37,19 @@ process.on("exit", () => {
 });
 process.once("SIGTERM", () => process.exit(1));
 
-/** A path in a directory that is deleted when this process ends. */
+/** Returns a path in a directory that is deleted when this process ends. */
 export const scratch = (name) => join(directory, name);
 
 function start(command, args, env = {}) {
   const child = spawn(command, args, { cwd: directory, env, stdio: ["ignore", "ignore", "pipe"] });
-  child.gone = new Promise((resolve) => child.once("exit", resolve).once("error", resolve));
+  child.ended = new Promise((resolve) => child.once("exit", resolve).once("error", resolve));
   started.push(child);
   return child;
 }
 
-/** A server on free ports. */
+/** A Tollgate server on free ports. */
 export class Server {
-  /** `Server.start(["--no-playground"], { TOLLGATE_OPERATOR_TOKEN: "…" })`. */
+  /** Starts a server: `Server.start(["--no-playground"], { TOLLGATE_OPERATOR_TOKEN: "…" })`. */
   static async start(flags = [], env = {}) {
     const server = new Server();
     [server.flags, server.env, server.address] = [flags, env, "127.0.0.1:0"];
@@ -56,12 +57,12 @@ export class Server {
     return server;
   }
 
-  /** Starts the server, the second time at the same address. */
+  /** Starts the server. A second start uses the same address. */
   async run() {
     const binary = resolve(process.env.TOLLGATE ?? join(ROOT, "target/debug/tollgate"));
-    assert.ok(existsSync(binary), `${binary} is missing: build it, or say in TOLLGATE where it is`);
+    assert.ok(existsSync(binary), `${binary} is missing: build it, or set TOLLGATE to its path`);
     const args = ["serve", "--listen", this.address, "--grpc-listen", "127.0.0.1:0", ...this.flags];
-    // So few connections that every machine has enough files for them, and the server logs no warning.
+    // A number of connections for which every machine has enough file descriptors, so that the server logs no warning.
     this.child = start(binary, args, { TOLLGATE_MAX_CONNECTIONS: "1000", ...this.env });
     this.url = await new Promise((resolve, reject) => {
       let log = "";
@@ -78,10 +79,10 @@ export class Server {
   /** Kills the server without a drain. */
   async stop() {
     this.child.kill("SIGKILL");
-    await this.child.gone;
+    await this.child.ended;
   }
 
-  /** `await server.ask("POST", "/v1/check", { limit: "free", key: "a" })`. */
+  /** Sends a request: `await server.ask("POST", "/v1/check", { limit: "free", key: "a" })`. */
   async ask(method, path, body) {
     const headers = this.env.TOLLGATE_OPERATOR_TOKEN ? { authorization: `Bearer ${this.env.TOLLGATE_OPERATOR_TOKEN}` } : {};
     if (body !== undefined) headers["content-type"] = "application/json";
@@ -90,7 +91,7 @@ export class Server {
   }
 }
 
-/** A Redis on a socket. */
+/** A Redis on a Unix socket. */
 export class Redis {
   static async start() {
     const redis = new Redis();
@@ -100,16 +101,16 @@ export class Redis {
     return redis;
   }
 
-  /** Starts an empty Redis, the second time at the same path. */
+  /** Starts an empty Redis. A second start uses the same path. */
   async run() {
     this.child = start("redis-server", ["--port", "0", "--unixsocket", this.path, "--save", ""], { PATH: process.env.PATH });
     const failed = new Promise((_, reject) => this.child.once("error", (error) => reject(new Error(`redis-server: ${error.message}; run \`make servers\``))));
-    await Promise.race([failed, eventually(() => connects(this.path), "a Redis that listens")]);
+    await Promise.race([failed, eventually(() => connects(this.path), "a connection to Redis")]);
   }
 
   async stop() {
     this.child.kill("SIGKILL");
-    await this.child.gone;
+    await this.child.ended;
   }
 }
 
@@ -120,13 +121,13 @@ function connects(path) {
 }
 
 /** Calls `attempt` until it does not throw, and returns its result. */
-export async function eventually(attempt, what = "it") {
+export async function eventually(attempt, what = "the condition") {
   const until = performance.now() + WAIT_MS;
   for (;;) {
     try {
       return await attempt();
     } catch (error) {
-      if (performance.now() > until) throw new Error(`${what} did not come true in ${WAIT_MS} ms: ${error.message}`, { cause: error });
+      if (performance.now() > until) throw new Error(`${what} failed for ${WAIT_MS} ms: ${error.message}`, { cause: error });
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   }
@@ -134,10 +135,10 @@ export async function eventually(attempt, what = "it") {
 
 let browser;
 
-/** The browser that all tests of a file share. */
+/** Returns the browser that all tests of a file share. */
 export async function chromium() {
   assert.ok(existsSync(CHROMIUM), `${CHROMIUM} is missing: run \`make browser\``);
-  browser ??= packaged(needed("playwright-core")).chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
+  browser ??= packaged(installed("playwright-core")).chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
   return browser;
 }
 
@@ -145,14 +146,14 @@ export async function chromium() {
 export async function end() {
   await (await browser)?.close();
   for (const child of started) child.kill("SIGKILL");
-  await Promise.all(started.map((child) => child.gone));
+  await Promise.all(started.map((child) => child.ended));
 }
 
-/** A browser window with its own cookies, whose page's problems are recorded. */
+/** A browser window with its own cookies. It records the problems of the page. */
 export class Visit {
   /**
-   * Opens `path` on the server. The other options are Playwright's, such as `colorScheme`. Motion is reduced by default,
-   * because without a graphics card drawing uses all of the CPU time.
+   * Opens `path` on the server. The other options are Playwright's, such as `colorScheme`. Reduced motion is the default,
+   * because without a graphics card the animations use all of the CPU time.
    */
   static async open(server, { path = "/", ...options } = {}) {
     const visit = new Visit();
@@ -174,10 +175,10 @@ export class Visit {
 
   async watch() {
     const { page, problems } = this;
-    const isHere = (url) => url.startsWith(`${this.server.url}/`);
+    const isOwn = (url) => url.startsWith(`${this.server.url}/`);
     page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(`console: ${message.text()} ${message.location().url}`));
     page.on("pageerror", (error) => problems.push(`error: ${error.stack}`));
-    page.on("request", (request) => isHere(request.url()) || problems.push(`elsewhere: ${request.url()}`));
+    page.on("request", (request) => isOwn(request.url()) || problems.push(`request to another host: ${request.url()}`));
     page.on("requestfailed", (request) => {
       const text = request.failure()?.errorText;
       if (!this.isLeaving || text !== "net::ERR_ABORTED") problems.push(`failed: ${text} ${request.url()}`);
@@ -189,15 +190,15 @@ export class Visit {
     }));
     await page.addInitScript(() => {
       // The number of requests whose answers are not shown yet. The page shows an answer before its next task.
-      window.asking = 0;
-      const [ask, read] = [window.fetch, Response.prototype.text];
-      const counted = (promise) => promise.finally(() => setTimeout(() => { window.asking -= 1; }));
+      window.openRequests = 0;
+      const [fetch, read] = [window.fetch, Response.prototype.text];
+      const counted = (promise) => promise.finally(() => setTimeout(() => { window.openRequests -= 1; }));
       window.fetch = (...all) => {
-        window.asking += 1;
-        return counted(ask(...all));
+        window.openRequests += 1;
+        return counted(fetch(...all));
       };
       Response.prototype.text = function text() {
-        window.asking += 1;
+        window.openRequests += 1;
         return counted(read.call(this));
       };
     });
@@ -217,26 +218,26 @@ export class Visit {
   }
 
   /** Fails if the page had an unexpected problem, or if an expected one is missing. */
-  assertCalm() {
+  assertNoProblems() {
     const isExpected = (problem) => this.expected.some((pattern) => pattern.test(problem));
     assert.deepEqual(this.problems.filter((problem) => !isExpected(problem)), [], "the page had problems");
     for (const pattern of this.expected) assert.ok(this.problems.some((problem) => pattern.test(problem)), `no problem matches ${pattern}`);
   }
 
   /**
-   * Runs `act` and returns the answer to the next request for this path that `isWanted` accepts. Earlier requests do not
-   * count. The page shows the answer by then.
+   * Runs `act`, and returns the answer to the first request for this path that the page sends after that and that `isWanted`
+   * accepts. Returns once the page shows the answer.
    */
   async answerTo(path, act, isWanted = () => true) {
-    const isIt = (request) => new URL(request.url()).pathname === path && isWanted(request.postDataJSON());
-    const [request] = await Promise.all([this.page.waitForRequest(isIt), act()]);
+    const matches = (request) => new URL(request.url()).pathname === path && isWanted(request.postDataJSON());
+    const [request] = await Promise.all([this.page.waitForRequest(matches), act()]);
     const response = await request.response();
     assert.ok(response, `no answer to ${path}`);
-    await this.page.waitForFunction(() => window.asking === 0);
+    await this.page.waitForFunction(() => window.openRequests === 0);
     return { sent: request.postDataJSON(), json: await response.json(), headers: await response.allHeaders() };
   }
 
-  /** The state of the same session according to the API. */
+  /** Returns the state of the same session from the API. */
   async state(config = {}) {
     const response = await this.context.request.post(`${this.server.url}/api/rate-limit/state`, { data: { config } });
     assert.equal(response.status(), 200, await response.text());
@@ -252,9 +253,9 @@ export class Visit {
   }
 }
 
-/** The problems that the accessibility checker axe finds. */
+/** Returns the problems that the accessibility checker axe finds. */
 export async function axe({ page }) {
-  const source = readFileSync(needed("axe-core"), "utf8");
+  const source = readFileSync(installed("axe-core"), "utf8");
   await page.evaluate(source);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
   return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join("; ")}`);

@@ -1,4 +1,4 @@
-//! The page in a real browser: node runs `*.test.mjs` with the help of `harness.mjs`.
+//! Tests of the page in a real browser. Node runs `*.test.mjs`, which use `harness.mjs`.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's path of Chromium, which `harness.mjs` starts.
+/// The path of Chromium on Debian. `harness.mjs` starts it.
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// Runs one file after another, because tests and browsers share two cores, and some tests measure time.
+/// Runs one file after another, because the tests and the browser share two cores, and some tests measure time.
 #[test]
-fn the_pages_browser_tests_pass() {
+fn page_passes_its_tests_in_a_browser() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
     let packages = here.join("../../../../.tools/page/node_modules");
     let needed = ["playwright-core", "axe-core"].map(|name| packages.join(name));
@@ -25,12 +25,12 @@ fn the_pages_browser_tests_pass() {
             .env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"))
             .output()
             .unwrap_or_else(|error| panic!("node: {error}; run `make browser`"));
-        let said = [run.stdout, run.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(run.status.success(), "{said}");
-        // A file in which node finds no tests passes, too, so the number of tests must not be 0.
-        assert!(said.contains("pass ") && !said.contains("pass 0"), "{said}");
-        println!("{said}");
+        let bytes = [run.stdout, run.stderr].concat();
+        let output = String::from_utf8_lossy(&bytes);
+        assert!(run.status.success(), "{output}");
+        // Node also succeeds for a file without tests, so the number of passed tests must not be 0.
+        assert!(output.contains("pass ") && !output.contains("pass 0"), "{output}");
+        println!("{output}");
     }
 }
 

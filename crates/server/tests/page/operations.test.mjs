@@ -1,4 +1,4 @@
-// Operations: access to it; rules, rates, refused keys and the store.
+// The Operations view: access to it, rules, rates, refused keys and the store.
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
@@ -44,15 +44,15 @@ const table = ({ page }, name) => page.getByRole("table", { name });
 const facts = ({ page }) => page.locator("#operations dl");
 const check = (server) => server.ask("POST", "/v1/check", { domain: "api", attributes: { ip: "203.0.113.9" } });
 
-/** The cells of a rule's or a limit's row. */
+/** Returns the texts of the cells in the row of a rule or a limit. */
 async function row(visit, name) {
   const rows = table(visit, /^Rules and limits/).getByRole("row");
   const cells = rows.filter({ has: visit.page.getByRole("cell", { name, exact: true }) }).getByRole("cell");
-  // A rate's cell also has a total, which is left out here.
+  // The cell of a rate also has a total, which is omitted here.
   return cells.evaluateAll((cells) => cells.map((cell) => (cell.querySelector(".number")?.firstChild ?? cell).textContent));
 }
 
-on("rules and limits are listed with what they allow", () => local, async (visit) => {
+on("rules and limits are listed with their parameters", () => local, async (visit) => {
   await table(visit, /^Rules and limits/).waitFor();
   await eventually(async () => {
     for (const [name, limit] of [["api/per-client", "token-bucket capacity=1000 refill=10/s"], ["api/watched", "sliding-window-log limit=1 window=1h"], ["once", "sliding-window-log limit=1 window=1h"]]) {
@@ -61,10 +61,10 @@ on("rules and limits are listed with what they allow", () => local, async (visit
   });
   const { json } = await local.ask("GET", "/v1/operations");
   const words = await facts(visit).textContent();
-  for (const fact of [`generation ${json.readiness.generation}`, json.readiness.hash, "memory", "ready"]) assert.ok(words.includes(fact), `${fact} in ${words}`);
+  for (const fact of [`generation ${json.readiness.generation}`, json.readiness.hash, "memory", "ready"]) assert.ok(words.includes(fact), `${fact} is not in ${words}`);
 });
 
-on("a rule is listed with all that it may spend", () => local, async (visit) => {
+on("a rule is listed with all limits that it can charge", () => local, async (visit) => {
   await eventually(async () => {
     const [, limits] = await row(visit, "shop/tiered");
     assert.equal(limits, "few: sliding-window-log limit=60 window=1hblockmore: sliding-window-log limit=600 window=1h");
@@ -76,24 +76,24 @@ on("a key of a tiered rule is shown under each limit, and which one refused it",
   const ask = (cost) => local.ask("POST", "/v1/check", { domain: "shop", cost, attributes: { user: "u1" } });
   await ask(60);
   await ask(1);
-  const own = table(visit, "Most refused lately").getByRole("row").filter({ hasText: "user=u1" });
-  await own.waitFor();
-  assert.equal((await own.getByRole("cell").allTextContents())[0], "shop/tiered (few)");
-  await own.getByRole("button", { name: /Look up/ }).click();
+  const refusedRow = table(visit, "Most refused keys").getByRole("row").filter({ hasText: "user=u1" });
+  await refusedRow.waitFor();
+  assert.equal((await refusedRow.getByRole("cell").allTextContents())[0], "shop/tiered (few)");
+  await refusedRow.getByRole("button", { name: /Look up/ }).click();
   await visit.page.locator("[data-field=lookup]").filter({ hasText: /last refused the key under few/ }).waitFor();
-  const standings = await visit.page.locator("[data-field=standings] li p").allTextContents();
-  assert.match(standings[0], /^few \(without a tier\), last refused: 0 of 60 remain; refused for/);
-  assert.equal(standings[1], "block (tier banned): blocked: this rule refuses every request of the key");
-  assert.match(standings[2], /^more \(tier plus\): 540 of 600 remain/);
+  const states = await visit.page.locator("[data-field=states] li p").allTextContents();
+  assert.match(states[0], /^few \(without a tier\), last refused: 0 of 60 remain; refused for/);
+  assert.equal(states[1], "block (tier banned): blocked: this rule refuses every request of the key");
+  assert.match(states[2], /^more \(tier plus\): 540 of 600 remain/);
   assert.equal(await visit.page.getByRole("meter").count(), 2);
 });
 
 on("a blocked client is listed as refused", () => local, async (visit) => {
   for (let at = 0; at < 3; at += 1) await local.ask("POST", "/v1/check", { domain: "web", attributes: { ip: "203.0.113.66" } });
-  const own = table(visit, "Most refused lately").getByRole("row").filter({ hasText: "ip=203.0.113.66" });
-  await own.waitFor();
-  assert.equal((await own.getByRole("cell").allTextContents())[0], "web/banned (block)");
-  await own.getByRole("button", { name: /Look up/ }).click();
+  const refusedRow = table(visit, "Most refused keys").getByRole("row").filter({ hasText: "ip=203.0.113.66" });
+  await refusedRow.waitFor();
+  assert.equal((await refusedRow.getByRole("cell").allTextContents())[0], "web/banned (block)");
+  await refusedRow.getByRole("button", { name: /Look up/ }).click();
   await visit.page.locator("[data-field=lookup]").filter({ hasText: /^blocked: this rule refuses every request/ }).waitFor();
 });
 
@@ -103,35 +103,35 @@ on("rates follow the decisions", () => local, async (visit) => {
     for (let at = 0; at < 5; at += 1) await check(local);
     const [, , allowed, refused, shadow] = (await row(visit, "api/per-client")).map(Number);
     assert.ok(allowed > 0 && refused === 0 && shadow === 0, `${allowed} ${refused} ${shadow}`);
-    assert.ok(Number((await row(visit, "api/watched"))[4]) > 0, "the shadow would have refused");
+    assert.ok(Number((await row(visit, "api/watched"))[4]) > 0, "the shadow rule would have refused");
   };
   await eventually(decided);
-  const rates = visit.page.getByRole("region", { name: "Decisions a second" });
+  const rates = visit.page.getByRole("region", { name: "Decisions per second" });
   await eventually(async () => {
     await check(local);
     assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed [1-9]/);
   });
   await eventually(async () => assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed 0\.0/, "the rate returns to 0"));
   const { json } = await local.ask("GET", "/v1/operations");
-  await table(visit, /^Rules and limits/).getByText(`${json.rules.find(({ name }) => name === "api/per-client").allowed} in all`).waitFor();
+  await table(visit, /^Rules and limits/).getByText(`${json.rules.find(({ name }) => name === "api/per-client").allowed} in total`).waitFor();
 });
 
 on("the most refused key is shown as text, looked up and reset", () => local, async (visit) => {
   const ask = () => local.ask("POST", "/v1/check", { limit: "once", key: KEY });
   for (let at = 0; at < 3; at += 1) await ask();
-  const refused = table(visit, "Most refused lately");
-  const own = refused.getByRole("row").filter({ has: visit.page.getByText(SHOWN_KEY, { exact: true }) });
-  await own.waitFor();
-  assert.deepEqual((await own.getByRole("cell").allTextContents()).slice(0, 3), ["once", SHOWN_KEY, "2"]);
+  const refused = table(visit, "Most refused keys");
+  const refusedRow = refused.getByRole("row").filter({ has: visit.page.getByText(SHOWN_KEY, { exact: true }) });
+  await refusedRow.waitFor();
+  assert.deepEqual((await refusedRow.getByRole("cell").allTextContents()).slice(0, 3), ["once", SHOWN_KEY, "2"]);
   assert.equal(await visit.page.locator("main script").count(), 0);
 
-  await own.getByRole("button", { name: /Look up/ }).click();
-  const told = visit.page.locator("[data-field=lookup]");
-  await told.filter({ hasText: /^0 of 1 remain; refused for 60 min/ }).waitFor();
+  await refusedRow.getByRole("button", { name: /Look up/ }).click();
+  const answer = visit.page.locator("[data-field=lookup]");
+  await answer.filter({ hasText: /^0 of 1 remain; refused for 60 min/ }).waitFor();
   await visit.page.getByRole("button", { name: "Reset this key" }).click();
-  assert.equal((await ask()).json.allowed, false, "the page asks for a confirmation first");
-  await visit.page.getByRole("button", { name: "Sure? Reset it" }).click();
-  await told.filter({ hasText: /forgotten/ }).waitFor();
+  assert.equal((await ask()).json.allowed, false, "the first click does not reset");
+  await visit.page.getByRole("button", { name: "Confirm the reset" }).click();
+  await answer.filter({ hasText: /was reset/ }).waitFor();
   assert.equal((await ask()).json.allowed, true);
 });
 
@@ -140,55 +140,55 @@ on("API keys are shown in part and looked up in full", () => local, async (visit
   for (const key of keys) for (let at = 0; at < 4; at += 1) await local.ask("POST", "/v1/check", { limit: "once", key });
   const buttons = visit.page.getByRole("button", { name: "Look up api_key=abcd…" });
   await eventually(async () => assert.equal(await buttons.count(), 2));
-  const looked = [];
-  visit.page.on("request", (request) => request.url().includes("/keys/") && looked.push(decodeURIComponent(request.url().split("/keys/")[1])));
+  const lookedUp = [];
+  visit.page.on("request", (request) => request.url().includes("/keys/") && lookedUp.push(decodeURIComponent(request.url().split("/keys/")[1])));
   for (let at = 0; at < 2; at += 1) await buttons.nth(at).click();
-  await eventually(() => assert.deepEqual(looked.toSorted?.() ?? [...looked].sort(), keys));
+  await eventually(() => assert.deepEqual([...lookedUp].sort(), keys));
   assert.ok(!(await visit.page.content()).includes("SECRET"));
   assert.ok(!(await visit.page.getByRole("textbox", { name: "key", exact: true }).inputValue()).includes("SECRET"));
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
-  await eventually(() => assert.equal(looked.at(-1), looked.at(-2), "the same key is looked up again"));
+  await eventually(() => assert.equal(lookedUp.at(-1), lookedUp.at(-2), "the same key is looked up again"));
 });
 
-on("any key can be looked up, and an unknown limit is reported", () => local, async (visit) => {
+on("every key can be looked up, and an unknown limit is reported", () => local, async (visit) => {
   const [by, key] = ["rule or limit", "key"].map((name) => visit.page.getByRole("textbox", { name, exact: true }));
-  const told = visit.page.locator("[data-field=lookup]");
-  const asked = [];
-  visit.page.on("request", (request) => request.url().includes("/keys/") && asked.push(request.url()));
+  const answer = visit.page.locator("[data-field=lookup]");
+  const requests = [];
+  visit.page.on("request", (request) => request.url().includes("/keys/") && requests.push(request.url()));
   const reset = visit.page.getByRole("button", { name: "Reset this key" });
   await reset.click();
   await by.fill("once");
   await key.fill("somebody / else?");
   await key.press("Enter");
-  await told.filter({ hasText: /^1 of 1 remain/ }).waitFor();
+  await answer.filter({ hasText: /^1 of 1 remain/ }).waitFor();
   await local.ask("POST", "/v1/check", { limit: "once", key: "somebody / else?" });
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
-  await told.filter({ hasText: /^0 of 1 remain/ }).waitFor();
+  await answer.filter({ hasText: /^0 of 1 remain/ }).waitFor();
   await key.fill("\\u{1f6aa}");
   await key.press("Enter");
-  await told.filter({ hasText: /^1 of 1 remain/ }).waitFor();
-  assert.ok(asked.at(-1).endsWith(encodeURIComponent("\\u{1f6aa}")), `as it was typed: ${asked.at(-1)}`);
+  await answer.filter({ hasText: /^1 of 1 remain/ }).waitFor();
+  assert.ok(requests.at(-1).endsWith(encodeURIComponent("\\u{1f6aa}")), `the typed text is sent unchanged: ${requests.at(-1)}`);
   await by.fill("nothing");
   await key.press("Enter");
-  await told.filter({ hasText: /nothing/ }).waitFor();
-  assert.equal(asked.length, 4, "an empty field sends nothing");
+  await answer.filter({ hasText: /nothing/ }).waitFor();
+  assert.equal(requests.length, 4, "an empty field sends nothing");
   visit.expect(/console: .*404.*\/v1\/limits\/nothing\/keys/);
 });
 
-on("a server with a token shows nothing without it", () => guarded, async (visit) => {
-  const field = visit.page.getByLabel("operators' token");
+on("a server with an operator token shows nothing without the token", () => guarded, async (visit) => {
+  const field = visit.page.getByLabel("operator token");
   await field.waitFor();
   assert.equal(await table(visit, /^Rules and limits/).count(), 0);
   assert.equal(await visit.page.locator("#operations").getByRole("alert").count(), 0, "no token has been refused yet");
   await field.fill("wrong");
   await field.press("Enter");
-  await visit.page.getByText("that is not the token").waitFor();
+  await visit.page.getByText("wrong token").waitFor();
   assert.equal(await table(visit, /^Rules and limits/).count(), 0);
   await field.fill(TOKEN);
   await visit.page.getByRole("button", { name: "Show" }).click();
   await table(visit, /^Rules and limits/).waitFor();
   await eventually(async () => assert.equal(await field.count() && (await field.isVisible()), false));
-  assert.equal(await visit.page.getByText("that is not the token").isVisible(), false);
+  assert.equal(await visit.page.getByText("wrong token").isVisible(), false);
   const kept = await visit.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.getElementById("token").value]));
   assert.ok(!kept.includes(TOKEN), "the page does not store the token");
   await visit.page.getByRole("textbox", { name: "rule or limit" }).fill("once");
@@ -198,7 +198,7 @@ on("a server with a token shows nothing without it", () => guarded, async (visit
   visit.expect(/console: .*401.*\/v1\/operations/);
 });
 
-on("without a playground there is Operations alone", () => closed, async (visit) => {
+on("a server without the playground has only the Operations view", () => closed, async (visit) => {
   await table(visit, /^Rules and limits/).waitFor();
   await eventually(async () => assert.deepEqual(await visit.page.getByRole("tab").allTextContents(), ["Operations"]));
   assert.equal(await visit.page.getByRole("button", { name: "Send Request" }).count(), 0);
@@ -207,12 +207,12 @@ on("without a playground there is Operations alone", () => closed, async (visit)
 visits("a visitor without access to any view sees a notice", () => closed, {}, async (visit) => {
   await visit.page.route("**/page/server.json", (route) => route.fulfill({ json: { playground: false, operations: "no", store: "memory" } }));
   await visit.reload();
-  await visit.page.getByText("There is nothing to play with on this server").waitFor();
+  await visit.page.getByText("The playground is switched off on this server").waitFor();
   assert.equal(await visit.page.getByRole("tab").count(), 0);
   assert.equal(await visit.page.getByRole("tabpanel").count(), 0);
 });
 
-visits("without a playground Operations comes first", () => closed, {}, async (visit) => {
+visits("a server without the playground opens the Operations view", () => closed, {}, async (visit) => {
   await table(visit, /^Rules and limits/).waitFor();
   assert.equal(await visit.tab("Operations").getAttribute("aria-selected"), "true");
 });
@@ -225,7 +225,7 @@ on("an outage of the store and its end are shown", () => onRedis, async (visit) 
     await check(onRedis);
     assert.match(await store.textContent(), /breaker (half )?open/);
   });
-  await eventually(async () => assert.ok(Number((await row(visit, "api/per-client"))[5]) > 0, "decided without the store"));
+  await eventually(async () => assert.ok(Number((await row(visit, "api/per-client"))[5]) > 0, "some requests were decided without the store"));
   await visit.page.getByRole("textbox", { name: "rule or limit" }).fill("once");
   await visit.page.getByRole("textbox", { name: "key", exact: true }).fill("a");
   visit.expect(/console: .*503.*\/v1\/limits\/once\/keys\/a/);
@@ -233,8 +233,8 @@ on("an outage of the store and its end are shown", () => onRedis, async (visit) 
   await visit.page.locator("[data-field=lookup]").filter({ hasText: /the store of limits does not answer/ }).waitFor();
   const unavailable = /console: .*503.*\/api\/rate-limit\/state/;
   visit.expect(unavailable);
-  await eventually(() => assert.ok(visit.problems.some((problem) => unavailable.test(problem)), "the playground has no counters either"));
-  const banner = visit.page.locator("#lost");
+  await eventually(() => assert.ok(visit.problems.some((problem) => unavailable.test(problem)), "the playground cannot read its counters"));
+  const banner = visit.page.locator("#banner");
   await banner.filter({ hasText: /store/ }).waitFor();
   await redis.run();
   await store.filter({ hasText: "breaker closed" }).waitFor();

@@ -1,5 +1,5 @@
-// Pictures agree with the server's decisions after any change of parameters. Runs the page's drawing code without a
-// browser.
+// The pictures show the server's decisions after every change of parameters. These tests run the page's drawing code
+// without a browser.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -15,7 +15,7 @@ let server;
 before(async () => { server = await Server.start(); });
 after(end);
 
-/** Pseudorandom numbers from 0 to 1, the same on every run. */
+/** Yields pseudorandom numbers from 0 to 1, the same in every run. */
 function* numbers(seed) {
   for (let state = seed; ; ) {
     state = (state * 1_664_525 + 1_013_904_223) % 2 ** 32;
@@ -25,7 +25,7 @@ function* numbers(seed) {
 
 const pick = (random, all) => all[Math.floor(random.next().value * all.length)];
 
-/** Random valid parameters of an algorithm. */
+/** Returns random valid parameters of an algorithm. */
 function parameters(random, { id }) {
   const size = pick(random, [1, 3, 10, 21, 50]);
   const seconds = pick(random, [0.1, 0.123456789, 2.05, 4.1, 10, 60]);
@@ -37,6 +37,7 @@ function parameters(random, { id }) {
   }
 }
 
+/** Returns a function that sends requests to the playground in a new session. */
 async function session() {
   let cookie = "";
   return async (path, body) => {
@@ -47,17 +48,17 @@ async function session() {
   };
 }
 
-for (const own of CARDS) {
-  test(`a picture shows the remaining quota: ${own.title}`, async () => {
-    const random = numbers(own.title.length);
+for (const card of CARDS) {
+  test(`the picture of ${card.title} shows the remaining quota`, async () => {
+    const random = numbers(card.title.length);
     for (let round = 0; round < 12; round += 1) {
-      const ask = await session();
-      let config = parameters(random, own);
+      const send = await session();
+      let config = parameters(random, card);
       for (let step = 0; step < 12; step += 1) {
-        if (random.next().value < 0.4) config = parameters(random, own);
-        await ask(`${own.id}/burst`, { config, count: pick(random, [1, 2, 7, 30]) });
-        const view = (await ask("state", { config: { [own.id]: config } })).algorithms[own.id];
-        const { left, words } = picture(own.id, view, view.now_us);
+        if (random.next().value < 0.4) config = parameters(random, card);
+        await send(`${card.id}/burst`, { config, count: pick(random, [1, 2, 7, 30]) });
+        const view = (await send("state", { config: { [card.id]: config } })).algorithms[card.id];
+        const { left, words } = picture(card.id, view, view.now_us);
         assert.equal(left, view.remaining, `${JSON.stringify(view)}: ${words}`);
         assert.doesNotMatch(words, /-\d|NaN|Infinity|undefined/);
       }

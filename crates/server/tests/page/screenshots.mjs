@@ -7,21 +7,21 @@ import { CARDS, Card } from "./cards.mjs";
 import { Server, Visit, end } from "./harness.mjs";
 
 const [, , directory] = process.argv;
-if (!directory) throw new Error("no directory for the pictures; give one: node screenshots.mjs docs/pictures");
+if (!directory) throw new Error("no directory for the pictures; run: node screenshots.mjs docs/pictures");
 
 const DESKTOP = { viewport: { width: 1280, height: 1000 } };
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
 
-/** Sends requests until the cards show allowed and refused requests and a queue. */
+/** Sends requests, so that the cards show allowed requests, refused requests and a queue. */
 async function play(visit) {
-  const [fixed, log, counter, tokens, leaky] = CARDS.map((own) => new Card(visit, own));
+  const [fixed, log, counter, tokens, leaky] = CARDS.map((kind) => new Card(visit, kind));
   await leaky.set({ mode: "shaping" });
   await counter.set({ windowSeconds: 4 });
   for (const card of [log, counter, tokens, leaky]) {
     for (let count = 0; count < 3; count += 1) await card.send();
     await card.burst();
   }
-  // Meanwhile the log's entries age, buckets refill, and the queue starts to drain.
+  // During this time the log's entries age, buckets refill, and the queue gets shorter.
   await visit.page.waitForTimeout(1500);
   for (const card of [counter, log]) await card.send();
   await fixed.burst();
@@ -40,7 +40,7 @@ async function shoot(server, name, options, prepare, { fullPage = false } = {}) 
   await prepare(visit);
   const path = join(directory, name);
   await visit.page.screenshot({ path, fullPage, scale: options.deviceScaleFactor ? "device" : "css" });
-  visit.assertCalm();
+  visit.assertNoProblems();
   await visit.close();
   console.log(`${path}: ${Math.ceil((await stat(path)).size / 1000)} kB`);
 }
@@ -49,8 +49,8 @@ const server = await Server.start();
 try {
   await shoot(server, "page-light.png", { ...DESKTOP, colorScheme: "light" }, play, { fullPage: true });
   await shoot(server, "page-dark.png", { ...DESKTOP, colorScheme: "dark" }, play, { fullPage: true });
-  const compared = (visit) => visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
-  await shoot(server, "compare.png", { ...DESKTOP, path: "/#compare", colorScheme: "light" }, compared, { fullPage: true });
+  const showsComparison = (visit) => visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
+  await shoot(server, "compare.png", { ...DESKTOP, path: "/#compare", colorScheme: "light" }, showsComparison, { fullPage: true });
   await shoot(server, "phone.png", { ...PHONE, colorScheme: "light" }, play);
 } finally {
   await end();

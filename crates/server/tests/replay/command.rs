@@ -24,7 +24,7 @@ pub(crate) fn replay_on(store: &str, limit: &str, trace: &[u8]) -> Output {
 pub(crate) fn feed(mut child: Child, trace: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let trace = trace.to_vec();
-    // A bad line ends the replay early, and the rest of the trace is not read.
+    // OK to ignore an error: an invalid line ends the replay early, and the rest of the trace is not read.
     let writer = std::thread::spawn(move || stdin.write_all(&trace).ok());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// A trace that is being written while it is replayed.
+/// A trace that is written while it is replayed.
 pub(crate) struct GrowingTrace {
     child: Child,
     trace: ChildStdin,
@@ -59,7 +59,7 @@ impl GrowingTrace {
         self.trace.write_all(lines.as_bytes()).unwrap();
     }
 
-    /// Waits for the next decision. Empty after the last one.
+    /// Waits for the next decision, and returns it; empty after the last one.
     pub(crate) fn decision(&mut self) -> String {
         let mut decision = String::new();
         self.decisions.read_line(&mut decision).unwrap();
@@ -72,8 +72,8 @@ impl GrowingTrace {
     }
 }
 
-/// Asserts that every line is decided before the next is written, also if a blank line or half a line follows it.
-pub(crate) fn decides_as_it_arrives(store: &str) {
+/// Asserts that every line is decided before the next line is written, even if a blank or incomplete line follows it.
+pub(crate) fn assert_decides_each_line(store: &str) {
     let mut replay = GrowingTrace::begin(store);
     replay.write("at_us,key\n");
     for (at_us, lines) in ["0,a\n", "1,a\n\n", "\r\n2,a\n \n\n3", ",a\n"].into_iter().enumerate() {
@@ -85,7 +85,7 @@ pub(crate) fn decides_as_it_arrives(store: &str) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// A worked example as a trace, and the decisions to be printed.
+/// A worked example: a trace, and the decisions that the command must print.
 pub(crate) struct WorkedTrace {
     pub(crate) limit: String,
     pub(crate) trace: String,

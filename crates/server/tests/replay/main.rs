@@ -12,7 +12,7 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use command::{
-    BUCKET, WorkedTrace, decides_as_it_arrives, examples, feed, replay, stderr, stdout, tollgate,
+    BUCKET, WorkedTrace, assert_decides_each_line, examples, feed, replay, stderr, stdout, tollgate,
 };
 
 #[test]
@@ -64,7 +64,7 @@ fn replay_reads_common_csv_variants() {
 }
 
 #[test]
-fn a_trace_may_step_back_in_time() {
+fn trace_may_step_back_in_time() {
     let output = replay(BUCKET, b"at_us,key,cost\n5000000,a,10\n4000000,a,1\n");
     assert!(
         stdout(&output)
@@ -74,7 +74,7 @@ fn a_trace_may_step_back_in_time() {
 }
 
 #[test]
-fn a_bad_trace_is_refused_at_its_first_bad_line() {
+fn bad_trace_is_refused_at_its_first_bad_line() {
     let after = "\n9,after,1\n";
     let long = format!("0,{},1", "x".repeat(2_000_000));
     let bad: &[(&str, &[u8])] = &[
@@ -156,7 +156,7 @@ fn bad_flags_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_matches_its_snapshot() {
     let output = tollgate(&["replay", "--help"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!("replay_help", stdout(&output));
@@ -164,11 +164,11 @@ fn help_teaches() {
 
 #[test]
 fn replay_decides_each_line_as_it_arrives() {
-    decides_as_it_arrives("memory");
+    assert_decides_each_line("memory");
 }
 
 #[test]
-fn a_closed_output_ends_the_replay_quietly() {
+fn closed_output_ends_the_replay_quietly() {
     let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
     drop(child.stdout.take());
     let trace = [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat();
@@ -176,9 +176,9 @@ fn a_closed_output_ends_the_replay_quietly() {
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
 }
 
-/// `script` gives the command a terminal of its own.
+/// `script` gives the command its own terminal.
 #[test]
-fn a_terminal_on_standard_error_shows_progress() {
+fn terminal_on_standard_error_shows_progress() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.csv");
     std::fs::write(&path, [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat()).unwrap();
@@ -191,17 +191,17 @@ fn a_terminal_on_standard_error_shows_progress() {
         String::from_utf8(output.stdout).unwrap()
     };
     let terminal = watch("> /dev/null");
-    assert!(terminal.contains("B/s"), "a bar: {terminal}");
-    assert!(terminal.contains("requests: 50000, allowed: 10"), "the summary: {terminal}");
+    assert!(terminal.contains("B/s"), "no progress bar: {terminal}");
+    assert!(terminal.contains("requests: 50000, allowed: 10"), "no summary: {terminal}");
     assert!(!watch("> /dev/null 2> /dev/null").contains("B/s"));
-    // With decisions and progress bar on one terminal, every decision still has its own line.
+    // If decisions and the progress bar are on one terminal, every decision still has its own line.
     let both = watch("");
     let decisions =
         both.lines().filter(|line| line.contains("at_us") && line.trim_end().ends_with('}'));
     assert_eq!(decisions.count(), 50_000);
 }
 
-/// The trace is many times larger than the command's memory. `make soak` runs this with 10 million lines.
+/// The trace is many times larger than the command's memory. `make soak` runs this test with 10 million lines.
 #[test]
 fn memory_is_bounded_by_the_keys_not_the_trace() {
     let lines = std::env::var("SOAK_LINES").map_or(300_000, |lines| lines.parse().unwrap());
@@ -236,9 +236,9 @@ fn memory_is_bounded_by_the_keys_not_the_trace() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any bytes end with exit code 0 or 2, and 2 comes with a message that has a line number.
+    /// For any bytes the exit code is 0 or 2. With 2, the message has a line number.
     #[test]
-    fn no_trace_makes_it_panic(
+    fn replay_does_not_panic_on_any_trace(
         has_header: bool,
         lines in prop::collection::vec(
             prop_oneof![

@@ -4,15 +4,15 @@ use proptest::prelude::*;
 use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
 use crate::command::{
-    BUCKET, GrowingTrace, WorkedTrace, decides_as_it_arrives, examples, replay, replay_on, stderr,
-    stdout,
+    BUCKET, GrowingTrace, WorkedTrace, assert_decides_each_line, examples, replay, replay_on,
+    stderr, stdout,
 };
 
 fn servers() -> impl Iterator<Item = Server> {
     Flavour::ALL.into_iter().map(|flavour| Launch::new(flavour).start().unwrap())
 }
 
-/// Every key on the server, and its time to live in seconds.
+/// Returns every key on the server, and its time to live in seconds.
 fn keys(server: &Server) -> Vec<(String, i64)> {
     let mut admin = redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut admin).unwrap();
@@ -47,7 +47,7 @@ fn reproduces_the_worked_examples_on_a_cluster_and_on_shards() {
 }
 
 #[test]
-fn the_summary_omits_numbers_of_the_memory_store() {
+fn summary_omits_numbers_of_the_memory_store() {
     for server in servers() {
         let output = replay_on(&server.url(), BUCKET, b"at_us,key,cost\n0,a,1\n0,a,10\n");
         assert!(stderr(&output).starts_with("requests: 2, allowed: 1, denied: 1, in "));
@@ -70,7 +70,8 @@ fn limits() -> impl Strategy<Value = String> {
     })
 }
 
-/// Traces of up to three batches. Time stays the same, advances, jumps, or steps back by less or by more than 10 s.
+/// Generates traces of up to three batches. The time stays the same, advances, jumps, or steps back by less or by more
+/// than 10 s.
 fn traces() -> impl Strategy<Value = String> {
     let steps_us = prop_oneof![
         4 => Just(0),
@@ -127,7 +128,7 @@ fn runs_are_isolated_and_their_keys_expire() {
         for (key, ttl_s) in keys {
             let run = key.strip_prefix("tollgate:replay:").unwrap().split(':').next().unwrap();
             assert!(run.len() == 16 && run.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
-            // An hour more than the 10 s after which the bucket is full again, and a margin.
+            // One hour more than the 10 s after which the bucket is full again, with a margin.
             assert!((3_600..3_660).contains(&ttl_s), "{key} lives for {ttl_s} s");
         }
     }
@@ -136,12 +137,12 @@ fn runs_are_isolated_and_their_keys_expire() {
 #[test]
 fn replay_decides_each_line_as_it_arrives() {
     for server in servers() {
-        decides_as_it_arrives(&server.url());
+        assert_decides_each_line(&server.url());
     }
 }
 
 #[test]
-fn a_bad_line_ends_the_replay_after_the_lines_before_it() {
+fn bad_line_ends_the_replay_after_the_lines_before_it() {
     let good = "0,a,1\n".repeat(1_300);
     let trace = format!("at_us,key,cost\n{good}0,a,0\n{good}");
     let memory = replay(BUCKET, trace.as_bytes());
@@ -157,7 +158,7 @@ fn a_bad_line_ends_the_replay_after_the_lines_before_it() {
 }
 
 #[test]
-fn a_lost_server_ends_the_replay_with_the_decisions_so_far() {
+fn lost_server_ends_the_replay_with_the_decisions_so_far() {
     for server in servers() {
         let (mut replay, addr) = (GrowingTrace::begin(&server.url()), server.addr().to_string());
         replay.write("at_us,key\n0,a\n");
@@ -174,7 +175,7 @@ fn a_lost_server_ends_the_replay_with_the_decisions_so_far() {
 }
 
 #[test]
-fn a_wrong_password_is_refused_at_once_and_not_shown() {
+fn wrong_password_is_refused_at_once_and_not_shown() {
     for server in servers() {
         let url = server.url().replace("://", "://nobody:secret@");
         // The trace stays open, but the command does not read it.

@@ -1,4 +1,4 @@
-//! Replays over TLS. The command's environment says which certificates the system trusts.
+//! Replays over TLS. The command's environment sets the certificates that the system trusts.
 
 use std::process::Output;
 
@@ -8,7 +8,7 @@ use crate::command::{BUCKET, feed, replay, stderr, stdout, tollgate};
 
 const TRACE: &[u8] = b"at_us,key,cost\n0,a,1\n0,a,10\n500000,a,9\n";
 
-/// Only Debian's Redis: the Valkey of `make servers` is built without TLS.
+/// Starts Debian's Redis with TLS. The Valkey of `make servers` is built without TLS.
 fn server(authority: &Authority, name: &str) -> Server {
     Launch::new(Flavour::Redis).tls(authority.certify(name).unwrap()).start().unwrap()
 }
@@ -23,7 +23,7 @@ fn replay_trusting(authority: &Authority, url: &str) -> Output {
 }
 
 #[test]
-fn a_server_whose_certificate_is_trusted_decides_as_memory_does() {
+fn server_whose_certificate_is_trusted_decides_as_memory_does() {
     let authority = Authority::new("trusted").unwrap();
     let server = server(&authority, "127.0.0.1");
     assert!(server.url().starts_with("rediss://"));
@@ -52,7 +52,7 @@ fn no_password_is_sent_to_an_untrusted_server() {
 }
 
 #[test]
-fn speaking_plainly_to_a_server_with_tls_is_an_error() {
+fn plain_connection_to_a_tls_server_is_an_error() {
     let authority = Authority::new("trusted").unwrap();
     let server = server(&authority, "127.0.0.1");
     let output = replay_trusting(&authority, &server.url().replace("rediss", "redis"));

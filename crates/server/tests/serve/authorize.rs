@@ -15,10 +15,10 @@ use tollgate_launcher::{Flavour, Launch, Proxy};
 use crate::check::{problem, rules};
 use crate::eventually::eventually;
 use crate::metrics::scrape;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::{ServerProcess, body_of};
 
-/// Allows a client three requests a day for each path, and one login.
+/// Allows a client three requests per day for each path, and one login.
 const RULES: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits:
@@ -35,7 +35,7 @@ fn server(text: &str) -> (ServerProcess, NamedTempFile) {
     (ServerProcess::start(&["--config", file.path().to_str().unwrap()]), file)
 }
 
-/// A request to `/v1/authorize` as Caddy and Traefik send it.
+/// Returns a request to `/v1/authorize`, as Caddy and Traefik send it.
 fn ask(server: &ServerProcess, path: &str, method: &str, uri: &str) -> RequestBuilder {
     let request = server.get(&format!("/v1/authorize{path}"));
     let request = request.header("x-forwarded-method", method).header("x-forwarded-uri", uri);
@@ -49,12 +49,12 @@ fn status(request: RequestBuilder) -> u16 {
 /// Returns a refusal's status, its `x-tollgate-reason` and its problem body.
 fn refused(response: Response) -> (u16, String, Value) {
     let status = response.status().as_u16();
-    let word = response.headers()["x-tollgate-reason"].to_str().unwrap().to_owned();
+    let reason = response.headers()["x-tollgate-reason"].to_str().unwrap().to_owned();
     assert_eq!(response.headers()["content-type"], "application/problem+json");
     let problem = body_of(response);
     assert_eq!(problem["status"], status);
-    valid("RefusalProblem", &problem);
-    (status, word, problem)
+    assert_valid("RefusalProblem", &problem);
+    (status, reason, problem)
 }
 
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
@@ -62,7 +62,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
 }
 
 #[test]
-fn a_request_passes_until_its_quota_is_spent() {
+fn request_passes_until_its_quota_is_spent() {
     let (server, _file) = server(RULES);
     let response = ask(&server, "", "GET", "/a?b=1").send().unwrap();
     assert_eq!(response.status(), 200);
@@ -82,16 +82,16 @@ fn a_request_passes_until_its_quota_is_spent() {
     let retry_after: u64 = text(response.headers(), "retry-after").parse().unwrap();
     assert!((1..=86_400).contains(&retry_after));
     assert!(text(response.headers(), "ratelimit").starts_with("\"per-path\";r=0;t="));
-    let (status_code, word, told) = refused(response);
-    assert_eq!((status_code, &*word), (429, "quota"));
-    assert_eq!(told["violated-policies"], json!(["per-path"]));
-    assert_eq!((&told["rule"], &told["limit_name"]), (&json!("per-path"), &json!("three")));
-    assert_eq!(told["title"], "Too Many Requests");
+    let (status_code, reason, body) = refused(response);
+    assert_eq!((status_code, &*reason), (429, "quota"));
+    assert_eq!(body["violated-policies"], json!(["per-path"]));
+    assert_eq!((&body["rule"], &body["limit_name"]), (&json!("per-path"), &json!("three")));
+    assert_eq!(body["title"], "Too Many Requests");
     assert_eq!(status(ask(&server, "", "GET", "/b")), 200);
 }
 
 #[test]
-fn the_original_requests_method_client_and_host_are_used() {
+fn original_requests_method_client_and_host_are_used() {
     let (server, _file) = server(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          limits: { one: fixed-window limit=1 window=1d }\n\
@@ -102,15 +102,15 @@ fn the_original_requests_method_client_and_host_are_used() {
     assert_eq!(status(ask(&server, "", "GET", "/")), 429);
     assert_eq!(status(ask(&server, "", "POST", "/")), 200);
     let other = || ask(&server, "", "GET", "/").header("x-forwarded-for", "203.0.113.10");
-    // The last address is the one that the proxy has added.
+    // The last address is the address that the proxy has added.
     assert_eq!(status(other()), 200);
     assert_eq!(status(other()), 429);
-    let elsewhere = || {
+    let to_host = || {
         let request = server.get("/v1/authorize").header("x-forwarded-method", "GET");
         request.header("x-forwarded-uri", "/").header("x-forwarded-for", "203.0.113.9")
     };
-    assert_eq!(status(elsewhere().header("x-forwarded-host", "else.example")), 200);
-    assert_eq!(status(elsewhere().header("x-forwarded-host", "shop.example")), 429);
+    assert_eq!(status(to_host().header("x-forwarded-host", "else.example")), 200);
+    assert_eq!(status(to_host().header("x-forwarded-host", "shop.example")), 429);
 }
 
 #[test]
@@ -182,33 +182,33 @@ fn authorize_treats_all_methods_alike() {
 }
 
 #[test]
-fn a_refusal_has_the_status_of_deny_status() {
+fn refusal_has_the_status_of_deny_status() {
     let (server, _file) = server(RULES);
     let ask = |path: &str| ask(&server, "/web/deny_status=403", "GET", path).send().unwrap();
     for _ in 0..3 {
         assert_eq!(ask("/a").status(), 200);
     }
-    let (status, word, told) = refused(ask("/a"));
-    assert_eq!((status, &*word), (403, "quota"));
-    assert_eq!(told["title"], "Too Many Requests");
-    let (status, word, told) = refused(ask("/closed"));
-    assert_eq!((status, &*word), (403, "blocked"));
-    assert_eq!(told["retry_after_us"], Value::Null);
+    let (status, reason, body) = refused(ask("/a"));
+    assert_eq!((status, &*reason), (403, "quota"));
+    assert_eq!(body["title"], "Too Many Requests");
+    let (status, reason, body) = refused(ask("/closed"));
+    assert_eq!((status, &*reason), (403, "blocked"));
+    assert_eq!(body["retry_after_us"], Value::Null);
 }
 
 #[test]
-fn a_blocked_request_is_a_403_without_a_wait() {
+fn blocked_request_is_a_403_without_a_wait() {
     let (server, _file) = server(RULES);
     let response = ask(&server, "", "GET", "/closed").send().unwrap();
     for invitation in ["retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
         assert!(response.headers().get(invitation).is_none(), "{invitation}");
     }
-    let (status, word, told) = refused(response);
-    assert_eq!((status, &*word), (403, "blocked"));
-    assert_eq!((&told["title"], &told["rule"]), (&json!("Forbidden"), &json!("closed-area")));
-    assert_eq!(told["detail"], "`closed-area` blocks such requests");
+    let (status, reason, body) = refused(response);
+    assert_eq!((status, &*reason), (403, "blocked"));
+    assert_eq!((&body["title"], &body["rule"]), (&json!("Forbidden"), &json!("closed-area")));
+    assert_eq!(body["detail"], "`closed-area` blocks such requests");
     for nothing in ["limit_name", "violated-policies", "retry_after_us"] {
-        assert_eq!(told[nothing], Value::Null, "{nothing}");
+        assert_eq!(body[nothing], Value::Null, "{nothing}");
     }
     let (status, ..) =
         refused(ask(&server, "/web/deny_status=429", "GET", "/closed").send().unwrap());
@@ -216,7 +216,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
 }
 
 #[test]
-fn a_bad_authorize_request_is_refused_with_a_reason() {
+fn bad_authorize_request_is_refused_with_a_reason() {
     let (server, _file) = server(RULES);
     for (path, want) in [
         ("/web/deny_status=302", "use one of 400 to 499"),
@@ -224,8 +224,8 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
         ("/web/max_wait_us=60000001", "at most 60000000"),
         ("/web/proxy=squid", "use `forwarded` or `nginx`"),
         ("/web/dommain=web", "unknown setting `dommain`"),
-        ("/%ff", "percent-encode UTF-8"),
-        ("/web/%ff", "percent-encode UTF-8"),
+        ("/%ff", "send percent-encoded UTF-8"),
+        ("/web/%ff", "send percent-encoded UTF-8"),
     ] {
         let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
         assert_eq!(status, 400, "{path}");
@@ -234,15 +234,15 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
     for path in ["/", "/web/", "/web/proxy=nginx/", "/web/a/b"] {
         let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
         assert_eq!(status, 404, "{path}");
-        assert!(detail.contains("there is no `/v1/authorize/"), "{path}: {detail}");
+        assert!(detail.contains("there is no path `/v1/authorize/"), "{path}: {detail}");
     }
     let (status, detail) = problem(ask(&server, "/shop", "GET", "/").send().unwrap());
     assert_eq!(status, 404, "{detail}");
     for (method, uri, want) in [
-        ("G T", "/", "x-forwarded-method is no method"),
-        ("", "/", "x-forwarded-method is no method"),
-        ("GET", "http://shop.example/", "x-forwarded-uri is no path"),
-        ("GET", "", "x-forwarded-uri is no path"),
+        ("G T", "/", "x-forwarded-method is not a method"),
+        ("", "/", "x-forwarded-method is not a method"),
+        ("GET", "http://shop.example/", "x-forwarded-uri is not a path"),
+        ("GET", "", "x-forwarded-uri is not a path"),
     ] {
         let (status, detail) = problem(ask(&server, "", method, uri).send().unwrap());
         assert_eq!(status, 400, "{method} {uri}");
@@ -257,7 +257,7 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
     assert!(detail.contains("x-original-method is missing"), "{detail}");
     let twice = ask(&server, "", "GET", "/").header("x-forwarded-uri", "/b");
     let (_, detail) = problem(twice.send().unwrap());
-    assert!(detail.contains("x-forwarded-uri is there twice"), "{detail}");
+    assert!(detail.contains("x-forwarded-uri occurs twice"), "{detail}");
     assert_eq!(status_of_paths(&server), 200, "nothing was charged");
 }
 
@@ -266,7 +266,7 @@ fn status_of_paths(server: &ServerProcess) -> u16 {
 }
 
 #[test]
-fn a_domain_is_required_when_there_are_several() {
+fn domain_is_required_when_there_are_several() {
     let (server, _file) = server(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          limits: { one: fixed-window limit=1 window=1d }\n\
@@ -282,9 +282,9 @@ fn a_domain_is_required_when_there_are_several() {
     assert_eq!(status(ask(&server, "/b", "GET", "/")), 200);
 }
 
-/// Some proxies pass the client's query on to `/v1/authorize`.
+/// Some proxies forward the client's query to `/v1/authorize`.
 #[test]
-fn a_query_changes_nothing() {
+fn query_changes_nothing() {
     let (server, _file) = server(RULES);
     let queries = [
         "?domain=web",
@@ -298,15 +298,15 @@ fn a_query_changes_nothing() {
     for (number, query) in queries.into_iter().enumerate() {
         for (path, refusal) in [("", 429), ("/web", 429), ("/web/deny_status=403", 403)] {
             let uri = format!("/{number}{path}{query}");
-            let asked = || status(ask(&server, &format!("{path}{query}"), "GET", &uri));
-            let answers = [asked(), asked(), asked(), asked()];
+            let next_status = || status(ask(&server, &format!("{path}{query}"), "GET", &uri));
+            let answers = [next_status(), next_status(), next_status(), next_status()];
             assert_eq!(answers, [200, 200, 200, refusal], "{path}{query}");
         }
     }
 }
 
 #[test]
-fn a_domain_in_the_path_is_percent_decoded() {
+fn domain_in_the_path_is_percent_decoded() {
     let (server, _file) = server(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          limits: { one: fixed-window limit=1 window=1d }\n\
@@ -321,18 +321,18 @@ fn a_domain_in_the_path_is_percent_decoded() {
         ("/proxy=nginx", 429),
         ("/%2e%2E/deny_status=410", 410),
     ] {
-        // Each path is sent as raw bytes, because a client library would normalise it.
-        let asked = || raw_status(&server, path);
-        let first = asked();
+        // Each path is sent as raw bytes, because a client library would normalize it.
+        let next_status = || raw_status(&server, path);
+        let first = next_status();
         assert!(first == 200 || path.contains("deny%5F"), "{path}: {first}");
-        assert_eq!(asked(), refusal, "{path}");
+        assert_eq!(next_status(), refusal, "{path}");
     }
     for path in ["/%C3%A4", "/a%2fb", "/%00", "/%25C3%25A4", "//proxy=forwarded"] {
         assert_eq!(raw_status(&server, path), 404, "{path}");
     }
 }
 
-/// The status of a request whose path is sent exactly as written.
+/// Returns the status of a request whose path is sent exactly as written.
 fn raw_status(server: &ServerProcess, path: &str) -> u16 {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
@@ -362,13 +362,13 @@ fn clients_are_identified_as_configured() {
     assert_eq!([with_key("k_1"), with_key("k_1"), with_key("k_1")], [200, 200, 429]);
     assert_eq!(with_key("invented"), 200, "an unknown key is limited by address");
     assert_eq!(with_key("invented-too"), 429);
-    // A token that cannot be verified is still answered with 401, which every proxy understands.
+    // A request with a token that cannot be verified is answered with 401, which every proxy understands.
     let response =
         ask(&server, "/web/deny_status=403", "GET", "/").bearer_auth("a.b.c").send().unwrap();
     assert_eq!(text_of(&response, "www-authenticate"), "Bearer error=\"invalid_token\"");
-    let (status_code, word, _) = refused(response);
-    assert_eq!((status_code, &*word), (401, "token"));
-    // Preflights have a quota of their own.
+    let (status_code, reason, _) = refused(response);
+    assert_eq!((status_code, &*reason), (401, "token"));
+    // Preflight requests have their own quota.
     let preflight = || {
         let request = ask(&server, "", "OPTIONS", "/").header("origin", "https://a.example");
         status(request.header("access-control-request-method", "POST"))
@@ -378,7 +378,7 @@ fn clients_are_identified_as_configured() {
 
 /// A gRPC refusal has HTTP status 200, which a proxy would let pass.
 #[test]
-fn a_refused_grpc_call_does_not_pass() {
+fn refused_grpc_call_does_not_pass() {
     let (server, _file) = server(RULES);
     let call = || ask(&server, "", "POST", "/login").header("content-type", "application/grpc");
     assert_eq!(status(call()), 200);
@@ -386,7 +386,7 @@ fn a_refused_grpc_call_does_not_pass() {
 }
 
 #[test]
-fn a_failed_store_follows_the_rules_policy() {
+fn failed_store_follows_the_rules_policy() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let file = rules(
@@ -399,7 +399,7 @@ fn a_failed_store_follows_the_rules_policy() {
     );
     let path = file.path().to_str().unwrap();
     let server = ServerProcess::start(&["--config", path, "--store", &proxy.url()]);
-    // The store stalls: it accepts requests and answers none.
+    // The store stalls: it accepts requests but does not answer.
     proxy.drop_replies(u64::MAX);
     let ask = |path: &str| ask(&server, path, "GET", "/").send().unwrap();
     for _ in 0..3 {
@@ -411,14 +411,14 @@ fn a_failed_store_follows_the_rules_policy() {
     assert_eq!(local, [200, 429, 429]);
     let response = ask("/closed");
     assert!(!text_of(&response, "retry-after").is_empty());
-    let (status, word, _) = refused(response);
-    assert_eq!((status, &*word), (503, "store-failed"));
-    let (status, word, told) = refused(ask("/closed/deny_status=403"));
-    assert_eq!((status, &*word), (403, "store-failed"));
-    assert_eq!(told["title"], "Service Unavailable");
+    let (status, reason, _) = refused(response);
+    assert_eq!((status, &*reason), (503, "store-failed"));
+    let (status, reason, body) = refused(ask("/closed/deny_status=403"));
+    assert_eq!((status, &*reason), (403, "store-failed"));
+    assert_eq!(body["title"], "Service Unavailable");
 }
 
-/// A queue that lets one request go each second, the first at once.
+/// A queue that lets one request pass per second, the first one at once.
 const SHAPED: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits: { even: leaky-bucket capacity=5 leak=1/s mode=shaping }
@@ -426,17 +426,17 @@ rules: [{ name: even, domain: web, key: [ip], limit: even }]
 ";
 
 #[test]
-fn a_shaping_limit_delays_the_answer() {
+fn shaping_limit_delays_the_answer() {
     let (server, _file) = server(SHAPED);
     let began = Instant::now();
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    // A request that may not wait is refused at once.
+    // A request with a maximum wait of 0 is refused at once.
     assert_eq!(status(ask(&server, "/web/max_wait_us=0", "GET", "/")), 429);
 }
 
-/// Sends requests of a client that may wait for a minute, on a connection of their own. The answers are not read.
+/// Sends requests of a client that can wait for a minute, on a new connection. The answers are not read.
 fn send(server: &ServerProcess, client: &str, count: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
@@ -455,11 +455,11 @@ fn wait_until_held(server: &ServerProcess, count: u32) {
 }
 
 #[test]
-fn a_waiting_request_frees_its_place_when_it_disconnects() {
+fn waiting_request_frees_its_place_when_it_disconnects() {
     let (server, _file) = server(&SHAPED.replace("leak=1/s", "leak=1/m").replace("=5", "=2"));
     let began = Instant::now();
     for _ in 0..3 {
-        // The first of the two requests is answered at once, and the second has to wait.
+        // The first of the two requests is answered at once, and the second one has to wait.
         let waits = send(&server, "203.0.113.9", 2);
         wait_until_held(&server, 1);
         assert_eq!(
@@ -474,7 +474,7 @@ fn a_waiting_request_frees_its_place_when_it_disconnects() {
 }
 
 #[test]
-fn a_stopping_server_answers_delayed_requests_at_once() {
+fn stopping_server_answers_delayed_requests_at_once() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=2/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--drain-delay", "0s"];
     let server = ServerProcess::start(&flags);
@@ -494,16 +494,16 @@ fn a_stopping_server_answers_delayed_requests_at_once() {
     });
     for (response, want) in answers.into_iter().zip([503, 403]) {
         assert!((1..=60).contains(&text_of(&response, "retry-after").parse().unwrap()));
-        let (status, word, told) = refused(response);
-        assert_eq!((status, &*word), (want, "stopping"));
-        assert_eq!(told["title"], "Service Unavailable");
+        let (status, reason, body) = refused(response);
+        assert_eq!((status, &*reason), (want, "stopping"));
+        assert_eq!(body["title"], "Service Unavailable");
     }
     let (ended, log) = server.wait();
     assert!(ended.success() && log.contains("everything in flight was answered"), "{log}");
 }
 
 #[test]
-fn the_number_of_delayed_requests_is_bounded() {
+fn number_of_delayed_requests_is_bounded() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=1/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--max-connections", "4"];
     let server = ServerProcess::start(&flags);
@@ -513,9 +513,9 @@ fn the_number_of_delayed_requests_is_bounded() {
     wait_until_held(&server, 2);
     let ask = || ask(&server, "/web/max_wait_us=60000000", "GET", "/").send().unwrap();
     assert_eq!(ask().status(), 200);
-    let (status, _, told) = refused(ask());
-    assert_eq!(status, 429, "{told}");
-    assert!(told["detail"].as_str().unwrap().contains("no place soon enough"), "{told}");
+    let (status, _, body) = refused(ask());
+    assert_eq!(status, 429, "{body}");
+    assert!(body["detail"].as_str().unwrap().contains("no place soon enough"), "{body}");
     drop((one, two));
     wait_until_held(&server, 0);
 }

@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::check::{problem, rules, slow};
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::{ServerProcess, body_of};
 
 fn batch(server: &ServerProcess, body: &Value) -> Vec<Value> {
     let response = server.post("/v1/check/batch", body.to_string()).send().unwrap();
     assert_eq!(response.status(), 200);
     let answers = body_of(response);
-    valid("BatchAnswer", &answers);
+    assert_valid("BatchAnswer", &answers);
     answers.as_array().unwrap().clone()
 }
 
 #[test]
-fn each_is_decided_by_itself_and_in_order() {
+fn checks_of_a_batch_are_decided_separately_and_in_order() {
     let server = slow();
     let ask = |cost: u64| json!({"limit": "login", "key": "a", "cost": cost});
     let body =
@@ -32,7 +32,7 @@ fn each_is_decided_by_itself_and_in_order() {
 }
 
 #[test]
-fn a_bad_check_of_a_batch_fails_alone() {
+fn bad_check_of_a_batch_fails_alone() {
     let server = slow();
     let good = json!({"limit": "free", "key": "a"});
     let body = json!([
@@ -48,7 +48,7 @@ fn a_bad_check_of_a_batch_fails_alone() {
 }
 
 #[test]
-fn a_batch_has_1_to_1000_requests() {
+fn batch_has_1_to_1000_requests() {
     let server = slow();
     let many = |count: usize| json!(vec![json!({"limit": "partner", "key": "a"}); count]);
     let answers = batch(&server, &many(1_000));
@@ -71,7 +71,7 @@ fn a_batch_has_1_to_1000_requests() {
 }
 
 #[test]
-fn a_batch_may_be_longer_than_a_check() {
+fn body_of_a_batch_can_be_longer_than_of_a_check() {
     let server = slow();
     let long = |bytes: usize| json!([{"limit": "free", "key": "k".repeat(bytes)}]);
     assert_eq!(batch(&server, &long(1_000_000))[0]["allowed"], true);
@@ -81,7 +81,7 @@ fn a_batch_may_be_longer_than_a_check() {
 }
 
 #[test]
-fn a_batch_sends_many_checks_to_the_store_at_once() {
+fn batch_sends_many_checks_to_the_store_at_once() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let file = rules(
@@ -104,12 +104,12 @@ fn a_batch_sends_many_checks_to_the_store_at_once() {
     let mut refusals = (0..100).map(|_| ask());
     assert!(
         refusals.any(|refused| refused["cached"] == true),
-        "a refusal is remembered, and says so"
+        "a refusal from the deny cache is marked `cached`"
     );
 }
 
 #[test]
-fn a_check_that_the_store_fails_is_a_problem_of_its_own() {
+fn check_that_fails_in_the_store_has_its_own_problem() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let file = rules(
         "limits: { open: fixed-window limit=5 window=1h, closed: fixed-window limit=5 window=1h }\n\
@@ -135,10 +135,10 @@ fn a_check_that_the_store_fails_is_a_problem_of_its_own() {
     assert!(!detail.contains("127.0.0.1"), "{detail}");
 }
 
-/// If all checks were sent to the store at once, the last would miss the deadline only because they queue behind the
-/// first, and a limit that fails open would then allow them.
+/// If all checks were sent to the store at once, the last ones would miss the deadline only because they queue behind the
+/// first ones, and a limit that fails open would then allow them.
 #[test]
-fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
+fn long_batch_on_a_slow_store_is_decided_completely() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
     let proxy = Proxy::start(redis.addr()).unwrap();
     proxy.delay(|| Duration::from_millis(50));
@@ -146,7 +146,7 @@ fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
     let (path, store) = (file.path().to_str().unwrap(), proxy.url());
     let flags = ["--config", path, "--store", &store, "--store-deadline", "400ms"];
     let server = ServerProcess::start(&flags);
-    // Each check has its own key, because a remembered refusal needs no store.
+    // Each check has its own key, because a refusal from the deny cache needs no store.
     let key = |number: usize| json!({"limit": "few", "key": format!("user:{number}"), "cost": 5});
     let body: Vec<_> = (0..1_000).map(key).collect();
     let answers = batch(&server, &body.into());

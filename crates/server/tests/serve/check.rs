@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::{ServerProcess, body_of};
 
 /// Returns the status and the detail of a problem.
@@ -21,18 +21,18 @@ pub(crate) fn problem(response: Response) -> (u16, String) {
     let status = response.status().as_u16();
     let problem = body_of(response);
     assert_eq!(problem["status"], status);
-    valid("Problem", &problem);
+    assert_valid("Problem", &problem);
     (status, problem["detail"].as_str().unwrap().to_owned())
 }
 
 fn check(server: &ServerProcess, body: Value) -> Value {
     let answer = server.check(&body.to_string());
-    valid("CheckAnswer", &answer);
+    assert_valid("CheckAnswer", &answer);
     answer
 }
 
 #[test]
-fn a_server_without_arguments_decides() {
+fn server_without_arguments_decides() {
     let server = ServerProcess::start(&[]);
     let decision = server.check(r#"{"limit":"free","key":"user:42","cost":5}"#);
     assert_eq!(decision["allowed"], true);
@@ -40,7 +40,7 @@ fn a_server_without_arguments_decides() {
 }
 
 #[test]
-fn a_decision_has_every_field() {
+fn decision_has_every_field() {
     let server = slow();
     let response = server.post("/v1/check", r#"{"limit":"login","key":"a","cost":2}"#);
     let response = response.send().unwrap();
@@ -60,7 +60,7 @@ fn a_decision_has_every_field() {
 }
 
 #[test]
-fn a_caller_sets_its_longest_wait() {
+fn caller_sets_its_maximum_wait() {
     let file = rules(
         "limits: { mail: leaky-bucket capacity=10 leak=1/h mode=shaping }\n\
          rules: [{ name: r, domain: d, key: [], limit: mail }]",
@@ -79,9 +79,9 @@ fn a_caller_sets_its_longest_wait() {
     assert_eq!(waits["allowed"], true);
     assert!(waits["delay_us"].as_u64().unwrap() > 3_500_000_000);
 
-    let hurried = json!({"domain": "d", "max_wait_us": 0});
-    assert_eq!(check(&server, hurried.clone())["allowed"], true);
-    assert_eq!(check(&server, hurried)["allowed"], false);
+    let without_wait = json!({"domain": "d", "max_wait_us": 0});
+    assert_eq!(check(&server, without_wait.clone())["allowed"], true);
+    assert_eq!(check(&server, without_wait)["allowed"], false);
     let waits = check(&server, json!({"domain": "d"}));
     assert!(waits["delay_us"].as_u64().unwrap() > 3_500_000_000);
     assert_eq!(waits["rules"][0]["delay_us"], waits["delay_us"]);
@@ -116,7 +116,7 @@ fn every_rule_that_applies_is_charged_and_listed() {
 }
 
 #[test]
-fn a_rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
+fn rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
     let server = slow();
     let blocked = json!({"domain": "api", "attributes": {"path": "/", "ip": "203.0.113.66"}});
     let answer = check(&server, blocked);
@@ -134,7 +134,7 @@ fn a_rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
 }
 
 #[test]
-fn a_domain_may_be_left_out_if_it_is_the_only_one() {
+fn domain_can_be_omitted_when_there_is_only_one() {
     let text = "limits: { two: fixed-window limit=2 window=366d }\n\
                 rules: [{ name: r, domain: d, key: [ip], limit: two }]";
     let file = rules(text);
@@ -152,7 +152,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
         let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
         let (status, detail) = problem(server.post("/v1/check", body.to_string()).send().unwrap());
         assert_eq!(status, 400, "{text}");
-        for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add some"] {
+        for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add rules"] {
             assert!(detail.contains(remedy), "{detail}");
         }
         let batch = server.post("/v1/check/batch", json!([body]).to_string()).send().unwrap();
@@ -162,7 +162,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
 }
 
 #[test]
-fn the_rules_cost_applies_unless_the_caller_sets_one() {
+fn rules_cost_applies_unless_the_caller_sets_one() {
     let server = slow();
     let mut report = json!({
         "domain": "api", "attributes": {"method": "POST", "path": "/reports", "ip": "203.0.113.9"}
@@ -171,7 +171,7 @@ fn the_rules_cost_applies_unless_the_caller_sets_one() {
     report["cost"] = json!(3);
     let answer = check(&server, report);
     assert_eq!(answer["rules"][0]["cost"], 3);
-    // The first request of 10 left 50 of 60, and this one 47: fifteen more of 3 fit.
+    // The first request of cost 10 left 50 of 60, and this one leaves 47: 15 more requests of cost 3 are allowed.
     assert_eq!((&answer["limit"], &answer["remaining"]), (&json!(60), &json!(47)));
     assert_eq!(answer["requests_remaining"], 15);
     assert_eq!(answer["rules"][0]["remaining"], 47);
@@ -188,15 +188,15 @@ fn requests_are_allowed_when_no_rule_applies() {
     assert_eq!((&answer["limit"], &answer["remaining"]), (&Value::Null, &Value::Null));
 }
 
-/// Returns what is left of the quota that a request spends, which shows which quota that is.
-fn left(server: &ServerProcess, body: Value) -> u64 {
+/// Returns the remaining units of the quota that a request charges. The number shows which quota it is.
+fn remaining_after(server: &ServerProcess, body: Value) -> u64 {
     check(server, body)["rules"][0]["remaining"].as_u64().unwrap()
 }
 
 #[test]
-fn an_api_key_counts_when_the_rules_have_it() {
+fn known_api_key_has_its_own_quota() {
     let server = slow();
-    let ask = |body: Value| left(&server, body);
+    let ask = |body: Value| remaining_after(&server, body);
     let known = json!({"domain": "api", "attributes": {"ip": "203.0.113.9", "api_key": "k_123"}});
     assert_eq!(ask(known.clone()), 599);
     assert_eq!(ask(known), 598);
@@ -204,12 +204,12 @@ fn an_api_key_counts_when_the_rules_have_it() {
         let attributes = json!({"ip": "203.0.113.9", "api_key": invented});
         assert_eq!(ask(json!({"domain": "api", "attributes": attributes})), want, "{invented}");
     }
-    let said =
+    let unverified =
         json!({"domain": "api", "attributes": {"ip": "203.0.113.9"}, "said": {"api_key": "x4"}});
-    assert_eq!(ask(said), 56, "a said identity is a claim too");
+    assert_eq!(ask(unverified), 56, "an identity in `said` is unverified too");
 }
 
-/// As in the middleware: if the rule did not apply, such requests would not be limited at all.
+/// As in the middleware. If the rule did not apply, such requests would not be limited.
 #[test]
 fn requests_without_an_address_share_one_quota() {
     let file = rules(
@@ -217,15 +217,15 @@ fn requests_without_an_address_share_one_quota() {
     );
     let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let none = json!({"domain": "d"});
-    let said = json!({"domain": "d", "said": {"ip": "203.0.113.9"}});
+    let unverified = json!({"domain": "d", "said": {"ip": "203.0.113.9"}});
     let verified = json!({"domain": "d", "verified": {"api_key": "k_1"}});
-    for (body, want) in [(none, 9), (said, 8), (verified, 7)] {
-        assert_eq!(left(&server, body), want);
+    for (body, want) in [(none, 9), (unverified, 8), (verified, 7)] {
+        assert_eq!(remaining_after(&server, body), want);
     }
 }
 
 #[test]
-fn client_headers_and_unknown_methods_make_no_key() {
+fn client_headers_and_unknown_methods_do_not_make_keys() {
     let file = rules(
         "limits: { a: fixed-window limit=10 window=366d }\n\
          rules:\n\
@@ -234,23 +234,32 @@ fn client_headers_and_unknown_methods_make_no_key() {
     let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let ask = |attributes: Value| json!({"domain": "d", "attributes": attributes});
     for (user, method, want) in [("a", "STEAL", 9), ("b", "STEAL2", 8)] {
-        assert_eq!(left(&server, ask(json!({"header.x-user": user, "method": method}))), want);
+        assert_eq!(
+            remaining_after(&server, ask(json!({"header.x-user": user, "method": method}))),
+            want
+        );
     }
     let common = ask(json!({"header.x-user": "c", "method": "GET"}));
-    assert_eq!(left(&server, common), 9, "a common method makes a key, because there are few");
+    assert_eq!(
+        remaining_after(&server, common),
+        9,
+        "a common method makes a key, because there are few common methods"
+    );
     let vouched = json!({"domain": "d", "verified": {"header.x-user": "a"}});
-    assert_eq!(left(&server, vouched), 9);
+    assert_eq!(remaining_after(&server, vouched), 9);
 }
 
 #[test]
-fn invented_keys_without_an_address_skip_no_rule() {
+fn invented_keys_without_an_address_are_limited() {
     let server = slow();
-    let ask = |attributes: Value| left(&server, json!({"domain": "api", "attributes": attributes}));
+    let ask = |attributes: Value| {
+        remaining_after(&server, json!({"domain": "api", "attributes": attributes}))
+    };
     assert_eq!(ask(json!({"api_key": "x1"})), 59);
     assert_eq!(ask(json!({"api_key": "x2"})), 58);
     assert_eq!(ask(json!({"jwt.sub": "x3"})), 57);
-    let said = json!({"domain": "api", "said": {"api_key": "x4"}});
-    assert_eq!(left(&server, said), 56);
+    let unverified = json!({"domain": "api", "said": {"api_key": "x4"}});
+    assert_eq!(remaining_after(&server, unverified), 56);
 }
 
 #[test]
@@ -260,40 +269,46 @@ fn verified_attributes_make_keys() {
         "domain": "api", "attributes": {"ip": "203.0.113.9"},
         "verified": {"api_key": "partner", "tier": "enterprise"}
     });
-    assert_eq!(left(&server, body.clone()), 5999);
+    assert_eq!(remaining_after(&server, body.clone()), 5999);
     body["attributes"]["ip"] = json!("203.0.113.10");
-    assert_eq!(left(&server, body.clone()), 5998, "the key counts, not the address");
-    // A tier that is only said, not verified, does not count.
+    assert_eq!(
+        remaining_after(&server, body.clone()),
+        5998,
+        "the API key has the quota, not the address"
+    );
+    // An unverified tier does not count.
     body["said"] = body["verified"].take();
     body.as_object_mut().unwrap().remove("verified");
-    assert_eq!(left(&server, body), 59);
+    assert_eq!(remaining_after(&server, body), 59);
 }
 
 #[test]
-fn addresses_are_grouped_as_the_middleware_does() {
+fn addresses_are_grouped_as_in_the_middleware() {
     let server = slow();
-    let ask = |ip: &str| left(&server, json!({"domain": "api", "attributes": {"ip": ip}}));
+    let ask =
+        |ip: &str| remaining_after(&server, json!({"domain": "api", "attributes": {"ip": ip}}));
     assert_eq!(ask("203.0.113.9"), 59);
     assert_eq!(ask("::ffff:203.0.113.9"), 58);
     assert_eq!(ask("2001:db8:12:3401::1"), 59);
-    assert_eq!(ask("2001:db8:12:34ff::2"), 58, "one /56");
+    assert_eq!(ask("2001:db8:12:34ff::2"), 58, "both addresses are in one /56");
     assert_eq!(ask("2001:db8:12:3501::1"), 59);
     let verified = json!({"domain": "api", "verified": {"ip": "2001:db8:12:34ff::3"}});
-    assert_eq!(left(&server, verified), 57);
+    assert_eq!(remaining_after(&server, verified), 57);
 
     let file = rules(
         "identity: { ipv6_prefix: 64 }\nlimits: { a: fixed-window limit=9 window=1h }\n\
          rules: [{ name: r, domain: api, key: [ip], limit: a }]",
     );
     let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
-    let ask = |ip: &str| left(&server, json!({"domain": "api", "attributes": {"ip": ip}}));
+    let ask =
+        |ip: &str| remaining_after(&server, json!({"domain": "api", "attributes": {"ip": ip}}));
     assert_eq!(ask("2001:db8:12:3401::1"), 8);
     assert_eq!(ask("2001:db8:12:3402::1"), 8);
     assert_eq!(ask("2001:db8:12:3402::2"), 7);
 }
 
 #[test]
-fn said_attributes_match_rules_and_make_no_keys() {
+fn unverified_attributes_match_rules_and_do_not_make_keys() {
     let file = rules(
         "limits: { a: fixed-window limit=9 window=1h }\n\
          rules:\n  - { name: r, domain: d, when: { header.x-a: b }, key: [ip], limit: a }\n\
@@ -310,10 +325,13 @@ fn said_attributes_match_rules_and_make_no_keys() {
 fn unknown_limits_and_domains_are_404() {
     let server = slow();
     for (body, want) in [
-        (r#"{"limit":"nope","key":"a"}"#, "there is no limit `nope`; GET /v1/limits lists them"),
+        (
+            r#"{"limit":"nope","key":"a"}"#,
+            "there is no limit `nope`; GET /v1/limits lists the limits",
+        ),
         (
             r#"{"domain":"nope"}"#,
-            "there are no rules of a domain `nope`; add some to the server's configuration",
+            "the domain `nope` has no rules; add rules for it to the rules file of the server",
         ),
     ] {
         let response = server.post("/v1/check", body).send().unwrap();
@@ -327,18 +345,27 @@ fn bad_checks_are_refused_with_place_and_remedy() {
     let many: serde_json::Map<_, _> = (0..33).map(|at| (at.to_string(), json!("x"))).collect();
     let many = json!({"domain": "api", "attributes": many.clone(), "said": many}).to_string();
     for (body, want) in [
-        (r#"{"limit":"free"}"#, "`key` is missing; say whom to limit, such as \"user:42\""),
-        (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists them"),
-        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
-        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"}, or"),
+        (r#"{"limit":"free"}"#, "`key` is missing; send the key to limit, such as \"user:42\""),
+        (r#"{"key":"a"}"#, "`limit` is missing; GET /v1/limits lists the limits"),
+        (r#"{}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
+        (r#"{"cost":1}"#, "send {\"limit\":\"free\",\"key\":\"user:42\"} or"),
         (
             r#"{"limit":"free","key":"a","domain":"api"}"#,
-            "leave out `limit` and `key`, or `domain`",
+            "remove `domain`, or remove `limit` and `key`",
         ),
-        (r#"{"key":"a","domain":"api"}"#, "leave out `limit` and `key`, or `domain`"),
-        (r#"{"limit":"free","key":"a","attributes":{}}"#, "a limit looks at no attributes"),
-        (r#"{"limit":"free","key":"a","verified":{}}"#, "a limit looks at no attributes"),
-        (r#"{"limit":"free","key":"a","said":{}}"#, "a limit looks at no attributes"),
+        (r#"{"key":"a","domain":"api"}"#, "remove `domain`, or remove `limit` and `key`"),
+        (
+            r#"{"limit":"free","key":"a","attributes":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
+        (
+            r#"{"limit":"free","key":"a","verified":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
+        (
+            r#"{"limit":"free","key":"a","said":{}}"#,
+            "a check by `limit` and `key` takes no attributes",
+        ),
         (r#"{"limit":"free","key":"a","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"domain":"api","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"limit":1,"key":"a"}"#, "line 1 column 10: invalid type: integer `1`"),
@@ -348,25 +375,25 @@ fn bad_checks_are_refused_with_place_and_remedy() {
         ),
         ("{\"limit\":\"free\",\n \"nokey\":1}", "line 2 column 8: unknown field `nokey`, expected"),
         (r#"{"limit":"free","limit":"pro","key":"a"}"#, "duplicate field `limit`"),
-        (r#"{"domain":"api","attributes":{"a":"1","a":"2"}}"#, "attribute `a` is there twice"),
+        (r#"{"domain":"api","attributes":{"a":"1","a":"2"}}"#, "attribute `a` occurs twice"),
         (
             r#"{"domain":"api","attributes":{"a":1}}"#,
             "invalid type: integer `1`, expected a string",
         ),
         (
             r#"{"domain":"api","attributes":[]}"#,
-            "an object of texts, such as {\"path\":\"/login\"}",
+            "an object of strings, such as {\"path\":\"/login\"}",
         ),
-        (&many, "66 attributes in all; use at most 64"),
+        (&many, "there are 66 attributes in all; send at most 64"),
         (
             r#"{"domain":"api","attributes":{"ip":"203.0.113.9:80"}}"#,
-            "attributes.ip: `203.0.113.9:80` is no IP address; send one without a port, or none",
+            "attributes.ip: `203.0.113.9:80` is not an IP address; send an address without a port",
         ),
-        (r#"{"domain":"api","verified":{"ip":"me"}}"#, "verified.ip: `me` is no IP address"),
-        ("[]", "a check is an object; send"),
-        (r#"["free","a"]"#, "a check is an object; send"),
-        ("null", "a check is an object; send"),
-        ("", "a check is an object; send"),
+        (r#"{"domain":"api","verified":{"ip":"me"}}"#, "verified.ip: `me` is not an IP address"),
+        ("[]", "a check must be a JSON object; send"),
+        (r#"["free","a"]"#, "a check must be a JSON object; send"),
+        ("null", "a check must be a JSON object; send"),
+        ("", "a check must be a JSON object; send"),
         (r#"{"limit":"free","key":"a"} {}"#, "line 1 column 28: trailing characters; send JSON"),
         (r#"{"limit":"free""#, "line 1 column 15: EOF while parsing an object; send JSON"),
     ] {
@@ -379,7 +406,7 @@ fn bad_checks_are_refused_with_place_and_remedy() {
 }
 
 #[test]
-fn a_check_has_at_most_64_attributes() {
+fn check_has_at_most_64_attributes() {
     let server = slow();
     let attributes = |count: usize| -> Value {
         (0..count).map(|at| (at.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>().into()
@@ -388,7 +415,7 @@ fn a_check_has_at_most_64_attributes() {
     let body = json!({"domain": "api", "attributes": attributes(65)}).to_string();
     let (status, detail) = problem(server.post("/v1/check", body).send().unwrap());
     assert_eq!(status, 400);
-    assert!(detail.contains("too many attributes; use at most 64"), "{detail}");
+    assert!(detail.contains("too many attributes; send at most 64"), "{detail}");
 }
 
 #[test]
@@ -418,14 +445,14 @@ fn other_content_types_are_refused() {
 }
 
 #[test]
-fn answers_have_no_keys_of_clients() {
+fn answers_do_not_contain_client_keys() {
     let server = slow();
     let body = r#"{"domain":"api","attributes":{"ip":"203.0.113.9","api_key":"s3cret"}}"#;
     let text = server.post("/v1/check", body).send().unwrap().text().unwrap();
     assert!(!text.contains("s3cret") && !text.contains("203.0.113"), "{text}");
 }
 
-/// A server with the example's rules at rates so low that no quota is refilled while a test runs.
+/// Starts a server with the example's rules, at rates so low that no quota is refilled while a test runs.
 pub(crate) fn slow() -> ServerProcess {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
         let example = include_str!("../../../../examples/rules.yaml");
@@ -434,7 +461,7 @@ pub(crate) fn slow() -> ServerProcess {
             slow = slow.replace(rate, "refill: 1/d");
         }
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slow.yaml");
-        // Other tests may be reading the file of an earlier run, so it is replaced in one step.
+        // Another test can read the file of an earlier run at this time, so the file is replaced in one step.
         let (_, new) = rules(&slow).keep().unwrap();
         std::fs::rename(new, &path).unwrap();
         path
@@ -449,7 +476,7 @@ pub(crate) fn rules(text: &str) -> NamedTempFile {
     file
 }
 
-/// A client may close its sending side after its request. The decision was charged, so the client must get it.
+/// A client can close its sending side after its request. The decision was charged, so the client must get it.
 #[test]
 fn half_closed_clients_are_answered_and_lost_clients_counted() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));

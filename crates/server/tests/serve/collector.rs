@@ -1,4 +1,4 @@
-//! A collector of traces that accepts, fails or ignores what is sent to it.
+//! A collector of traces that accepts requests, answers with an error, or does not answer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -59,13 +59,13 @@ impl Collector {
         Collector { url, received }
     }
 
-    /// Changes how requests are answered from now on.
+    /// Changes how later requests are answered.
     pub(crate) fn set(&self, mode: CollectorMode) {
         *self.received.mode.lock().unwrap() = Some(mode);
         self.received.changed.notify_all();
     }
 
-    /// Waits until at least `count` spans have come, and returns all of them.
+    /// Waits until at least `count` spans have arrived, and returns all spans.
     pub(crate) fn spans(&self, count: usize) -> Vec<Span> {
         let until = Instant::now() + Duration::from_secs(60);
         let mut requests = self.received.requests.lock().unwrap();
@@ -75,19 +75,19 @@ impl Collector {
                 return spans;
             }
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{} of {count} spans came", spans.len());
+            assert!(!left.is_zero(), "{} of {count} spans arrived", spans.len());
             requests = self.received.arrived.wait_timeout(requests, left).unwrap().0;
         }
     }
 
-    /// The resource attributes of the first request.
+    /// Returns the resource attributes of the first request.
     pub(crate) fn resource(&self) -> Vec<KeyValue> {
         let requests = self.received.requests.lock().unwrap();
         let decoded = ExportTraceServiceRequest::decode(requests[0].body.as_slice()).unwrap();
         decoded.resource_spans[0].resource.clone().unwrap().attributes
     }
 
-    /// The heads and bodies of the requests, with invalid UTF-8 replaced.
+    /// Returns the heads and bodies of the requests, with invalid UTF-8 replaced.
     pub(crate) fn texts(&self) -> Vec<(String, String)> {
         let requests = self.received.requests.lock().unwrap();
         let text = |request: &ExportRequest| {
@@ -108,7 +108,7 @@ impl ReceivedRequests {
                     "200 OK"
                 }
                 CollectorMode::Silent => {
-                    // Reads until the client gives up waiting and closes the connection.
+                    // Reads until the client stops waiting and closes the connection.
                     let _ = reader.read_to_end(&mut Vec::new());
                     return;
                 }

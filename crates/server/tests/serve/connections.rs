@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 
 use crate::server::ServerProcess;
 
-/// A read that takes longer has failed, even on a busy machine.
+/// The longest time of a read, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
@@ -38,7 +38,7 @@ fn check(stream: &mut TcpStream) {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
-/// Reads until the server closes the connection. Empty if it closes without an answer.
+/// Reads until the server closes the connection, and returns the text; empty if the server did not answer.
 fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -56,12 +56,13 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
+/// Stops the server, and returns its whole log.
 fn whole_log(server: ServerProcess) -> String {
     server.signal(Signal::KILL);
     server.wait().1
 }
 
-/// Reads a line of `/proc/PID/status`, such as `VmRSS` (memory now) or `VmHWM` (peak memory).
+/// Returns a number of `/proc/PID/status`, such as `VmRSS` (current memory) or `VmHWM` (peak memory).
 fn memory_kib(server: &ServerProcess, name: &str) -> u64 {
     let pid = server.pid().as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -70,7 +71,7 @@ fn memory_kib(server: &ServerProcess, name: &str) -> u64 {
 }
 
 #[test]
-fn timeouts_are_those_of_the_flags() {
+fn flags_set_the_timeouts() {
     let cases: [(&[&str], &str, Duration); 3] = [
         (&["--first-byte-timeout", "150ms"], "", Duration::from_millis(150)),
         (&["--request-timeout", "160ms"], "GET / HTTP/1.1\r\n", Duration::from_millis(160)),
@@ -82,7 +83,7 @@ fn timeouts_are_those_of_the_flags() {
     ];
     for (flags, sent, bound) in cases {
         let server = ServerProcess::start(flags);
-        // Taken before connecting, because the server's clock may start before `connect` returns.
+        // Measured from before the connection, because the server's time can start before `connect` returns.
         let start = Instant::now();
         let mut stream = connect(&server);
         stream.write_all(sent.as_bytes()).unwrap();
@@ -94,7 +95,7 @@ fn timeouts_are_those_of_the_flags() {
 }
 
 #[test]
-fn the_maximum_of_connections_is_that_of_the_flag() {
+fn flag_sets_the_maximum_of_connections() {
     let server = ServerProcess::start(&["--max-connections", "1"]);
     let mut first = connect(&server);
     check(&mut first);
@@ -106,7 +107,7 @@ fn the_maximum_of_connections_is_that_of_the_flag() {
 }
 
 #[test]
-fn more_connections_than_the_system_allows_are_warned_of_once() {
+fn server_warns_once_of_a_maximum_above_the_system_limit() {
     let server = ServerProcess::start(&["--max-connections", "4000000000"]);
     server.check(CHECK);
     let log = whole_log(server);
@@ -150,7 +151,7 @@ fn requests_without_exactly_one_valid_host_are_answered_with_400() {
             let mut stream = connect(&server);
             let request = format!("GET {path} HTTP/1.1\r\n{headers}\r\n");
             stream.write_all(request.as_bytes()).unwrap();
-            // Reads to the end: the server also closes the connection.
+            // Reads to the end, because the server also closes the connection.
             let answer = rest(&mut stream);
             assert!(answer.starts_with("HTTP/1.1 400 "), "{headers:?} {path}: {answer:?}");
             assert!(
@@ -170,24 +171,24 @@ fn requests_without_exactly_one_valid_host_are_answered_with_400() {
     assert!(rest(&mut stream).starts_with("HTTP/1.0 200 "), "HTTP/1.0 needs no Host");
 }
 
-/// A POST with other headers about its body.
+/// Returns a POST with other headers about its body.
 fn post_to(path: &str, headers: &str, body: &str) -> String {
     let fixed = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json");
     format!("{fixed}\r\n{headers}\r\n\r\n{body}")
 }
 
-/// A check with other headers about its body.
+/// Returns a check with other headers about its body.
 fn post(headers: &str, body: &str) -> Vec<u8> {
     post_to("/v1/check", headers, body).into_bytes()
 }
 
-/// A check as one chunk, whose size line is `size`.
+/// Returns a check that is one chunk with the size line `size`.
 fn chunked(size: &str) -> String {
     format!("{size}\r\n{CHECK}\r\n0\r\n\r\n")
 }
 
 #[test]
-fn a_check_may_come_in_chunks() {
+fn check_can_be_sent_in_chunks() {
     let server = ServerProcess::start(&[]);
     let mut stream = connect(&server);
     stream
@@ -197,10 +198,10 @@ fn a_check_may_come_in_chunks() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
-/// As RFC 9112 (6.1) requires: a proxy that uses the other length, and takes the rest for a second request, gets no
-/// answer to the second one.
+/// RFC 9112 (6.1) requires this. A proxy that uses the other length, and treats the rest as a second request, then gets no
+/// answer to that second request.
 #[test]
-fn a_request_with_chunks_and_a_length_is_the_last_of_its_connection() {
+fn request_with_chunks_and_a_length_is_the_last_of_its_connection() {
     let server = ServerProcess::start(&[]);
     for headers in [
         "transfer-encoding: chunked\r\ncontent-length: 32",
@@ -254,7 +255,7 @@ fn malformed_http_is_answered_with_400_or_closed() {
     for bytes in hostile {
         let mut stream = connect(&server);
         let start = Instant::now();
-        // The server may close the connection before all bytes are sent.
+        // OK to ignore an error: the server can close the connection before all bytes are sent.
         let _ = stream.write_all(bytes);
         let answer = rest(&mut stream);
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
@@ -269,7 +270,7 @@ fn malformed_http_is_answered_with_400_or_closed() {
 
 #[test]
 fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() {
-    // Silent connections end only by eviction.
+    // Silent connections end only when they are evicted.
     let server = ServerProcess::start(&["--first-byte-timeout", "1h"]);
     let pid = server.pid();
     let limit_files = |current| {
@@ -282,7 +283,7 @@ fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() 
     let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(&server)).collect();
     check(&mut clients[9]);
 
-    // Fewer files than are open already: eviction does not help, and the server waits between its attempts.
+    // The limit is below the number of open files, so eviction does not help, and the server waits between its attempts.
     limit_files(3);
     let mut last = connect(&server);
     let ticks = || {
@@ -313,14 +314,14 @@ fn stalled_clients_do_not_block_known_or_new_clients() {
         stream.write_all(b"G").unwrap();
         stream
     };
-    let mut stuck: Vec<_> = (0..150).map(begin).collect();
+    let mut stalled: Vec<_> = (0..150).map(begin).collect();
     let took = time(|| check(&mut connect(&server)));
     assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
     kept.iter_mut().for_each(check);
     // The oldest stalled connections were evicted.
-    assert_eq!(rest(&mut stuck[0]), "");
-    // The server can still evict a stalled connection for a new one, without delay.
-    stuck.extend((0..40).map(begin));
+    assert_eq!(rest(&mut stalled[0]), "");
+    // The server can still evict a stalled connection for a new connection at once.
+    stalled.extend((0..40).map(begin));
     let took = time(|| check(&mut connect(&server)));
     assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
     kept.iter_mut().for_each(check);
@@ -359,12 +360,15 @@ fn two_thousand_silent_or_slow_clients_do_not_delay_others() {
         });
         let silent: Vec<Duration> = silent.collect();
         for lived in silent.into_iter().chain(dribbling.join().unwrap()) {
-            assert!(lived >= bound, "closed after {lived:?}");
-            assert!(lived < bound + Duration::from_secs(5), "closed after {lived:?}");
+            assert!(lived >= bound, "the connection was closed after {lived:?}");
+            assert!(
+                lived < bound + Duration::from_secs(5),
+                "the connection was closed after {lived:?}"
+            );
         }
     });
     let grown_kib = memory_kib(&server, "VmHWM") - before_kib;
-    assert!(grown_kib < 64 * 1024, "grown by {grown_kib} KiB");
+    assert!(grown_kib < 64 * 1024, "the memory grew by {grown_kib} KiB");
     check(&mut kept);
 }
 
@@ -374,7 +378,8 @@ fn time(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// Sends a byte on each connection in turn until the server has closed all. Returns how long each one stayed open.
+/// Sends a byte on each connection in turn until the server has closed all connections. Returns how long each connection
+/// was open.
 fn dribble(mut crowd: Vec<(Instant, TcpStream)>) -> Vec<Duration> {
     let mut lived = Vec::new();
     for (_, stream) in &crowd {
@@ -391,7 +396,7 @@ fn dribble(mut crowd: Vec<(Instant, TcpStream)>) -> Vec<Duration> {
         if crowd.is_empty() {
             break;
         }
-        // The pause keeps this thread from taking a whole core.
+        // Without the pause this thread would use a whole core.
         std::thread::sleep(Duration::from_millis(20));
     }
     lived

@@ -1,4 +1,4 @@
-//! docs/guide/server.md shows what the server answers.
+//! docs/guide/server.md shows the real answers of the server.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::server::ServerProcess;
 /// Separates the outputs of two commands.
 const SEPARATOR: char = '\u{1e}';
 
-/// Whether a text matches what a document shows, in which `…` stands for any text.
+/// Whether a text matches the output in a document, in which `…` stands for any text.
 fn is_like(text: &str, shown: &str) -> bool {
     let mut parts = shown.split('…');
     let first = parts.next().unwrap_or_default();
@@ -28,7 +28,7 @@ fn is_like(text: &str, shown: &str) -> bool {
 }
 
 #[test]
-fn an_ellipsis_stands_for_anything() {
+fn ellipsis_stands_for_anything() {
     for (text, shown, want) in [
         ("abc", "abc", true),
         ("abcd", "abc", false),
@@ -42,7 +42,7 @@ fn an_ellipsis_stands_for_anything() {
     }
 }
 
-/// Commands follow `$ `, and their output follows on the next lines.
+/// A command follows `$ `. Its output is on the next lines.
 #[test]
 fn every_command_of_the_guide_prints_what_it_shows() {
     let server = ServerProcess::start(&[]);
@@ -72,12 +72,12 @@ fn every_command_of_the_guide_prints_what_it_shows() {
             .output()
             .unwrap();
         let printed = String::from_utf8(run.stdout).unwrap().replace('\n', "");
-        let said = String::from_utf8_lossy(&run.stderr);
+        let errors = String::from_utf8_lossy(&run.stderr);
         let pairs = printed.split(SEPARATOR).zip(shown.split(SEPARATOR));
         for (printed, shown) in pairs {
             assert!(
                 is_like(printed, shown),
-                "{script}\nprinted {printed}\nshown   {shown}\n{said}"
+                "{script}\nprinted {printed}\nshown   {shown}\n{errors}"
             );
         }
         assert_eq!(printed.matches(SEPARATOR).count(), shown.matches(SEPARATOR).count());

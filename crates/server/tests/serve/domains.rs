@@ -1,4 +1,4 @@
-//! How operators notice that a domain in use has no rules.
+//! A domain that is in use and has no rules is reported to operators.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn problem(server: &ServerProcess) -> Option<String> {
 const CHECK: &str = r#"{"domain":"api","attributes":{"user":"a"}}"#;
 
 #[test]
-fn a_reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
+fn reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
     let (_directory, path) = file(&rules("api"));
     let server = ServerProcess::start(&["--config", path.to_str().unwrap()]);
     assert_eq!(server.check(CHECK)["allowed"], true);
@@ -57,7 +57,7 @@ fn a_reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
 }
 
 #[test]
-fn a_domain_that_envoy_names_and_that_has_no_rules_is_a_problem() {
+fn domain_that_envoy_names_and_that_has_no_rules_is_a_problem() {
     let limits = RlsServer::start(&rules("web"));
     assert_eq!(problem(&limits.server), None);
     limits.ask(request(vec![descriptor(&[("user", "a")])]));
@@ -70,7 +70,7 @@ fn a_domain_that_envoy_names_and_that_has_no_rules_is_a_problem() {
 }
 
 #[test]
-fn a_required_domain_stays() {
+fn required_domain_cannot_be_removed() {
     let (_directory, path) = file(&rules("api"));
     let flags = ["--config", path.to_str().unwrap(), "--require-domain", "api"];
     let server = ServerProcess::start(&flags);

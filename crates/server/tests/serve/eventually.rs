@@ -1,16 +1,16 @@
-//! Waits for other processes.
+//! Waits for a condition in another process.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wait that takes longer has failed.
+/// The longest time of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Calls `look` until it returns a value, and returns that value.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Calls `check` until it returns a value, and returns that value.
+pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(seen) = look() {
+        if let Some(seen) = check() {
             return seen;
         }
         assert!(began.elapsed() < PATIENCE, "timed out waiting for: {what}");

@@ -18,8 +18,8 @@ use crate::server::ServerProcess;
 
 const THREADS: usize = 8;
 
-/// Limits so slow that no whole unit is refilled while a test runs. They fail closed, so that every allowed request
-/// was counted by the store.
+/// Limits that are so slow that no whole unit is refilled while a test runs. They fail closed, so that the store counted
+/// every allowed request.
 const LIMITS: &str = "
 defaults: { on_store_failure: closed }
 limits:
@@ -52,7 +52,7 @@ impl Fleet {
         Fleet { redis: Launch::new(Flavour::Redis).start().unwrap(), config, _directory: directory }
     }
 
-    /// Starts a server with a store deadline that a machine busy with other tests still meets.
+    /// Starts a server with a long store deadline, because the machine can be busy with other tests.
     fn start(&self) -> ServerProcess {
         let store = ["--store", &self.redis.url(), "--store-deadline", "20s"];
         let others = ["--config", &self.config, "--drain-delay", "1s"];
@@ -60,7 +60,7 @@ impl Fleet {
     }
 }
 
-/// Returns how often each body is allowed when all threads send it at the same time, `times_each` times each.
+/// Returns the number of times that each body is allowed when each thread sends it `times_each` times, all at the same time.
 fn allowed(servers: &[ServerProcess], bodies: &[String], times_each: usize) -> Vec<u64> {
     let allowed: Vec<AtomicU64> = bodies.iter().map(|_| AtomicU64::new(0)).collect();
     let together = Barrier::new(THREADS);
@@ -85,7 +85,7 @@ fn allowed(servers: &[ServerProcess], bodies: &[String], times_each: usize) -> V
 }
 
 #[test]
-fn three_servers_admit_exactly_the_limit_together_whatever_the_algorithm() {
+fn three_servers_together_admit_exactly_the_limit_of_every_algorithm() {
     let fleet = Fleet::new();
     let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
     let limits = ["fixed", "log", "counter", "token", "policing", "shaping"];
@@ -99,12 +99,12 @@ fn three_servers_admit_exactly_the_tightest_of_several_rules() {
     let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
     let clients = ["a", "b", "c", "d"];
     let body = |client| format!(r#"{{"domain":"api","attributes":{{"client":"{client}"}}}}"#);
-    // The first three clients spend the shared limit, so the fourth gets nothing. Their denials took nothing of it.
+    // The first three clients spend the shared limit, so the fourth client gets nothing. Their denials charged nothing to it.
     assert_eq!(allowed(&servers, &clients.map(body), 160), [100, 100, 100, 0]);
 }
 
 #[test]
-fn quotas_outlive_a_server_on_redis_and_not_in_memory() {
+fn quotas_survive_a_restart_on_redis_and_not_in_memory() {
     let fleet = Fleet::new();
     let body = r#"{"limit":"token","key":"user:42"}"#;
     let in_memory = || ServerProcess::start(&["--config", &fleet.config, "--drain-delay", "0s"]);
@@ -143,7 +143,7 @@ impl Balancer {
         known.any(|known| known.is_ready.load(Ordering::SeqCst))
     }
 
-    /// The servers that are ready.
+    /// Returns the servers that are ready.
     fn ready(&self) -> Vec<Arc<BalancedServer>> {
         let servers = self.servers.read().unwrap();
         let ready = servers.iter().filter(|known| known.is_ready.load(Ordering::SeqCst));
@@ -165,7 +165,7 @@ impl Balancer {
     }
 
     /// Sends requests to the servers in turn until the test is over and the limit is spent. Every request must be
-    /// answered. Returns how many were allowed.
+    /// answered. Returns the number of allowed requests.
     fn load(&self, body: &str) -> u64 {
         let mut kept: HashMap<String, KeptConnection> = HashMap::new();
         let mut allowed = 0;
@@ -191,12 +191,12 @@ impl Balancer {
 }
 
 #[test]
-fn a_rolling_restart_under_load_loses_nothing() {
+fn rolling_restart_under_load_loses_no_request() {
     let fleet = Fleet::new();
     let balancer = Balancer::default();
     let body = r#"{"limit":"rolling","key":"user:42"}"#;
     thread::scope(|scope| {
-        // Ends the other threads when dropped, also if the test fails.
+        // Ends the other threads when it is dropped, even if the test fails.
         let over = EndLoad(&balancer);
         scope.spawn(|| balancer.poll());
         let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
@@ -219,7 +219,7 @@ fn a_rolling_restart_under_load_loses_nothing() {
     });
 }
 
-/// Ends a balancer's threads when dropped.
+/// Ends a balancer's threads when it is dropped.
 struct EndLoad<'a>(&'a Balancer);
 
 impl Drop for EndLoad<'_> {

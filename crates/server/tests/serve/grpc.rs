@@ -33,16 +33,16 @@ async fn client(server: &ServerProcess) -> HealthCheckClient {
 }
 
 async fn check(client: &mut HealthCheckClient, service: &str) -> Result<ServingStatus, Code> {
-    let asked = client.check(HealthCheckRequest { service: service.to_owned() }).await;
-    asked.map(|answer| answer.into_inner().status()).map_err(|status| status.code())
+    let result = client.check(HealthCheckRequest { service: service.to_owned() }).await;
+    result.map(|answer| answer.into_inner().status()).map_err(|status| status.code())
 }
 
 async fn watch(client: &mut HealthCheckClient, service: &str) -> Streaming<HealthCheckResponse> {
-    let asked = HealthCheckRequest { service: service.to_owned() };
-    client.watch(asked).await.unwrap().into_inner()
+    let request = HealthCheckRequest { service: service.to_owned() };
+    client.watch(request).await.unwrap().into_inner()
 }
 
-/// The next status of a watch, or `None` when it has ended.
+/// Returns the next status of a watch; `None` when the watch has ended.
 async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStatus> {
     Some(stream.message().await.unwrap()?.status())
 }
@@ -151,13 +151,13 @@ fn silent_and_dribbling_connections_are_closed() {
 }
 
 #[test]
-fn an_established_connection_may_be_silent() {
+fn established_connection_can_be_idle() {
     let server = ServerProcess::start(&["--first-byte-timeout", "100ms"]);
     run(async {
         let mut client = client(&server).await;
         assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
         let silent = TcpStream::connect(&server.grpc).unwrap();
-        // This silent connection was opened later and is closed now, so the first one has been idle for longer.
+        // This silent connection was opened after the first one and is now closed, so the first one has been idle for longer.
         read_to_the_end(silent);
         assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
     });
@@ -176,7 +176,7 @@ fn health_watchers_do_not_block_new_clients() {
         }
         let mut new = client(&server).await;
         assert_eq!(check(&mut new, "").await, Ok(ServingStatus::Serving));
-        // The oldest connection was evicted for the new one, and the others are still open.
+        // The oldest connection was evicted for the new one. The other connections are still open.
         let (_, oldest) = &mut watchers[0];
         assert!(oldest.message().await.is_err());
         for (client, _) in &mut watchers[1..] {
@@ -216,7 +216,7 @@ fn stalled_handshakes_do_not_block_other_clients() {
 }
 
 #[test]
-fn a_silent_connection_is_closed_and_counted() {
+fn silent_connection_is_closed_and_counted() {
     let server = ServerProcess::start(&["--first-byte-timeout", "100ms"]);
     read_to_the_end(TcpStream::connect(&server.grpc).unwrap());
     let late = [("port", "grpc"), ("reason", "first_byte")];
@@ -225,7 +225,7 @@ fn a_silent_connection_is_closed_and_counted() {
 }
 
 #[test]
-fn the_servers_settings_bound_what_clients_send() {
+fn settings_frame_bounds_streams_windows_and_headers() {
     let server = ServerProcess::start(&[]);
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

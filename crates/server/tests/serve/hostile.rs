@@ -119,7 +119,7 @@ fn any_text_is_a_key() {
     assert_eq!(server.check(&body.to_string())["allowed"], true);
 }
 
-/// The server's peak memory so far.
+/// Returns the server's peak memory so far.
 fn peak_kib(server: &ServerProcess) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -144,7 +144,7 @@ fn first_line(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_body_with_too_long_a_length_is_not_read() {
+fn body_with_a_too_large_length_is_not_read() {
     let server = ServerProcess::start(&[]);
     for (path, length) in [
         ("/v1/check", 100 << 20),
@@ -167,7 +167,7 @@ fn a_body_with_too_long_a_length_is_not_read() {
 }
 
 #[test]
-fn a_body_without_end_is_cut_off_and_takes_no_memory() {
+fn body_without_end_is_cut_off_and_takes_no_memory() {
     let server = ServerProcess::start(&[]);
     assert_decides(&server);
     let before = peak_kib(&server);
@@ -180,7 +180,7 @@ fn a_body_without_end_is_cut_off_and_takes_no_memory() {
         assert!(taken < pieces, "the server read the whole body");
     }
     let grown = peak_kib(&server) - before;
-    assert!(grown < 32 << 10, "{grown} KiB more");
+    assert!(grown < 32 << 10, "the memory grew by {grown} KiB");
     assert_decides(&server);
 
     let head = "POST /v1/check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n";
@@ -190,7 +190,7 @@ fn a_body_without_end_is_cut_off_and_takes_no_memory() {
 }
 
 #[test]
-fn a_truncated_body_is_refused_and_the_server_still_decides() {
+fn truncated_body_is_refused_and_the_server_still_decides() {
     let server = ServerProcess::start(&[]);
     for _ in 0..20 {
         let head = "POST /v1/check HTTP/1.1\r\nContent-Length: 40\r\n";
@@ -198,7 +198,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
         stream.write_all(b"{\"limit\":\"free\",\"key\":\"a\"}").unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = String::new();
-        // The server need not answer an incomplete request.
+        // The server does not have to answer an incomplete request.
         let _ = stream.read_to_string(&mut answer);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
@@ -207,7 +207,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    assert!(answer.contains("or its chunks are malformed; send all of it"), "{answer}");
+    assert!(answer.contains("or its chunks are malformed; send the whole body"), "{answer}");
     assert_eq!(
         server.check(r#"{"limit":"free","key":"a"}"#)["remaining"],
         59,
@@ -216,7 +216,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
 }
 
 #[test]
-fn a_get_is_answered_before_its_body_arrives() {
+fn get_is_answered_before_its_body_arrives() {
     let server = ServerProcess::start(&[]);
     let mut stream = connect(&server, "GET /v1/limits HTTP/1.1\r\nContent-Length: 104857600\r\n");
     assert_eq!(first_line(&mut stream), "HTTP/1.1 200 OK");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A kept-alive connection to a server, on which one request follows the other.
+/// A kept-alive connection to a server. Requests are sent one after the other.
 pub(crate) struct KeptConnection {
     stream: BufReader<TcpStream>,
 }
@@ -38,7 +38,7 @@ impl KeptConnection {
         self.answer()
     }
 
-    /// Reads the next answer: its head, and its JSON body.
+    /// Reads the next answer, which has a JSON body.
     pub(crate) fn answer(&mut self) -> io::Result<KeptAnswer> {
         let status = self.line()?;
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -68,7 +68,7 @@ impl KeptConnection {
     }
 }
 
-/// The head of a check, without the empty line that ends it, so that another header may follow.
+/// Returns the head of a check without its final empty line, so that a test can add headers.
 pub(crate) fn head_of_check(body_bytes: usize) -> String {
     format!(
         "POST /v1/check HTTP/1.1\r\nhost: tollgate\r\ncontent-type: application/json\r\n\

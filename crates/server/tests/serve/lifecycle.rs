@@ -17,18 +17,18 @@ use crate::server::ServerProcess;
 
 const BODY: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// The log without colours.
+/// Returns the log without colours.
 pub(crate) fn plain(log: &str) -> String {
     let mut parts = log.split("\u{1b}[");
     let first = parts.next().unwrap().to_owned();
     parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
 }
 
-/// Sends half of a check, for the rest of which the server waits.
+/// Sends half of a check. The server waits for the rest.
 fn half_a_check(server: &ServerProcess) -> KeptConnection {
     let mut kept = KeptConnection::open(&server.url).unwrap();
     kept.send(&format!("{}expect: 100-continue\r\n\r\n", head_of_check(BODY.len()))).unwrap();
-    // The server sends this once it reads the body.
+    // The server sends this status when it begins to read the body.
     assert_eq!(kept.answer().unwrap().status, 100);
     kept.send(&BODY[..10]).unwrap();
     kept
@@ -43,7 +43,7 @@ fn wait_until_refused(server: &ServerProcess) {
 }
 
 #[test]
-fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
+fn draining_server_is_unready_and_decides_until_a_second_signal() {
     let began = Instant::now();
     let server = ServerProcess::start(&["--drain-delay", "1m"]);
     server.signal(Signal::TERM);
@@ -80,7 +80,7 @@ fn requests_in_flight_are_answered_while_new_connections_are_refused() {
     assert_eq!((answer.status, &answer.body["remaining"]), (200, &59.into()));
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0));
-    // One connection, or two: the probe of `wait_until_refused` may still be counted.
+    // One connection or two, because the probe of `wait_until_refused` can still be counted.
     let closing = "closing: finishes what is in flight connections=";
     assert!(
         plain(&log).contains(closing) && !plain(&log).contains(&format!("{closing}0")),
@@ -90,7 +90,7 @@ fn requests_in_flight_are_answered_while_new_connections_are_refused() {
 }
 
 #[test]
-fn an_idle_connection_does_not_delay_the_stop() {
+fn idle_connection_does_not_delay_the_stop() {
     let began = Instant::now();
     let server = ServerProcess::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
     let mut kept = KeptConnection::open(&server.url).unwrap();
@@ -112,7 +112,7 @@ fn requests_that_outlast_the_drain_timeout_are_cut() {
     assert!(kept.answer().is_err());
 }
 
-/// A file of limits in its own directory.
+/// A file with limits, in its own directory.
 struct LimitsFile {
     path: PathBuf,
     _directory: TempDir,
@@ -158,7 +158,7 @@ fn every_hangup_is_one_reload() {
 }
 
 #[test]
-fn a_hangup_without_a_file_is_logged() {
+fn hangup_without_a_file_is_logged() {
     let server = ServerProcess::start(&[]);
     server.signal(Signal::HUP);
     eventually("the server logs that it has no file", || {
@@ -168,7 +168,7 @@ fn a_hangup_without_a_file_is_logged() {
 }
 
 #[test]
-fn a_changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
+fn changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
     let file = LimitsFile::new(TEN);
     let server = ServerProcess::start(&["--config", file.path()]);
     assert_eq!(server.check(BODY)["remaining"], 9);
@@ -195,7 +195,7 @@ fn a_changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
     });
 }
 
-/// A server on free ports, unless the flags say otherwise.
+/// Returns the command for a server on free ports, or on the ports of the flags.
 fn command(flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let ports = [("TOLLGATE_LISTEN", "127.0.0.1:0"), ("TOLLGATE_GRPC_LISTEN", "127.0.0.1:0")];
@@ -203,7 +203,7 @@ fn command(flags: &[&str]) -> Command {
     command
 }
 
-/// The message of a server that does not start.
+/// Returns the message of a server that does not start.
 fn refused(flags: &[&str]) -> String {
     let output = command(flags).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -211,7 +211,7 @@ fn refused(flags: &[&str]) -> String {
 }
 
 #[test]
-fn a_bad_file_at_the_start_is_refused_with_all_that_is_wrong() {
+fn bad_file_at_the_start_is_refused_with_all_its_problems() {
     let file =
         LimitsFile::new("limits:\n  free: token-bucket capacity=0 refill=1/d\n  pro: nonsense\n");
     let error = refused(&["--config", file.path()]);
@@ -220,7 +220,7 @@ fn a_bad_file_at_the_start_is_refused_with_all_that_is_wrong() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_refused_with_its_flag() {
+fn address_that_is_taken_is_refused_with_its_flag() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for flag in ["--listen", "--grpc-listen"] {
@@ -233,7 +233,7 @@ fn an_address_that_is_taken_is_refused_with_its_flag() {
 }
 
 #[test]
-fn a_bad_store_url_is_refused_without_its_password() {
+fn bad_store_url_is_refused_without_its_password() {
     for store in ["redis://user:geheim@", "postgres://user:geheim@localhost", "memroy"] {
         let error = refused(&["--store", store]);
         assert!(error.starts_with("error: --store: "), "{error}");
@@ -248,7 +248,7 @@ fn a_bad_store_url_is_refused_without_its_password() {
 }
 
 #[test]
-fn the_first_lines_name_the_store_and_the_rules() {
+fn first_lines_name_the_store_and_the_rules() {
     let server = ServerProcess::start(&["--max-memory", "2MiB", "--drain-delay", "0s"]);
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
@@ -258,7 +258,7 @@ fn the_first_lines_name_the_store_and_the_rules() {
 }
 
 #[test]
-fn a_store_of_many_servers_names_some() {
+fn start_message_names_some_of_many_servers() {
     let servers: Vec<String> = (1..=9).map(|port| format!("127.0.0.1:{port}")).collect();
     let store = format!("redis+shards://{}", servers.join(","));
     let server = ServerProcess::start(&["--store", &store, "--drain-delay", "0s"]);
@@ -269,11 +269,11 @@ fn a_store_of_many_servers_names_some() {
 }
 
 #[test]
-fn the_example_rules_on_a_public_address_are_warned_of() {
+fn server_warns_of_example_rules_on_a_public_address() {
     let mut server = command(&["--listen", "0.0.0.0:0"]).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let told = lines.take(4).any(|line| line.contains("reached from elsewhere"));
+    let is_warned = lines.take(4).any(|line| line.contains("reached from elsewhere"));
     server.kill().unwrap();
     server.wait().unwrap();
-    assert!(told);
+    assert!(is_warned);
 }

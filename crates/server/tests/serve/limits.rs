@@ -1,16 +1,16 @@
-//! `GET /v1/limits`, and the keys of a limit.
+//! `GET /v1/limits`, and the keys of limits.
 
 use serde_json::{Value, json};
 
 use crate::check::problem;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::{ServerProcess, body_of};
 
 fn get(server: &ServerProcess, path: &str, schema: &str) -> Value {
     let response = server.get(path).send().unwrap();
     assert_eq!(response.status(), 200, "{path}");
     let answer = body_of(response);
-    valid(schema, &answer);
+    assert_valid(schema, &answer);
     answer
 }
 
@@ -28,11 +28,14 @@ fn limits_are_listed_with_their_bounds() {
     assert_eq!(free, want);
     assert_eq!(all["limits"][2], want);
     let (status, detail) = problem(server.get("/v1/limits/nope").send().unwrap());
-    assert_eq!((status, &*detail), (404, "there is no limit `nope`; GET /v1/limits lists them"));
+    assert_eq!(
+        (status, &*detail),
+        (404, "there is no limit `nope`; GET /v1/limits lists the limits")
+    );
 }
 
 #[test]
-fn a_rule_has_all_the_limits_that_it_may_spend() {
+fn rule_has_all_limits_that_it_can_charge() {
     let file = crate::check::rules(
         "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=2 window=1s }\n\
          rules:\n\
@@ -60,11 +63,11 @@ fn a_rule_has_all_the_limits_that_it_may_spend() {
     get(&server, "/v1/limits/free/keys/a?limit=free", "Decision");
     let (status, detail) = problem(server.get("/v1/limits/free/keys/a?limit=pro").send().unwrap());
     assert_eq!(status, 404);
-    assert!(detail.starts_with("limit: no request with this key spends it"), "{detail}");
+    assert!(detail.starts_with("limit: no request with this key spends this limit"), "{detail}");
 }
 
 #[test]
-fn a_peek_charges_nothing() {
+fn peek_charges_nothing() {
     let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     for _ in 0..2 {
@@ -78,7 +81,7 @@ fn a_peek_charges_nothing() {
 }
 
 #[test]
-fn the_charges_of_a_log_are_listed_on_demand() {
+fn charges_of_a_log_are_listed_on_demand() {
     let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     server.check(r#"{"limit":"login","key":"a"}"#);
@@ -94,7 +97,7 @@ fn the_charges_of_a_log_are_listed_on_demand() {
 }
 
 #[test]
-fn a_reset_forgets_a_key_and_no_other() {
+fn reset_forgets_a_key_and_no_other() {
     let server = ServerProcess::start(&[]);
     for key in ["a", "b"] {
         server.check(&json!({"limit": "login", "key": key, "cost": 5}).to_string());
@@ -111,7 +114,7 @@ fn a_reset_forgets_a_key_and_no_other() {
 }
 
 #[test]
-fn keys_come_percent_encoded() {
+fn keys_are_percent_decoded() {
     let server = ServerProcess::start(&[]);
     for (key, path) in [
         ("tenant/7", "tenant%2F7"),
@@ -134,30 +137,30 @@ fn keys_come_percent_encoded() {
 fn bad_paths_are_refused_with_a_reason() {
     let server = ServerProcess::start(&[]);
     for (path, status, want) in [
-        ("/v1/limits/%ff", 400, "no UTF-8"),
-        ("/v1/limits/free/keys/%ff", 400, "no UTF-8"),
-        ("/v1/limits/%ff/keys/", 400, "no UTF-8"),
+        ("/v1/limits/%ff", 400, "not UTF-8"),
+        ("/v1/limits/free/keys/%ff", 400, "not UTF-8"),
+        ("/v1/limits/%ff/keys/", 400, "not UTF-8"),
         ("/v1/limits/nope/keys/", 404, "there is no limit `nope`"),
-        ("/v1/limits/free/keys/a/b", 404, "there is no `/v1/limits/free/keys/a/b`"),
-        ("/v1/limits/free/keys", 404, "there is no `/v1/limits/free/keys`"),
+        ("/v1/limits/free/keys/a/b", 404, "there is no path `/v1/limits/free/keys/a/b`"),
+        ("/v1/limits/free/keys", 404, "there is no path `/v1/limits/free/keys`"),
         ("/v1/limits/free/keys/a?cost=0", 400, "cost is 0; use at least 1"),
-        ("/v1/limits/free/keys/a?cost=-1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?cost=1.5", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?cost=1&cost=2", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?costs=1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/a?entries=1", 400, "use such as ?cost=1&entries=true"),
-        ("/v1/limits/free/keys/?cost=x", 400, "use such as ?cost=1&entries=true"),
-        ("/nowhere%0a", 404, "there is no `/nowhere%0a`; GET /openapi.json lists what is"),
-        ("/page/nope.js", 404, "there is no `/page/nope.js`"),
+        ("/v1/limits/free/keys/a?cost=-1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?cost=1.5", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?cost=1&cost=2", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?costs=1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/a?entries=1", 400, "use a query such as ?cost=1&entries=true"),
+        ("/v1/limits/free/keys/?cost=x", 400, "use a query such as ?cost=1&entries=true"),
+        ("/nowhere%0a", 404, "there is no path `/nowhere%0a`; GET /openapi.json lists the paths"),
+        ("/page/nope.js", 404, "there is no path `/page/nope.js`"),
     ] {
-        let (told, detail) = problem(server.get(path).send().unwrap());
-        assert_eq!(told, status, "{path}: {detail}");
+        let (got, detail) = problem(server.get(path).send().unwrap());
+        assert_eq!(got, status, "{path}: {detail}");
         assert!(detail.contains(want), "{path}: {detail}");
     }
 }
 
 #[test]
-fn a_wrong_method_is_405_and_names_the_allowed_ones() {
+fn wrong_method_is_405_and_names_the_allowed_ones() {
     let server = ServerProcess::start(&[]);
     for (path, method, want) in [
         ("/v1/check", "GET", "POST"),
@@ -173,7 +176,7 @@ fn a_wrong_method_is_405_and_names_the_allowed_ones() {
         assert_eq!(response.headers()["allow"], want, "{path}");
         let (status, detail) = problem(response);
         assert_eq!(status, 405, "{path}");
-        assert!(detail.contains("use one that Allow lists"), "{detail}");
+        assert!(detail.contains("use one of the methods in the header Allow"), "{detail}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::collector::{Collector, CollectorMode};
 use crate::eventually::eventually;
 use crate::server::ServerProcess;
 
-/// The most verbose filter, for every crate.
+/// The most verbose filter, for all crates.
 const ALL: &str = "trace,axum=trace,hyper=trace,hyper_util=trace,notify=trace,opentelemetry=trace,\
                    redis=trace,reqwest=trace,rustls=trace,tokio=trace,tonic=trace,tower=trace";
 
@@ -40,7 +40,7 @@ fn stop(server: ServerProcess) -> String {
 }
 
 #[test]
-fn a_server_says_where_it_listens_in_three_lines() {
+fn server_logs_addresses_store_and_rules_in_three_lines() {
     let server = ServerProcess::start(&["--drain-delay", "0s"]);
     let log = stop(server);
     let lines: Vec<&str> = log.lines().collect();
@@ -54,7 +54,7 @@ fn a_server_says_where_it_listens_in_three_lines() {
 }
 
 #[test]
-fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
+fn json_log_has_one_object_per_line() {
     let flags = ["--log-format", "json", "--log", ALL, "--drain-delay", "0s"];
     let server = ServerProcess::start(&flags);
     server.check(CHECK);
@@ -97,13 +97,13 @@ fn refusals_are_logged_with_rule_limit_and_key_when_enabled() {
         let objects = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         objects.filter(|object| object["message"] == "refused").collect()
     };
-    // A refusal within a millisecond of another one is not logged, so the check is repeated.
+    // A refusal less than a millisecond after another refusal is not logged, so the check is repeated.
     let logged = |body: &str, want: [&str; 3]| {
         eventually("the refusal is logged", || {
             server.check(body);
             let all = refusals(&server);
-            let told = |own: &Value| ["by", "limit", "key"].map(|it| own[it].clone());
-            all.iter().any(|own| told(own) == want).then_some(())
+            let fields = |own: &Value| ["by", "limit", "key"].map(|it| own[it].clone());
+            all.iter().any(|own| fields(own) == want).then_some(())
         });
     };
     logged(pro, ["api/each", "two", "api_key=k_se…"]);
@@ -129,7 +129,7 @@ fn refusals_between_two_lines_are_counted() {
 }
 
 #[test]
-fn a_reset_is_logged_with_its_key_escaped() {
+fn reset_is_logged_with_its_key_escaped() {
     let server = ServerProcess::start(&["--drain-delay", "0s"]);
     for key in ["api_key=k_secret", "user%0A%1B%5B31m"] {
         let path = format!("/v1/limits/login/keys/{key}");
@@ -146,7 +146,7 @@ fn a_reset_is_logged_with_its_key_escaped() {
 }
 
 #[test]
-fn a_thousand_denials_leave_no_line() {
+fn denials_are_not_logged() {
     let server = ServerProcess::start(&["--drain-delay", "0s"]);
     let body = r#"{"limit":"login","key":"a","cost":6}"#;
     for _ in 0..1_000 {
@@ -158,7 +158,7 @@ fn a_thousand_denials_leave_no_line() {
 
 #[test]
 fn other_crates_are_logged_when_the_filter_names_them() {
-    // The exporter of traces logs much at level `trace`.
+    // The exporter of traces logs many lines at level `trace`.
     let collector = Collector::start(CollectorMode::Takes);
     let start = |filter| {
         let flags = ["--log", filter, "--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
@@ -176,7 +176,7 @@ fn other_crates_are_logged_when_the_filter_names_them() {
 }
 
 #[test]
-fn a_bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
+fn bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args([
             "serve",
@@ -196,7 +196,7 @@ fn a_bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
 }
 
 #[test]
-fn an_outage_of_the_store_is_two_lines() {
+fn store_outage_is_logged_in_two_lines() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
     let server = ServerProcess::start(&["--store", &url, "--drain-delay", "0s"]);
@@ -241,8 +241,8 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
     for _ in 0..300 {
         assert_eq!(server.post("/v1/check", CHECK).send().unwrap().status(), 503);
     }
-    // Each line stands for one request, or only counts the requests that were left out.
-    let told = |log: &str| {
+    // A line is about one request, or has the number of requests that were not logged.
+    let counts = |log: &str| {
         let objects = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
         let each = objects.filter_map(|object| match object["left_out"].as_u64() {
             None if object["message"] != "a request failed" => None,
@@ -259,15 +259,15 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
         });
         each.collect::<Vec<u64>>()
     };
-    let log = server.wait_for_log(|log| told(log).iter().sum::<u64>() >= 300);
-    let lines = told(&log);
+    let log = server.wait_for_log(|log| counts(log).iter().sum::<u64>() >= 300);
+    let lines = counts(&log);
     assert_eq!(lines.iter().sum::<u64>(), 300, "{log}");
-    // At most two lines a second.
+    // There are at most two lines per second.
     assert!(lines.len() as u64 <= 2 * begun.elapsed().as_secs() + 4, "{log}");
 }
 
 #[test]
-fn secrets_are_in_no_log() {
+fn secrets_are_never_logged() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let (_file, path) =
         config("limits: { free: token-bucket capacity=60 refill=1/s }\nrules: []\n");
@@ -349,7 +349,7 @@ fn client_text_is_escaped_in_the_log() {
 }
 
 #[test]
-fn a_server_whose_log_is_closed_still_answers() {
+fn server_whose_log_is_closed_still_answers() {
     let (server, stderr) =
         ServerProcess::start_unread(&["--log", "debug", "--drain-delay", "0s"], &[]);
     drop(stderr);
@@ -364,7 +364,7 @@ fn a_server_whose_log_is_closed_still_answers() {
 fn lines_dropped_from_a_full_log_buffer_are_counted() {
     let flags = ["--log", "debug", "--log-format", "json", "--drain-delay", "0s"];
     let (server, mut stderr) = ServerProcess::start_unread(&flags, &[]);
-    // With more than 150 bytes a line, this exceeds a pipe's buffer and 1 MiB together.
+    // With more than 150 bytes per line, this exceeds the sum of a pipe's buffer and 1 MiB.
     let requests = 4 * 2_000;
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -390,7 +390,7 @@ fn lines_dropped_from_a_full_log_buffer_are_counted() {
 #[test]
 fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
     let server = ServerProcess::start_logging_to("/dev/full");
-    // At level `debug` each request is one line, and the start is three lines.
+    // At level `debug` each request has one line, and the start has three lines.
     for _ in 0..20 {
         server.check(CHECK);
     }
@@ -399,15 +399,15 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
         let lost = page.value("tollgate_log_lines_lost_total", &[]);
         (lost >= 23.0).then_some(lost)
     });
-    // A report of lost lines would be lost as well: the number must not grow by itself.
+    // A report of lost lines would also be lost, so the number must not grow by itself.
     assert!(lost < 1_000.0, "{lost}");
 }
 
 #[test]
-fn a_server_whose_log_is_not_read_still_answers_and_stops() {
+fn server_whose_log_is_not_read_still_answers_and_stops() {
     let (server, stderr) = ServerProcess::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
     let long = "a".repeat(1_000);
-    // More than a pipe's buffer holds, so that writing the rest would block.
+    // More bytes than a pipe's buffer holds, so that a write of the rest would block.
     for _ in 0..300 {
         server.post("/v1/check", long.as_str()).send().unwrap();
         server.check(CHECK);

@@ -1,4 +1,4 @@
-//! The server, as a process of its own, over real sockets.
+//! Tests of the server in its own process, over real sockets.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! How much memory many clients can make the server use.
+//! The memory of the server stays bounded when many clients use it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,11 +10,11 @@ use crate::server::{ServerProcess, body_of};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The most memory that the server may use, in KiB: for requests, pages, keys, the program itself and what the
-/// allocator retains.
+/// The memory bound of the server, in KiB: for requests, pages, keys, the program itself, and memory that the allocator
+/// retains.
 const CEILING_KIB: u64 = 160 << 10;
 
-/// The server's peak memory, from `/proc/PID/status`.
+/// Returns the server's peak memory, from `/proc/PID/status`.
 pub(crate) fn peak_kib(server: &ServerProcess) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -32,12 +32,12 @@ fn send(server: &ServerProcess, body: &[u8], without: usize) -> TcpStream {
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // The server may close the connection before all bytes are sent.
+    // OK to ignore an error: the server can close the connection before all bytes are sent.
     let _ = stream.write_all(&body[..body.len() - without]);
     stream
 }
 
-/// Returns the bytes that the server has sent so far; empty if it still waits.
+/// Returns the text that the server has sent so far; empty if the server still waits.
 fn answered(stream: &mut TcpStream) -> String {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = [0; 4096];
@@ -65,11 +65,11 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
     assert_decides_at_once(&server);
     assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
 
-    // The server reads bodies in turn, so it takes a moment to refuse the bodies that it has no memory for.
+    // The server reads bodies in turn, so it takes some time to refuse the bodies for which it has no memory.
     let (start, mut answers) = (Instant::now(), Vec::new());
     let mut waiting: Vec<_> = unfinished.iter_mut().collect();
     while answers.len() < 200 {
-        assert!(start.elapsed() < PATIENCE, "{} are refused", answers.len());
+        assert!(start.elapsed() < PATIENCE, "{} bodies were refused", answers.len());
         waiting.retain_mut(|stream| {
             let answer = answered(stream);
             let is_waiting = answer.is_empty();
@@ -78,15 +78,15 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
         });
     }
     assert_decides_at_once(&server);
-    assert!(answers.len() <= 250, "{} are refused", answers.len());
+    assert!(answers.len() <= 250, "{} bodies were refused", answers.len());
     for answer in answers {
         assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
         assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
         assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
         assert!(answer.contains("\r\ncontent-type: application/problem+json\r\n"), "{answer}");
-        assert!(answer.contains("take all the memory that they may"), "{answer}");
+        assert!(answer.contains("out of memory for requests and answers"), "{answer}");
     }
-    // The memory of the unfinished bodies becomes free for others.
+    // The memory of the unfinished bodies becomes free for other requests.
     drop(unfinished);
     let start = Instant::now();
     while send_and_read(&server, &body).starts_with("HTTP/1.1 503") {
@@ -102,7 +102,7 @@ fn send_and_read(server: &ServerProcess, body: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..count]).into_owned()
 }
 
-/// Writes a file with `count` rules for one domain, all of which apply to every request.
+/// Writes a file with `count` rules for one domain. All of them apply to every request.
 fn many_rules(count: usize) -> tempfile::TempDir {
     let mut config =
         "limits:\n  partner: token-bucket capacity=1000000 refill=1/s\nrules:\n".to_owned();
@@ -130,14 +130,14 @@ fn unread_answers_take_bounded_memory_and_delay_no_small_check() {
     let (server, _rules) = start_with_rules(20);
     let batch = thousand();
     let mut unread: Vec<_> = (0..40).map(|_| send(&server, batch.as_bytes(), 0)).collect();
-    // A batch has been decided once its answer begins.
+    // A batch has been decided when its answer begins.
     for stream in &mut unread {
         stream.read_exact(&mut [0; 12]).unwrap();
     }
     assert_decides_at_once(&server);
     assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
 
-    // A batch that exceeds the memory is refused, or the checks of it that were not decided are.
+    // A batch that exceeds the memory is refused as a whole, or its undecided checks are refused.
     let response = server.post("/v1/check/batch", batch.clone()).send().unwrap();
     let is_refused = response.status() == 503;
     let answers = body_of(response);
@@ -190,7 +190,7 @@ fn keys_that_no_longer_fit_are_logged_once_and_counted() {
             assert_eq!(server.post("/v1/check/batch", body).send().unwrap().status(), 200);
         }
     };
-    // A key with a log, which grows after the memory is full.
+    // A key with a log, which grows after the memory has become full.
     for _ in 0..3 {
         server.check(r#"{"limit":"log","key":"grows"}"#);
     }

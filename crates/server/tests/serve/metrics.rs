@@ -12,7 +12,7 @@ use tollgate_launcher::{Flavour, Launch};
 use crate::prometheus::Page;
 use crate::server::ServerProcess;
 
-/// A server that takes longer to notice a change has failed.
+/// The longest time that a server can take to notice a change.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
@@ -31,7 +31,7 @@ pub(crate) fn scrape(server: &ServerProcess) -> Page {
     Page::parse(&response.text().unwrap())
 }
 
-/// Scrapes the metrics until they fulfil a condition.
+/// Scrapes the metrics until they meet a condition, and returns them.
 fn until(server: &ServerProcess, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
     let began = Instant::now();
     loop {
@@ -47,7 +47,7 @@ fn problem(page: &Page) -> f64 {
     page.value("tollgate_rules_problem", &[])
 }
 
-/// The hash of the rules.
+/// Returns the hash of the rules.
 fn hash(page: &Page) -> String {
     let info: Vec<_> = page.of("tollgate_rules_info").collect();
     let [info] = info[..] else { panic!("{info:?}") };
@@ -62,7 +62,8 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// A limit's checks: allowed and denied by the store, allowed and denied without the store, and failed.
+/// Returns the numbers of a limit's checks: allowed and denied by the store, allowed and denied without the store, and
+/// failed.
 fn decided(page: &Page, limit: &str) -> [u64; 5] {
     let outcomes = [
         ("allowed", "false"),
@@ -131,7 +132,7 @@ fn every_metric_has_its_help_and_type() {
     wanted.sort_unstable();
     assert_eq!(kinds, wanted);
     for name in page.kinds.keys().filter(|name| page.kinds[*name] != "histogram") {
-        assert!(page.of(name).next().is_some(), "{name} has no number");
+        assert!(page.of(name).next().is_some(), "{name} has no sample");
     }
     assert_eq!(page.value("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
     let breaker = |state| page.value("tollgate_store_breaker", &[("state", state)]);
@@ -145,7 +146,7 @@ fn every_metric_has_its_help_and_type() {
 }
 
 #[test]
-fn numbers_of_the_process_are_its_own() {
+fn process_metrics_match_proc() {
     let server = ServerProcess::start(&[]);
     let page = scrape(&server);
     let pid = server.pid().as_raw_pid();
@@ -165,7 +166,7 @@ fn numbers_of_the_process_are_its_own() {
     assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
     let age = now.as_secs_f64() - page.value("tollgate_rules_loaded_timestamp_seconds", &[]);
     assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
-    // CPU time is counted in ticks: scrapes use up the first one sooner or later.
+    // CPU time is counted in ticks, so it takes several scrapes to use the first tick.
     let began = Instant::now();
     while scrape(&server).value("process_cpu_seconds_total", &[]) == 0.0 {
         assert!(began.elapsed() < PATIENCE);
@@ -190,7 +191,7 @@ fn every_check_is_counted_in_one_outcome() {
             server.post("/v1/check", body).send().unwrap();
         }
     };
-    // Waits until both servers are connected, which on a busy machine takes longer than a check's deadline.
+    // Waits until both servers are connected. On a busy machine this takes longer than a check's deadline.
     for server in [&open, &closed] {
         until(server, "a store that answers", |page| {
             check(server, "warm", 1);
@@ -243,9 +244,9 @@ fn checks_in_memory_are_exact() {
 }
 
 #[test]
-fn invented_names_add_no_series() {
+fn unknown_names_add_no_series() {
     let server = ServerProcess::start(&[]);
-    // The first requests create one series of each kind.
+    // The first requests create one series for each kind of name.
     let methods =
         ["GET", "POST", "INVENTED"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
     let invent = |number: usize| {
@@ -297,7 +298,7 @@ fn reloads_are_counted_and_removed_rules_have_no_series() {
     std::fs::write(&path, "limits: nonsense").unwrap();
     let bad = until(&server, "a refused reload", |page| reloads(page, "failed") >= 1.0);
     assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are unchanged");
-    // The problem is reported for as long as the file is bad.
+    // The problem is reported as long as the file is invalid.
     assert_eq!((problem(&page), problem(&bad)), (0.0, 1.0));
     assert_eq!(hash(&bad), hash(&page));
     assert_ne!(hash(&first), hash(&page));
@@ -331,7 +332,7 @@ fn ceilings_are_exported() {
 }
 
 #[test]
-fn a_draining_server_is_visible_in_its_metrics() {
+fn draining_server_is_visible_in_its_metrics() {
     let server = ServerProcess::start(&["--drain-delay", "20s"]);
     assert_eq!(scrape(&server).value("tollgate_draining", &[]), 0.0);
     server.signal(Signal::TERM);
@@ -339,7 +340,7 @@ fn a_draining_server_is_visible_in_its_metrics() {
     assert_eq!(page.value("tollgate_ready", &[]), 0.0);
 }
 
-/// Sends `times` requests on one connection, in groups of 1,000. Each is answered with 404.
+/// Sends `times` requests on one connection, in groups of 1,000. Each request is answered with 404.
 fn ask(server: &ServerProcess, times: usize) {
     const AT_ONCE: usize = 1_000;
     let address = server.url.strip_prefix("http://").unwrap();
@@ -351,9 +352,9 @@ fn ask(server: &ServerProcess, times: usize) {
         let (mut answered, mut last) = (0, Vec::new());
         while answered < AT_ONCE {
             let read = stream.read(&mut buffer).unwrap();
-            assert!(read > 0, "the server hung up");
+            assert!(read > 0, "the server closed the connection");
             last.extend_from_slice(&buffer[..read]);
-            // The start of an answer may be split between two reads, so the end of the text is kept.
+            // The start of an answer can be split between two reads, so the end of the text is kept.
             let text = String::from_utf8_lossy(&last);
             answered += text.matches("HTTP/1.1 404").count();
             let keep = last.len().saturating_sub("HTTP/1.1 404".len() - 1);
@@ -376,7 +377,7 @@ fn unscraped_metrics_take_no_more_memory() {
     let before = resident_bytes(&server);
     ask(&server, 320_000);
     let grown = resident_bytes(&server).saturating_sub(before);
-    // If each duration were stored, it would take 16 bytes.
+    // If the server stored each duration, it would take 16 bytes for each request.
     assert!(grown < 3 << 20, "{grown} bytes more");
     assert_eq!(scrape(&server).value("tollgate_requests_total", &[("status", "404")]), 384_000.0);
 }

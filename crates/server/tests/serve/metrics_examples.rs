@@ -1,4 +1,4 @@
-//! The dashboard and the alerts query metrics that the server has.
+//! The dashboard and the alerts query metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json
 const MANUAL: &str = include_str!("../../../../docs/operate/metrics.md");
 const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
 
-/// The labels that Prometheus adds itself.
+/// The labels that Prometheus adds.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
 
 /// The values of every label of every metric.
@@ -25,17 +25,17 @@ fn label_values() -> LabelValues {
     let server = ServerProcess::start(&["--store", &store.url()]);
     server.check(r#"{"limit":"free","key":"a"}"#);
     let page: Page = scrape(&server);
-    let mut told = LabelValues::new();
+    let mut known = LabelValues::new();
     for sample in page.samples {
-        let labels = told.entry(sample.name).or_default();
+        let labels = known.entry(sample.name).or_default();
         for (label, value) in sample.labels {
             labels.entry(label).or_default().insert(value);
         }
     }
-    told
+    known
 }
 
-/// A metric in an expression, and the labels that select its series.
+/// A metric in an expression, with the labels that select its series.
 #[derive(Debug, PartialEq)]
 struct MetricQuery {
     metric: String,
@@ -47,7 +47,7 @@ fn is_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'
 }
 
-/// The metrics in an expression: words that begin with `tollgate_` or `process_`.
+/// Returns the metrics in an expression: words that begin with `tollgate_` or `process_`.
 fn metric_queries(expression: &str) -> Vec<MetricQuery> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -79,7 +79,7 @@ fn matchers(inner: &str) -> Vec<(String, String, String)> {
     each.collect()
 }
 
-/// The labels of `by (…)` and `on (…)`.
+/// Returns the labels of `by (…)` and `on (…)`.
 fn grouped(expression: &str) -> Vec<String> {
     let mut labels = Vec::new();
     for opening in ["by (", "on ("] {
@@ -91,19 +91,19 @@ fn grouped(expression: &str) -> Vec<String> {
     labels
 }
 
-/// The labels of `{{label}}` and `{{ $labels.label }}`.
+/// Returns the labels of `{{label}}` and `{{ $labels.label }}`.
 fn shown(text: &str) -> Vec<String> {
     let parts = text.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0.trim());
     let labels = parts.filter(|part| !part.starts_with("$value"));
     labels.map(|part| part.strip_prefix("$labels.").unwrap_or(part).to_owned()).collect()
 }
 
-fn check(told: &LabelValues, expression: &str, texts: &[&str]) {
+fn check(known: &LabelValues, expression: &str, texts: &[&str]) {
     let metrics = metric_queries(expression);
     assert!(!metrics.is_empty(), "no metric in: {expression}");
     let mut labels: BTreeSet<&str> = ADDED.into();
     for MetricQuery { metric, by } in &metrics {
-        let own = told.get(metric).unwrap_or_else(|| panic!("no {metric}: {expression}"));
+        let own = known.get(metric).unwrap_or_else(|| panic!("no {metric}: {expression}"));
         labels.extend(own.keys().map(String::as_str));
         for (label, operator, value) in by {
             if ADDED.contains(&&**label) {
@@ -123,7 +123,7 @@ fn check(told: &LabelValues, expression: &str, texts: &[&str]) {
     }
 }
 
-/// Every object in a document.
+/// Adds every object in a document to `found`.
 fn objects<'v>(value: &'v Value, found: &mut Vec<&'v serde_json::Map<String, Value>>) {
     match value {
         Value::Object(object) => {
@@ -136,16 +136,16 @@ fn objects<'v>(value: &'v Value, found: &mut Vec<&'v serde_json::Map<String, Val
 }
 
 #[test]
-fn the_dashboard_queries_metrics_that_exist() {
+fn dashboard_queries_metrics_that_exist() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let (told, mut all) = (label_values(), Vec::new());
+    let (known, mut all) = (label_values(), Vec::new());
     objects(&dashboard, &mut all);
     let mut used = BTreeSet::new();
     let mut count = 0;
     for target in all.iter().filter(|object| object.contains_key("expr")) {
         let expression = target["expr"].as_str().unwrap();
-        check(&told, expression, &[target["legendFormat"].as_str().unwrap()]);
-        used.extend(metric_queries(expression).into_iter().map(|asked| asked.metric));
+        check(&known, expression, &[target["legendFormat"].as_str().unwrap()]);
+        used.extend(metric_queries(expression).into_iter().map(|query| query.metric));
         count += 1;
     }
     assert!(count >= 20, "{count}");
@@ -156,21 +156,21 @@ fn the_dashboard_queries_metrics_that_exist() {
         of.unwrap_or(name).to_owned()
     };
     let used: BTreeSet<_> = used.iter().map(|name| base(name)).collect();
-    let missing = told.keys().map(|name| base(name)).filter(|name| !used.contains(name));
+    let missing = known.keys().map(|name| base(name)).filter(|name| !used.contains(name));
     assert_eq!(missing.collect::<Vec<_>>(), ["process_start_time_seconds"]);
 }
 
 #[test]
-fn the_dashboard_can_be_imported_with_any_data_source() {
+fn dashboard_can_be_imported_with_any_data_source() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|of| of["name"] == "datasource" && of["type"] == "datasource"));
-    let (told, mut all) = (label_values(), Vec::new());
+    let (known, mut all) = (label_values(), Vec::new());
     for variable in variables.iter().filter(|of| of["type"] == "query") {
         let query = variable["query"]["query"].as_str().unwrap();
         let (expression, label) = query.rsplit_once(", ").unwrap();
         let label = format!("{{{{{}}}}}", label.strip_suffix(')').unwrap());
-        check(&told, expression, &[&label]);
+        check(&known, expression, &[&label]);
     }
     let names: Vec<_> = variables.iter().map(|of| of["name"].as_str().unwrap()).collect();
     let known: Vec<_> = names.iter().map(|name| format!("${name}")).collect();
@@ -181,7 +181,7 @@ fn the_dashboard_can_be_imported_with_any_data_source() {
             assert_eq!(source["uid"], "${datasource}", "{source}");
         }
         if let Some(id) = object.get("id") {
-            assert!(ids.insert(id.as_u64().unwrap()), "panel {id} is there twice");
+            assert!(ids.insert(id.as_u64().unwrap()), "panel {id} exists twice");
             assert!(object.contains_key("gridPos") && object.contains_key("title"), "{id}");
         }
         if let Some(expression) = object.get("expr").and_then(Value::as_str) {
@@ -198,25 +198,25 @@ fn the_dashboard_can_be_imported_with_any_data_source() {
 
 #[test]
 fn alerts_query_metrics_that_exist() {
-    let (told, mut names) = (label_values(), BTreeSet::new());
+    let (known, mut names) = (label_values(), BTreeSet::new());
     for alert in ALERTS.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap();
-        assert!(names.insert(name), "{name} is there twice");
+        assert!(names.insert(name), "{name} exists twice");
         let expression = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
         let texts: Vec<_> = alert.lines().filter(|line| line.contains("{{")).collect();
         assert!(alert.contains("summary: ") && alert.contains("severity: "), "{name}");
-        check(&told, expression, &texts);
+        check(&known, expression, &texts);
     }
     assert!(names.len() >= 8, "{names:?}");
 }
 
-/// The expression of an alert.
+/// Returns the expression of an alert.
 fn expression_of(alert: &str) -> &'static str {
     let text = ALERTS.split("- alert: ").find(|text| text.lines().next() == Some(alert));
     text.unwrap().lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap()
 }
 
-/// How many requests the first metric of an expression counts.
+/// Returns the number of requests that the first metric of an expression counts.
 fn counted(server: &ServerProcess, expression: &str) -> f64 {
     let MetricQuery { metric, by } = metric_queries(expression).remove(0);
     // A histogram's count is its largest bucket.
@@ -234,7 +234,7 @@ fn counted(server: &ServerProcess, expression: &str) -> f64 {
 }
 
 #[test]
-fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
+fn request_alerts_count_requests_of_every_interface() {
     let rules = "identity: { trusted_proxies: [127.0.0.1] }\nlimits: { free: fixed-window limit=9 window=1d }\n\
                  rules: [{ name: all, domain: api, key: [ip], limit: free }]";
     let limits = RlsServer::start(rules);
@@ -254,7 +254,7 @@ fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
         [("check", &check), ("batch", &batch), ("authorize", &authorize), ("Envoy", &envoy)];
     for (way, request) in ways {
         for alert in ["TollgateNothingDecided", "TollgateSlow"] {
-            // A batch may take long, because it has up to 1,000 checks.
+            // A batch can take long, because it has up to 1,000 checks.
             if (way, alert) == ("batch", "TollgateSlow") {
                 continue;
             }
@@ -266,14 +266,14 @@ fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
     }
 }
 
-/// The names of alerts in a text.
+/// Returns the names of alerts in a text.
 fn alerts_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
     words.filter(|word| word.starts_with("Tollgate") && word.len() > "Tollgate".len()).collect()
 }
 
 #[test]
-fn the_manual_and_the_alerts_agree_on_severity() {
+fn manual_and_the_alerts_agree_on_severity() {
     let severity = |wanted: &str| {
         let all = ALERTS.split("- alert: ").skip(1);
         let of = all.filter(|alert| alert.contains(&format!("severity: {wanted} ")));
@@ -288,7 +288,7 @@ fn the_manual_and_the_alerts_agree_on_severity() {
 }
 
 #[test]
-fn the_breaker_alert_includes_half_open_breakers() {
+fn breaker_alert_includes_half_open_breakers() {
     // A breaker whose pause is over is half open until the next request.
     let expression = r#"max by (instance, server) (tollgate_store_breaker{state="closed"}) == 0"#;
     assert!(ALERTS.contains(&format!("expr: {expression}\n")));

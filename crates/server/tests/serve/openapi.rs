@@ -14,7 +14,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 });
 
 /// Panics if an answer does not match its schema in the document.
-pub(crate) fn valid(schema: &str, answer: &Value) {
+pub(crate) fn assert_valid(schema: &str, answer: &Value) {
     let of = format!("#/components/schemas/{schema}");
     let schema = json!({"$ref": of, "components": DOCUMENT["components"]});
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -23,7 +23,7 @@ pub(crate) fn valid(schema: &str, answer: &Value) {
 }
 
 #[test]
-fn the_document_lists_every_path() {
+fn document_lists_every_path() {
     let document = &*DOCUMENT;
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["info"]["title"], "Tollgate");
@@ -100,14 +100,14 @@ fn examples_match_their_schemas_and_work() {
         let examples: Vec<_> = named.chain(body.get("example")).collect();
         assert!(!examples.is_empty(), "{path}");
         for example in examples {
-            valid(of, example);
+            assert_valid(of, example);
             let response = server.post(path, example.to_string()).send().unwrap();
             assert_eq!(response.status(), 200, "{example}");
         }
     }
     let answer =
         &DOCUMENT["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]["application/json"];
-    valid("CheckAnswer", &answer["example"]);
+    assert_valid("CheckAnswer", &answer["example"]);
 }
 
 /// Turns off the checks of schemathesis that do not apply.
@@ -137,17 +137,18 @@ include-path = "/api/rate-limit/compare"
 checks.positive_data_acceptance.enabled = false
 "#;
 
-/// Every request that the document allows is answered as it says, and every other request is refused.
+/// Schemathesis checks that every request that the document allows is answered as described, and that every other request
+/// is refused.
 #[test]
-fn schemathesis_finds_nothing() {
+fn schemathesis_finds_no_problem() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let st = root.join(".tools/schemathesis/bin/st");
-    assert!(st.exists(), "{} is not there; run `make schemathesis`", st.display());
+    assert!(st.exists(), "{} is missing; run `make schemathesis`", st.display());
     let token = "0123456789abcdef0123456789abcdef";
     let server = ServerProcess::start(&["--operator-token", token]);
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("schemathesis.toml"), SETTINGS).unwrap();
-    // One worker, because Python cannot parse its own source in two threads at a time.
+    // One worker, because Python cannot parse its source in two threads at the same time.
     let output = Command::new(st)
         .current_dir(directory.path())
         .arg("run")
@@ -158,7 +159,7 @@ fn schemathesis_finds_nothing() {
         .output()
         .unwrap();
     let (out, err) = (&output.stdout, &output.stderr);
-    let said = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
-    assert!(output.status.success(), "{said}\n{}", server.log());
+    let report = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
+    assert!(output.status.success(), "{report}\n{}", server.log());
     server.check(r#"{"limit":"free","key":"user:42"}"#);
 }

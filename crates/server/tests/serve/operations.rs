@@ -5,7 +5,7 @@ use tollgate_launcher::{Flavour, Launch};
 
 use crate::check::problem;
 use crate::eventually::eventually;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::rls::{RlsServer, descriptor};
 use crate::server::{ServerProcess, body_of};
 
@@ -27,11 +27,11 @@ fn operations(server: &ServerProcess) -> Value {
     let response = server.get("/v1/operations").send().unwrap();
     assert_eq!(response.status(), 200);
     let operations = body_of(response);
-    valid("Operations", &operations);
+    assert_valid("Operations", &operations);
     operations
 }
 
-/// The refusals: rule or limit, key, and number.
+/// Returns the refusals: rule or limit, key, and number.
 fn refused(operations: &Value) -> Vec<(String, String, u64)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let each = operations["refused"].as_array().unwrap().iter();
@@ -42,7 +42,8 @@ fn refused(operations: &Value) -> Vec<(String, String, u64)> {
     .collect()
 }
 
-fn of<'o>(operations: &'o Value, kind: &str, name: &str) -> &'o Value {
+/// Returns the rule or limit with this name.
+fn entry<'o>(operations: &'o Value, kind: &str, name: &str) -> &'o Value {
     let all = operations[kind].as_array().unwrap();
     all.iter().find(|own| own["name"] == name).unwrap_or_else(|| panic!("{operations}"))
 }
@@ -65,11 +66,11 @@ fn assert_counts(limits: &RlsServer) {
     let fresh = operations(server);
     assert_eq!((&fresh["readiness"]["ready"], &fresh["refused"]), (&json!(true), &json!([])));
     assert_eq!(fresh["readiness"]["generation"], 1);
-    let rule = of(&fresh, "rules", "api/per-user");
+    let rule = entry(&fresh, "rules", "api/per-user");
     let log = json!({"limit_name": "log", "limit": "sliding-window-log limit=3 window=1d"});
     assert_eq!(rule["limits"], json!([log]));
     let block = json!({"limit_name": "block", "limit": null});
-    assert_eq!(of(&fresh, "rules", "api/nobody")["limits"], json!([block]));
+    assert_eq!(entry(&fresh, "rules", "api/nobody")["limits"], json!([block]));
     let names: Vec<_> = fresh["rules"].as_array().unwrap().iter().map(|own| &own["name"]).collect();
     assert_eq!(names, ["api/watched", "api/per-user", "api/per-ip", "api/nobody"]);
 
@@ -86,7 +87,7 @@ fn assert_counts(limits: &RlsServer) {
     for _ in 0..6 {
         limits.ask_all(vec![descriptor(&[("user", "b")])]);
     }
-    // A cost above the whole limit is not counted as a refusal of the key.
+    // A check whose cost exceeds the whole limit is not counted as a refusal of the key.
     server.check(r#"{"limit":"two","key":"c","cost":3}"#);
     server.check(r#"{"limit":"two","key":"c","cost":2}"#);
     let batch = json!([{"limit": "two", "key": "c", "cost": 2}, {"limit": "two", "key": "c"}]);
@@ -108,12 +109,12 @@ fn assert_counts(limits: &RlsServer) {
         ("limits", "two", 1, 3, 0),
         ("limits", "log", 0, 0, 0),
     ] {
-        let own = of(&now, kind, name);
+        let own = entry(&now, kind, name);
         let want = [allowed, denied, shadow];
         assert_eq!(["allowed", "denied", "shadow_denied"].map(|it| &own[it]), want, "{own}");
         assert_eq!((&own["degraded"], &own["failed"]), (&json!(0), &json!(0)));
     }
-    let watched = of(&now, "rules", "api/watched");
+    let watched = entry(&now, "rules", "api/watched");
     assert!(watched["shadow_denied"].as_u64().unwrap() > 0 && watched["denied"] == 0, "{watched}");
 }
 
@@ -128,10 +129,10 @@ fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
                 server.check(&json!({"domain": "api", "attributes": {"user": user}}).to_string());
             }
         }
-        let told = refused(&operations(server));
-        assert_eq!(told[0], ("api/per-user".to_owned(), "user=a/b".to_owned(), 1));
+        let listed = refused(&operations(server));
+        assert_eq!(listed[0], ("api/per-user".to_owned(), "user=a/b".to_owned(), 1));
         let path = "/v1/limits/api%2Fper-user/keys/user=a%2Fb";
-        let look = |path: &str| looked(server, path)["limits"][0]["decision"].clone();
+        let look = |path: &str| key_state(server, path)["limits"][0]["decision"].clone();
         assert_eq!(look(path)["remaining"], 0);
         assert_eq!(look(&format!("{path}?entries=true"))["entries"].as_array().unwrap().len(), 3);
         assert_eq!(server.delete(path).send().unwrap().status(), 204);
@@ -150,10 +151,10 @@ fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
     }
 }
 
-/// Reads the state of a rule's key.
-fn looked(server: &ServerProcess, path: &str) -> Value {
+/// Returns the state of a rule's key.
+fn key_state(server: &ServerProcess, path: &str) -> Value {
     let answer = body_of(server.get(path).send().unwrap());
-    valid("RuleKey", &answer);
+    assert_valid("RuleKey", &answer);
     answer
 }
 
@@ -174,7 +175,7 @@ rules:
 ";
 
 #[test]
-fn a_key_that_a_rule_cannot_have_is_refused() {
+fn key_that_a_rule_cannot_have_is_refused() {
     let limits = RlsServer::start(TIERED);
     let server = &limits.server;
     for key in ["a", "ip=a", "user", "user=a,ip=b", ""] {
@@ -188,7 +189,7 @@ fn a_key_that_a_rule_cannot_have_is_refused() {
 }
 
 #[test]
-fn a_key_is_not_shown_when_the_store_fails() {
+fn key_is_not_shown_when_the_store_fails() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let limits = RlsServer::start_with(TIERED, &["--store", &redis.url()]);
     redis.kill();
@@ -198,7 +199,7 @@ fn a_key_is_not_shown_when_the_store_fails() {
 }
 
 #[test]
-fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
+fn key_of_a_tiered_rule_is_shown_under_every_limit_of_the_rule() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
         let limits = RlsServer::start_with(TIERED, flags);
@@ -209,14 +210,14 @@ fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
         };
         let path = "/v1/limits/api%2Fper-client/keys/user=a";
         assert_eq!(check(60), true);
-        assert_eq!(looked(server, path)["last_refused_under"], Value::Null, "no refusal so far");
+        assert_eq!(key_state(server, path)["last_refused_under"], Value::Null, "no refusal so far");
         assert_eq!(check(1), false);
-        let key = looked(server, path);
+        let key = key_state(server, path);
         assert_eq!(key["rule"], "api/per-client");
         assert_eq!(key["last_refused_under"], "free");
         let shown: Vec<_> = key["limits"].as_array().unwrap().iter().collect();
         let names: Vec<_> = shown.iter().map(|own| &own["limit_name"]).collect();
-        assert_eq!(names, ["free", "block", "pro"], "no override is for this key");
+        assert_eq!(names, ["free", "block", "pro"], "there is no override for this key");
         assert_eq!((&shown[0]["default"], &shown[0]["tiers"]), (&json!(true), &json!(["basic"])));
         let standing = |own: &Value| {
             ["allowed", "remaining", "limit"].map(|field| own["decision"][field].clone())
@@ -225,7 +226,7 @@ fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
         assert_eq!(shown[1]["decision"], Value::Null);
         assert_eq!(standing(shown[2]), [json!(true), json!(540), json!(600)]);
 
-        let chosen = looked(server, &format!("{path}?limit=pro&entries=true"));
+        let chosen = key_state(server, &format!("{path}?limit=pro&entries=true"));
         assert_eq!(chosen["limits"].as_array().unwrap().len(), 1);
         assert_eq!(chosen["limits"][0]["decision"]["entries"][0]["cost"], 60);
         for (query, code, want) in
@@ -237,17 +238,18 @@ fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
         }
 
         assert_eq!(server.delete(path).send().unwrap().status(), 204);
-        let key = looked(server, path);
+        let key = key_state(server, path);
         assert_eq!(standing(&key["limits"][0]), [json!(true), json!(60), json!(60)]);
         assert_eq!(standing(&key["limits"][2]), [json!(true), json!(600), json!(600)]);
     }
 }
 
 #[test]
-fn a_key_with_an_override_is_shown_under_that_alone() {
+fn key_with_an_override_is_shown_only_under_the_override() {
     let limits = RlsServer::start(TIERED);
     let server = &limits.server;
-    let key = |user: &str| looked(server, &format!("/v1/limits/api%2Fper-client/keys/user={user}"));
+    let key =
+        |user: &str| key_state(server, &format!("/v1/limits/api%2Fper-client/keys/user={user}"));
     let partner = key("partner");
     let own = &partner["limits"][0];
     assert_eq!(partner["limits"].as_array().unwrap().len(), 1);
@@ -260,7 +262,7 @@ fn a_key_with_an_override_is_shown_under_that_alone() {
 }
 
 #[test]
-fn a_blocked_client_is_listed_as_refused() {
+fn blocked_client_is_listed_as_refused() {
     let limits = RlsServer::start(TIERED);
     let server = &limits.server;
     let closed = json!({"domain": "api", "attributes": {"user": "a", "path": "/closed"}});
@@ -271,7 +273,7 @@ fn a_blocked_client_is_listed_as_refused() {
     assert_eq!(refused(&now), [("api/nobody".to_owned(), "user=a".to_owned(), 3)]);
     assert_eq!(now["refused"][0]["limit_name"], "block");
     let path = "/v1/limits/api%2Fnobody/keys/user=a";
-    let key = looked(server, path);
+    let key = key_state(server, path);
     assert_eq!(key["last_refused_under"], "block");
     assert_eq!(key["limits"][0]["limit_name"], "block");
     let (status, detail) = problem(server.delete(path).send().unwrap());
@@ -280,10 +282,10 @@ fn a_blocked_client_is_listed_as_refused() {
 }
 
 #[test]
-fn a_rule_is_listed_with_all_that_it_may_spend() {
+fn rule_is_listed_with_all_limits_that_it_can_charge() {
     let limits = RlsServer::start(TIERED);
     let now = operations(&limits.server);
-    let own = of(&now, "rules", "api/per-client")["limits"].as_array().unwrap().clone();
+    let own = entry(&now, "rules", "api/per-client")["limits"].as_array().unwrap().clone();
     let names: Vec<_> = own.iter().map(|own| &own["limit_name"]).collect();
     assert_eq!(names, ["free", "block", "pro", "partner", "allow"]);
     assert_eq!(own[2]["limit"], "sliding-window-log limit=600 window=1d");
@@ -303,8 +305,8 @@ fn keys_are_listed_as_json_and_long_ones_are_cut() {
     }
     refuse(&"x".repeat(256));
     refuse(&"y".repeat(257));
-    let told = refused(&operations(server));
-    let keys: Vec<_> = told.iter().map(|(_, key, _)| key.as_str()).collect();
+    let listed = refused(&operations(server));
+    let keys: Vec<_> = listed.iter().map(|(_, key, _)| key.as_str()).collect();
     let (long, longer) = ("x".repeat(256), "y".repeat(256));
     let script = "<script>alert(1)</script>";
     let want = ["", "\u{1b}[31m\r\n\0", "\"\\", script, &long, &longer, "\u{202e}\u{10ffff}"];
@@ -339,7 +341,7 @@ fn only_operators_see_the_operations() {
 }
 
 #[test]
-fn a_stores_outage_and_its_return_are_visible() {
+fn store_outage_and_its_end_are_visible() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let limits = RlsServer::start_with(RULES, &["--store", &redis.url()]);
     let server = &limits.server;
@@ -361,7 +363,7 @@ fn a_stores_outage_and_its_return_are_visible() {
     eventually("the server is not ready", || {
         (operations(server)["readiness"]["ready"] == false).then_some(())
     });
-    let own = of(&operations(server), "limits", "two").clone();
+    let own = entry(&operations(server), "limits", "two").clone();
     assert!(own["degraded"].as_u64().unwrap() > 0, "{own}");
     redis.restart().unwrap();
     eventually("the breaker closes", || (breaker() == "closed").then_some(()));

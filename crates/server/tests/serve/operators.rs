@@ -12,7 +12,7 @@ use crate::server::{ServerProcess, body_of};
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn with_a_token_only_clients_that_send_it_are_operators() {
+fn only_clients_that_send_the_token_are_operators() {
     let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     server.check(r#"{"limit":"login","key":"a","cost":5}"#);
     let ways = |authorization: &str| {
@@ -45,7 +45,7 @@ fn with_a_token_only_clients_that_send_it_are_operators() {
 }
 
 #[test]
-fn an_operator_with_a_token_may_be_anywhere() {
+fn operator_with_a_token_can_use_any_address() {
     let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let request = server.get("/v1/limits/login/keys/a").bearer_auth(TOKEN);
     let request = request.header("host", "tollgate.example").header("x-forwarded-for", "10.0.0.1");
@@ -53,7 +53,7 @@ fn an_operator_with_a_token_may_be_anywhere() {
 }
 
 #[test]
-fn without_a_token_only_this_machine_is_an_operator_and_only_for_itself() {
+fn only_direct_requests_of_this_machine_are_operators_without_a_token() {
     let server = ServerProcess::start(&[]);
     let peek = || server.get("/v1/limits/login/keys/a");
     assert_eq!(peek().send().unwrap().status(), 200);
@@ -81,7 +81,7 @@ fn without_a_token_only_this_machine_is_an_operator_and_only_for_itself() {
     }
 }
 
-/// A client whose connections come from this address.
+/// Returns a client whose connections come from this address.
 fn client_at(address: [u8; 4]) -> Client {
     Client::builder().local_address(IpAddr::from(address)).build().unwrap()
 }
@@ -110,7 +110,7 @@ fn wrong_operator_tokens_are_slowed_counted_and_logged() {
     let guesser = client_at([127, 0, 0, 1]);
     let guess = |number| peek_with(&guesser, &server, &format!("a guess {number}"), None);
     let statuses: Vec<_> = (0..200).map(guess).collect();
-    // 20 guesses at once, then one every 5 s.
+    // 20 guesses are compared at once, and then one every 5 s.
     let compared = statuses.iter().filter(|status| **status == 401).count();
     assert!((20..100).contains(&compared), "{compared}");
     assert!(statuses.iter().all(|status| [401, 429].contains(status)), "{statuses:?}");
@@ -133,7 +133,7 @@ fn wrong_operator_tokens_are_slowed_counted_and_logged() {
 }
 
 #[test]
-fn a_guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy() {
+fn guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy() {
     let mut rules = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     let text = "limits: { login: fixed-window limit=5 window=1d }\n\
                 identity: { trusted_proxies: [127.0.0.1] }\n";
@@ -148,7 +148,7 @@ fn a_guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy
 }
 
 #[test]
-fn checks_and_limits_are_for_everybody() {
+fn checks_and_limits_need_no_operator() {
     let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let check = server.post("/v1/check", r#"{"limit":"free","key":"a"}"#);
     assert_eq!(check.header("host", "tollgate.example").send().unwrap().status(), 200);

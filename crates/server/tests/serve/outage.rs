@@ -1,4 +1,4 @@
-//! Metrics, readiness and logs when the store is unreachable, and when it answers but decides nothing.
+//! Metrics, readiness and logs when the store is unreachable, and when it answers but cannot decide.
 
 use std::fs;
 use std::thread;
@@ -14,9 +14,9 @@ use crate::server::ServerProcess;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// The most requests of the server itself that fail before its probe notices an outage: one when it begins and one
-/// when it ends. Probes are not counted.
-const OWN: u64 = 2;
+/// The largest number of the server's own requests that fail before its probe notices a change: one when an outage begins
+/// and one when it ends. Probes are not counted.
+const MAX_OWN_FAILURES: u64 = 2;
 
 fn is_closed(server: &ServerProcess) -> bool {
     scrape(server).value("tollgate_store_breaker", &[("state", "closed")]) == 1.0
@@ -27,7 +27,7 @@ fn lines<'l>(log: &'l str, text: &str) -> Vec<&'l str> {
 }
 
 #[test]
-fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
+fn breaker_is_never_closed_during_an_outage() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url()]);
     assert!(is_closed(&server));
@@ -36,13 +36,13 @@ fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
         server.check(CHECK);
         (!is_closed(&server)).then_some(())
     });
-    // Two requests a second, for longer than any pause of the breaker.
+    // Two requests per second, for longer than every pause of the breaker.
     let began = Instant::now();
-    let mut asked = 0;
+    let mut sent = 0;
     while began.elapsed() < Duration::from_secs(5) {
-        if began.elapsed() >= asked * Duration::from_millis(500) {
+        if began.elapsed() >= sent * Duration::from_millis(500) {
             server.check(CHECK);
-            asked += 1;
+            sent += 1;
         }
         assert!(!is_closed(&server), "after {:?}", began.elapsed());
         thread::sleep(Duration::from_millis(50));
@@ -50,7 +50,7 @@ fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
 }
 
 #[test]
-fn an_idle_server_logs_when_its_store_fails_and_returns() {
+fn idle_server_logs_when_its_store_fails_and_returns() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url()]);
     assert_eq!(scrape(&server).value("tollgate_ready", &[]), 1.0);
@@ -63,17 +63,17 @@ fn an_idle_server_logs_when_its_store_fails_and_returns() {
     eventually("the breaker closes", || is_closed(&server).then_some(()));
     let log = plain(&server.wait_for_log(|log| log.contains("the store answers again")));
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {log}", began.elapsed());
-    // No client's request failed: at most the server's own, which check that its store has kept its state.
+    // No request of a client failed. Only the server's own requests can fail, which check that the store has kept its state.
     let failed = lines(&log, "the store answers again")[0].split_once(" failed=").unwrap().1;
-    assert!(failed.parse::<u64>().unwrap() <= OWN, "{log}");
+    assert!(failed.parse::<u64>().unwrap() <= MAX_OWN_FAILURES, "{log}");
     assert_eq!(lines(&log, "the store").len(), 2, "{log}");
     let page = scrape(&server);
-    assert!(page.value("tollgate_store_errors_total", &[]) <= OWN as f64);
+    assert!(page.value("tollgate_store_errors_total", &[]) <= MAX_OWN_FAILURES as f64);
     assert_eq!(page.value("tollgate_ready", &[]), 1.0);
 }
 
 #[test]
-fn errors_of_the_store_are_of_requests_and_never_fewer_than_before() {
+fn store_errors_count_requests_and_never_decrease() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url()]);
     assert_eq!(readyz(&server).0, 200);
@@ -94,16 +94,16 @@ fn errors_of_the_store_are_of_requests_and_never_fewer_than_before() {
     }
     assert!(failed > 0.0);
     eventually("every failed request is counted", || (errors().0 >= failed).then_some(()));
-    assert!(errors().0 <= failed + OWN as f64, "{:?}, {failed}", errors());
+    assert!(errors().0 <= failed + MAX_OWN_FAILURES as f64, "{:?}, {failed}", errors());
 }
 
 #[test]
-fn a_store_that_refuses_every_write_fails() {
+fn store_that_refuses_every_write_counts_as_failed() {
     let redis = Launch::new(Flavour::Redis).config("maxmemory", "1").start().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.yaml");
     fs::write(&rules, "limits: { free: token-bucket capacity=60 refill=1/s }").unwrap();
-    // A long deadline, so that a busy machine meets it.
+    // A long deadline, because the machine can be busy.
     let flags = ["--store", &redis.url(), "--store-deadline", "5s"];
     let server =
         ServerProcess::start(&[&flags[..], &["--config", rules.to_str().unwrap()]].concat());
@@ -111,8 +111,8 @@ fn a_store_that_refuses_every_write_fails() {
         assert_eq!(server.check(CHECK)["degraded"], true);
     }
     let log = plain(&server.wait_for_log(|log| log.contains("fails most decisions")));
-    let told = log.split_once("the store answers, but fails most decisions failed=").unwrap().1;
-    let (failed, rest) = told.split_once(" of=").unwrap();
+    let counts = log.split_once("the store answers, but fails most decisions failed=").unwrap().1;
+    let (failed, rest) = counts.split_once(" of=").unwrap();
     let (of, failure) = rest.split_once(" failure=").unwrap();
     assert!(failed == of && failed.parse::<u64>().unwrap() > 0, "{log}");
     assert!(failure.contains("OOM"), "{log}");

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::check::problem;
 use crate::server::{ServerProcess, body_of};
 
-/// The files to which a file of the page refers: `src="…"`, `href="…"`, `from "./…"`, `import("./…")`.
+/// Returns the files to which a file of the page refers: `src="…"`, `href="…"`, `from "./…"`, `import("./…")`.
 fn referred(path: &str, text: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (before, is_relative) in [
@@ -33,7 +33,7 @@ fn referred(path: &str, text: &str) -> BTreeSet<String> {
     all
 }
 
-/// Every file of the page, by its path.
+/// Returns every file of the page, by its path.
 fn files(server: &ServerProcess) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut next = BTreeSet::from(["/".to_owned()]);
@@ -51,7 +51,7 @@ fn files(server: &ServerProcess) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_file_is_served_and_together_they_are_small() {
+fn page_serves_every_file_and_is_small() {
     let server = ServerProcess::start(&[]);
     let files = files(&server);
     assert!(files.contains_key("/page/main.js") && files.contains_key("/page/style.css"));
@@ -148,8 +148,8 @@ fn files_are_served_with_cache_compression_and_type() {
 }
 
 #[test]
-fn the_page_gets_the_views_that_a_client_may_see() {
-    let told = |server: &ServerProcess, headers: &[(&str, &str)]| {
+fn server_json_lists_the_views_that_a_client_can_see() {
+    let views = |server: &ServerProcess, headers: &[(&str, &str)]| {
         let request = server.get("/page/server.json");
         let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
         let response = request.send().unwrap();
@@ -159,16 +159,16 @@ fn the_page_gets_the_views_that_a_client_may_see() {
         );
         body_of(response)
     };
-    let here = ServerProcess::start(&[]);
+    let open = ServerProcess::start(&[]);
     assert_eq!(
-        told(&here, &[]),
+        views(&open, &[]),
         json!({"playground": true, "operations": "yes", "store": "memory"})
     );
     for stranger in [("x-forwarded-for", "203.0.113.9"), ("host", "rebound.example")] {
-        assert_eq!(told(&here, &[stranger])["operations"], "no", "{stranger:?}");
+        assert_eq!(views(&open, &[stranger])["operations"], "no", "{stranger:?}");
     }
     let closed = ServerProcess::start(&["--no-playground", "--operator-token", "0123456789abcdef"]);
     let want = json!({"playground": false, "operations": "token", "store": "memory"});
-    assert_eq!(told(&closed, &[]), want);
-    assert_eq!(told(&closed, &[("x-forwarded-for", "203.0.113.9")]), want);
+    assert_eq!(views(&closed, &[]), want);
+    assert_eq!(views(&closed, &[("x-forwarded-for", "203.0.113.9")]), want);
 }

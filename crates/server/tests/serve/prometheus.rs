@@ -1,4 +1,4 @@
-//! A strict parser of the Prometheus text format: any deviation fails the test.
+//! A strict parser of the Prometheus text format. Every deviation fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ impl Page {
                 let suffixes: &[&str] =
                     if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
                 let is_its = suffixes.iter().any(|end| sample.name == format!("{current}{end}"));
-                assert!(is_its, "not of {current}: {line}");
+                assert!(is_its, "the sample does not belong to {current}: {line}");
                 assert_eq!(kind == "counter", current.ends_with("_total"), "{line}");
                 page.samples.push(sample);
             }
@@ -51,10 +51,10 @@ impl Page {
 
     fn check_that_series_differ(&self) {
         let series: BTreeSet<_> = self.series().into_iter().collect();
-        assert_eq!(series.len(), self.samples.len(), "a series is there twice");
+        assert_eq!(series.len(), self.samples.len(), "a series exists twice");
     }
 
-    /// Buckets are cumulative, and the last one holds every observation.
+    /// Checks that buckets are cumulative and that the last one has every observation.
     fn check_histograms(&self) {
         for count in self.samples.iter().filter(|sample| self.is_count(sample)) {
             let name = count.name.strip_suffix("_count").unwrap();
@@ -82,7 +82,7 @@ impl Page {
         self.samples.iter().filter(move |sample| sample.name == name)
     }
 
-    /// The sum of all samples with this name and these labels. Panics if there is no such sample.
+    /// Returns the sum of all samples with this name and these labels. Panics if there is no such sample.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |sample: &&Sample| {
             labels.iter().all(|(label, own)| sample.labels.get(*label).is_some_and(|it| it == own))
@@ -92,7 +92,7 @@ impl Page {
         samples.iter().map(|sample| sample.value).sum()
     }
 
-    /// Every series without its value, in alphabetical order.
+    /// Returns every series without its value, in alphabetical order.
     pub(crate) fn series(&self) -> Vec<String> {
         let each = self.samples.iter().map(|sample| format!("{} {:?}", sample.name, sample.labels));
         let mut series: Vec<_> = each.collect();

@@ -1,4 +1,4 @@
-//! `GET /readyz`: whether a load balancer should send requests.
+//! `GET /readyz`: whether a load balancer should send requests to the server.
 
 use std::io::Write;
 use std::thread;
@@ -11,7 +11,7 @@ use tollgate_launcher::{Cluster, Flavour, Launch, Proxy};
 use crate::eventually::eventually;
 use crate::server::{ServerProcess, body_of};
 
-/// The status and the body of `/readyz`.
+/// Returns the status and the body of `/readyz`.
 pub(crate) fn readyz(server: &ServerProcess) -> (u16, Value) {
     let response = server.get("/readyz").send().unwrap();
     (response.status().as_u16(), serde_json::from_str(&response.text().unwrap()).unwrap())
@@ -77,7 +77,7 @@ fn only_operators_see_why_the_rules_file_was_refused() {
 }
 
 #[test]
-fn a_lost_store_makes_the_server_unready_until_it_returns() {
+fn lost_store_makes_the_server_unready_until_it_returns() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url(), "--drain-delay", "0s"]);
     assert_eq!(wait_for(&server, 200)["store"], "reachable");
@@ -103,7 +103,7 @@ fn a_lost_store_makes_the_server_unready_until_it_returns() {
 }
 
 #[test]
-fn a_stalled_store_makes_the_server_unready_until_it_answers() {
+fn stalled_store_makes_the_server_unready_until_it_answers() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url()]);
     wait_for(&server, 200);
@@ -114,7 +114,7 @@ fn a_stalled_store_makes_the_server_unready_until_it_answers() {
 }
 
 #[test]
-fn a_server_starts_without_its_store_and_logs_it() {
+fn server_starts_without_its_store_and_logs_it() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     redis.kill();
     let server = ServerProcess::start(&["--store", &redis.url()]);
@@ -128,7 +128,7 @@ fn a_server_starts_without_its_store_and_logs_it() {
 }
 
 #[test]
-fn a_server_may_be_ready_without_its_store() {
+fn server_may_be_ready_without_its_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url(), "--ready-without-store"]);
     redis.kill();
@@ -154,7 +154,7 @@ fn one_lost_shard_makes_the_server_unready_until_it_returns() {
 }
 
 #[test]
-fn a_cluster_is_reached_again_after_a_failover() {
+fn cluster_is_reached_again_after_a_failover() {
     let mut cluster = Cluster::start(Flavour::Redis, 3, 1).unwrap();
     let server = ServerProcess::start(&["--store", &cluster.url()]);
     wait_for(&server, 200);
@@ -174,21 +174,21 @@ fn concurrent_readiness_requests_share_one_answer() {
     wait_for(&server, 200);
     proxy.delay(|| Duration::from_millis(50));
     let before = proxy.scripts_passed();
-    let (mut rounds, mut asked) = (0, 0);
-    while rounds < 3 || asked == 0 {
+    let (mut rounds, mut queries) = (0, 0);
+    while rounds < 3 || queries == 0 {
         thread::scope(|scope| {
             for _ in 0..64 {
                 scope.spawn(|| assert_eq!(readyz(&server).0, 200));
             }
         });
-        (rounds, asked) = (rounds + 1, proxy.scripts_passed() - before);
+        (rounds, queries) = (rounds + 1, proxy.scripts_passed() - before);
     }
-    // One or two store requests a round; more on a machine that takes long to start all of the threads.
-    assert!(asked <= 16 * rounds, "the store was queried {asked} times");
+    // One or two store requests per round; more on a machine that takes long to start all threads.
+    assert!(queries <= 16 * rounds, "the store was queried {queries} times");
 }
 
 #[test]
-fn the_address_of_a_store_is_logged_without_its_password() {
+fn address_of_a_store_is_logged_without_its_password() {
     let user = "geheimrat on >geheim ~* &* +@all";
     let redis = Launch::new(Flavour::Redis).config("user", user).start().unwrap();
     let url = format!("redis://geheimrat:geheim@{}", redis.addr());

@@ -23,7 +23,7 @@ const LIMITS: [(&str, &str); 6] = [
 
 const SECRET: (&str, &str) = ("TOLLGATE_RECEIPT_SECRET", "known to all of these servers");
 
-/// Writes a file of limits with a store deadline so long that a busy machine meets it.
+/// Writes a file of limits with a long store deadline, because the machine can be busy.
 fn file(limits: &[(&str, &str)]) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(yaml(limits).as_bytes()).unwrap();
@@ -53,8 +53,8 @@ impl ServerProcess {
 
     /// Charges a key and returns the receipt and the remaining quota.
     fn charge(&self, limit: &str, cost: u64) -> (String, u64) {
-        let asked = json!({ "limit": limit, "key": "user:42", "cost": cost });
-        let decision = self.check(&asked.to_string());
+        let check = json!({ "limit": limit, "key": "user:42", "cost": cost });
+        let decision = self.check(&check.to_string());
         let receipt = decision["receipt"].as_str().unwrap_or_else(|| panic!("{decision}"));
         (receipt.to_owned(), decision["remaining"].as_u64().unwrap())
     }
@@ -71,7 +71,7 @@ impl ServerProcess {
 }
 
 #[test]
-fn a_refund_gives_back_exactly_and_once() {
+fn refund_gives_back_the_exact_cost_once() {
     let file = file(&LIMITS);
     let server = ServerProcess::with_limits(&file, &[], &[]);
     for (limit, _) in LIMITS {
@@ -90,13 +90,14 @@ fn a_refund_gives_back_exactly_and_once() {
     }
 }
 
-/// Returns how much the limit admits, while the test tries to refund receipts that were already refunded.
+/// Returns the number of units that the limit admits while the test also tries to refund receipts that were already
+/// refunded.
 fn admitted(server: &ServerProcess, limit: &str, old: &[String]) -> u64 {
-    let asked = json!({ "limit": limit, "key": "user:42", "cost": 10 }).to_string();
+    let check = json!({ "limit": limit, "key": "user:42", "cost": 10 }).to_string();
     let mut old = old.iter();
     let mut admitted = 0;
     loop {
-        match server.check(&asked)["allowed"] == true {
+        match server.check(&check)["allowed"] == true {
             true => admitted += 10,
             false => match old.next() {
                 Some(receipt) => assert_ne!(server.refund(receipt).0, 503),
@@ -106,8 +107,8 @@ fn admitted(server: &ServerProcess, limit: &str, old: &[String]) -> u64 {
     }
 }
 
-/// Charges and refunds repeatedly and returns the used receipts. A first charge of 20 stays, because a place in a
-/// queue is refunded only as a whole.
+/// Charges and refunds repeatedly, and returns the used receipts. A first charge of 20 stays, because a place in a queue
+/// can only be refunded as a whole.
 fn spent(server: &ServerProcess, limit: &str) -> Vec<String> {
     server.charge(limit, 20);
     let cycle = |_| {
@@ -160,7 +161,7 @@ fn each_restart_in_memory_admits_one_more_burst_at_most() {
 }
 
 #[test]
-fn a_server_without_refunds_notices_a_loss_of_state() {
+fn server_without_refunds_notices_a_loss_of_state() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
     let start = || ServerProcess::with_limits(&file, &["--store", &url], &[SECRET]);
@@ -178,7 +179,7 @@ fn a_server_without_refunds_notices_a_loss_of_state() {
 }
 
 #[test]
-fn a_refusal_has_no_receipt() {
+fn refusal_has_no_receipt() {
     let file = file(&LIMITS);
     let server = ServerProcess::with_limits(&file, &[], &[]);
     let decision = server.check(r#"{"limit":"fixed","key":"a","cost":101}"#);
@@ -189,7 +190,7 @@ fn a_refusal_has_no_receipt() {
 }
 
 #[test]
-fn forged_receipts_are_refused_in_the_same_words() {
+fn forged_receipts_get_the_same_error() {
     let file = file(&LIMITS);
     let server = ServerProcess::with_limits(&file, &[], &[SECRET]);
     let other = ServerProcess::with_limits(&file, &[], &[]);
@@ -267,7 +268,7 @@ fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
 }
 
 #[test]
-fn a_refund_without_the_store_says_when_to_retry() {
+fn refund_without_the_store_says_when_to_retry() {
     let mut redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
     let server = ServerProcess::with_limits(&file, &["--store", &url], &[]);
@@ -284,14 +285,15 @@ fn a_refund_without_the_store_says_when_to_retry() {
 }
 
 #[test]
-fn a_refund_completes_when_the_client_hangs_up() {
+fn refund_completes_when_the_client_hangs_up() {
     let redis = launch();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let (file, proxied, direct) = (file(&LIMITS), proxy.url(), redis.url());
     let server = ServerProcess::with_limits(&file, &["--store", &proxied], &[SECRET]);
     let other = ServerProcess::with_limits(&file, &["--store", &direct], &[SECRET]);
     let (receipt, _) = server.charge("fixed", 3);
-    // Long enough for the server to notice that the client has gone while the refund mark is in flight.
+    // The delay is long enough for the server to notice, while the refund mark is in flight, that the client has
+    // disconnected.
     proxy.delay(|| Duration::from_millis(300));
     let passed = proxy.scripts_passed();
     let body = json!({ "receipt": receipt }).to_string();
@@ -308,7 +310,7 @@ fn a_refund_completes_when_the_client_hangs_up() {
         thread::yield_now();
     }
     drop(client);
-    // A cost above the limit is refused and charges nothing, so it only reads what remains.
+    // A cost above the limit is refused and charges nothing, so this check only reads the remaining units.
     let look = r#"{"limit":"fixed","key":"user:42","cost":101}"#;
     while other.check(look)["remaining"] != 100 {
         wait();

@@ -32,7 +32,7 @@ use tonic::transport::Channel;
 use crate::grpc::run;
 use crate::server::ServerProcess;
 
-/// A server with rules of its own.
+/// A server with the rules of a test.
 pub(crate) struct RlsServer {
     pub(crate) server: ServerProcess,
     _file: TempDir,
@@ -73,7 +73,7 @@ pub(crate) async fn client(server: &ServerProcess) -> RateLimitServiceClient<Cha
     RateLimitServiceClient::new(endpoint.connect().await.unwrap())
 }
 
-/// A request in the domain `api`.
+/// Returns a request in the domain `api`.
 pub(crate) fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: "api".to_owned(), descriptors, hits_addend: 0 }
 }
@@ -97,12 +97,12 @@ pub(crate) fn limited(
     RateLimitDescriptor { limit, ..descriptor(entries) }
 }
 
-/// The code of each descriptor.
+/// Returns the code of each descriptor.
 pub(crate) fn codes(answer: &RateLimitResponse) -> Vec<Code> {
     answer.statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// The remaining quota of each descriptor.
+/// Returns the remaining quota of each descriptor.
 pub(crate) fn remaining(answer: &RateLimitResponse) -> Vec<u32> {
     answer.statuses.iter().map(|status| status.limit_remaining).collect()
 }
@@ -112,7 +112,7 @@ pub(crate) fn headers(answer: &RateLimitResponse) -> BTreeMap<&str, &str> {
     headers.map(|header| (&*header.key, &*header.value)).collect()
 }
 
-/// The metadata as JSON.
+/// Returns the metadata as JSON.
 pub(crate) fn metadata(answer: &RateLimitResponse) -> serde_json::Value {
     answer.dynamic_metadata.as_ref().map_or(serde_json::Value::Null, object)
 }

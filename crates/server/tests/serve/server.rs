@@ -24,7 +24,7 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts a server with flags besides those for free ports.
+    /// Starts a server with these flags, and with flags for free ports.
     pub(crate) fn start(flags: &[&str]) -> ServerProcess {
         ServerProcess::start_with(flags, &[])
     }
@@ -37,14 +37,14 @@ impl ServerProcess {
         server
     }
 
-    /// Starts a server whose log the caller may read, or leave unread.
+    /// Starts a server whose log the caller can read or leave unread.
     pub(crate) fn start_unread(
         flags: &[&str],
         variables: &[(&str, &str)],
     ) -> (ServerProcess, BufReader<ChildStderr>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
-        // So few connections that every machine has enough files for them, and the server logs no warning.
+        // A number of connections for which every machine has enough file descriptors, so that the server logs no warning.
         command.args(flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
         command.envs(variables.iter().copied());
         ServerProcess::start_command(&mut command)
@@ -61,8 +61,8 @@ impl ServerProcess {
         (ServerProcess { child, url, grpc, log, reader: None, client }, stderr)
     }
 
-    /// Starts a server that logs to a file or device, such as `/dev/full`. Its ports are read from `/proc`, because
-    /// it may not be able to log them.
+    /// Starts a server that logs to a file or device, such as `/dev/full`. The ports are read from `/proc`, because the
+    /// server cannot always log them.
     pub(crate) fn start_logging_to(log: &str) -> ServerProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
@@ -78,7 +78,8 @@ impl ServerProcess {
             assert!(Instant::now() < until, "the server never listened");
             std::thread::sleep(Duration::from_millis(10));
         };
-        // The HTTP port is opened first, but the order in `/proc` is not promised: ask which one speaks HTTP/1.1.
+        // The HTTP port is opened first, but the order in `/proc` is not guaranteed, so a request shows which port speaks
+        // HTTP/1.1.
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         let speaks_http = |port: &u16| {
             let healthz = client.get(format!("http://127.0.0.1:{port}/healthz"));
@@ -89,17 +90,17 @@ impl ServerProcess {
         ServerProcess { child, url, grpc, log: Arc::default(), reader: None, client }
     }
 
-    /// The server's standard error so far.
+    /// Returns the server's standard error so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until the log fulfils a condition, for a minute at most.
-    pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
+    /// Waits until the log meets a condition, for at most a minute, and returns the log.
+    pub(crate) fn wait_for_log(&self, is_met: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let log = self.log();
-            if is_there(&log) {
+            if is_met(&log) {
                 return log;
             }
             assert!(Instant::now() < until, "timed out waiting for the log: {log}");
@@ -136,7 +137,7 @@ impl ServerProcess {
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// A POST with content type JSON, whatever the body is.
+    /// Returns a POST with the content type JSON. The body need not be JSON.
     pub(crate) fn post(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
         let request = self.client.post(format!("{}{path}", self.url)).body(body.into());
         request.header("content-type", "application/json")
@@ -159,7 +160,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Parses the body of an answer.
+/// Returns the body of an answer as JSON.
 pub(crate) fn body_of(response: Response) -> Value {
     let text = response.text().unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))

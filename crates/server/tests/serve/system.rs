@@ -1,4 +1,4 @@
-//! The files and addresses that the system gives the server.
+//! The file descriptors and addresses that the system gives to the server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::server::ServerProcess;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// More connections than the server has files for.
+/// A number of connections that exceeds the server's file descriptors.
 const CROWD: usize = 330;
 
 #[test]
@@ -25,13 +25,13 @@ fn files_are_reserved_for_the_store() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 300 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
-    // Silent connections stay until they are evicted.
+    // Silent connections stay open until they are evicted.
     command.args(["--first-byte-timeout", "1h", "--store-deadline", "1s", "--store", &redis.url()]);
     let (server, mut log) = ServerProcess::start_command(&mut command);
     let http = server.url.strip_prefix("http://").unwrap();
     let idle = |address: &str| TcpStream::connect(address).unwrap();
     let crowd: Vec<_> = (0..CROWD).flat_map(|_| [idle(http), idle(&server.grpc)]).collect();
-    // The check is answered after the whole crowd was accepted.
+    // The check is answered after all silent connections were accepted.
     assert!(server.check(CHECK).get("degraded").is_none());
 
     let killed: u64 = redis.ask(cmd("CLIENT").arg(&["KILL", "TYPE", "normal"])).unwrap();
@@ -49,9 +49,9 @@ fn files_are_reserved_for_the_store() {
     assert!(!rest.contains("connections cannot be accepted"), "{rest}");
 }
 
-/// How long an honest client may wait while the crowd is there. With one connection for each port the crowd would
-/// take 10 s to pass.
-const HONEST_WAIT: Duration = Duration::from_secs(4);
+/// How long an honest client may wait during the crowd of silent connections. With one connection for each port, the
+/// crowd would delay it by 10 s.
+const MAX_HONEST_WAIT: Duration = Duration::from_secs(4);
 
 /// Connects to the gRPC port and waits for the first frame of the server.
 fn begin_http2(address: &str) -> [u8; 9] {
@@ -73,7 +73,7 @@ fn ask_both_ports(server: &ServerProcess) -> Duration {
     began.elapsed()
 }
 
-/// Connects to both ports, and sends nothing.
+/// Opens connections to both ports on which nothing is sent.
 fn silent_crowd(server: &ServerProcess, each: usize) -> Vec<TcpStream> {
     let http = server.url.strip_prefix("http://").unwrap();
     let ports = [http, &*server.grpc];
@@ -81,7 +81,7 @@ fn silent_crowd(server: &ServerProcess, each: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn a_silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
+fn silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
@@ -89,22 +89,22 @@ fn a_silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
     let (server, _log) = ServerProcess::start_command(&mut command);
     let _crowd = silent_crowd(&server, 100);
     let took = ask_both_ports(&server);
-    assert!(took < HONEST_WAIT, "{took:?}");
+    assert!(took < MAX_HONEST_WAIT, "{took:?}");
 }
 
 #[test]
-fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
+fn silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
     let (server, _log) = ServerProcess::start_unread(&["--first-byte-timeout", "1h"], &[]);
     let pid = server.pid();
     let open = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count();
     // The server's maximum is 4,000 connections, but it has files for only 20 more.
     let few = Rlimit { current: Some(open as u64 + 20), ..getrlimit(Resource::Nofile) };
     prlimit(Some(pid), Resource::Nofile, few).unwrap();
-    // One port at a time, because each needs the files that the other port's crowd holds.
+    // One port at a time, because each port needs the files that the connections to the other port hold.
     for crowded in [server.url.strip_prefix("http://").unwrap(), &server.grpc] {
         let _crowd: Vec<_> = (0..60).map(|_| TcpStream::connect(crowded).unwrap()).collect();
         let took = ask_both_ports(&server);
-        assert!(took < HONEST_WAIT, "{crowded}: {took:?}");
+        assert!(took < MAX_HONEST_WAIT, "{crowded}: {took:?}");
     }
 }
 
@@ -120,7 +120,7 @@ fn listening_on_all_ipv6_addresses_includes_ipv4() {
             assert!(connected.is_ok(), "{to}: {connected:?}");
         }
     }
-    // A client on this machine is an operator over IPv4, too.
+    // A client on this machine is an operator over IPv4 as well.
     let port = server.url.rsplit_once(':').unwrap().1;
     let keys = format!("http://127.0.0.1:{port}/v1/limits/free/keys/user:42");
     assert_eq!(reqwest::blocking::get(keys).unwrap().status(), 200);

@@ -17,13 +17,13 @@ use crate::metrics::scrape;
 use crate::readiness::readyz;
 use crate::server::ServerProcess;
 
-/// Signs the tokens below, by HS256.
+/// The secret that signs the tokens below, with HS256.
 const SECRET: (&str, &str) = ("JWT_SECRET", "0123456789abcdef0123456789abcdef");
 
 /// `{"alg":"HS256"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiJ9";
 
-/// `{"sub":"ada","exp":4102444800}` and the same for bob, signed.
+/// `{"sub":"ada","exp":4102444800}`, signed; `BOB` is the same for bob.
 const ADA: &str =
     "eyJzdWIiOiJhZGEiLCJleHAiOjQxMDI0NDQ4MDB9.WlXhMywctNciXHyKhXzjlxB99mTy1bjEo4gA-ZF5zq4";
 const BOB: &str =
@@ -48,7 +48,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
         request.header("x-forwarded-for", address).send().unwrap().status().as_u16()
     };
-    // The requests are limited by address, as requests without a token are.
+    // The requests are limited by address, like requests without a token.
     let statuses = ["203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.8"]
         .map(|address| ask(WITHOUT_EXPIRY, address));
     assert_eq!(statuses, [200, 200, 429, 200]);
@@ -69,7 +69,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
 }
 
 #[test]
-fn a_good_token_counts_when_its_address_also_sends_bad_ones() {
+fn valid_token_has_its_quota_when_its_address_also_sends_invalid_ones() {
     let file = rules(
         "identity:\n\
          \x20 trusted_proxies: [127.0.0.1]\n\
@@ -89,26 +89,26 @@ fn a_good_token_counts_when_its_address_also_sends_bad_ones() {
     };
     let of_ada: Vec<_> = (0..10).map(|_| ask(ADA)).collect();
     assert_eq!(of_ada, [200, 200, 200, 200, 200, 429, 429, 429, 429, 429]);
-    // More bad tokens than the address has verifications. They are limited by address, whose quota is spent then.
+    // More invalid tokens than the address may have verified. Their requests are limited by address, and spend its quota.
     let signature = "A".repeat(43);
     let of_bad: Vec<_> = (0..10).map(|number| ask(&format!("bad{number}.{signature}"))).collect();
     assert_eq!(of_bad, [200, 200, 200, 200, 200, 429, 429, 429, 429, 429]);
     assert_eq!(ask(BOB), 200, "a new good token has its own quota");
 }
 
-/// A key set of one Ed25519 key, which is named `a`.
+/// A key set with one usable key: the Ed25519 key `a`.
 const KEY_SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"Ls5AiS3G1dnetVQbtVTWeiL7HVYdr_KUD-GmO5SpiVc"},{"kty":"EC","crv":"P-521"}]}"#;
 
 /// `{"alg":"EdDSA","kid":"a"}` and `{"sub":"ada","exp":4102444800}`, signed by that key.
 const OF_KEY_SET: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJzdWIiOiJhZGEiLCJleHAiOjQxMDI0NDQ4MDB9.w-oHFBq4gaNE3aby6AN35HCxJYQeEjgjnfKAP9_SVyX5JsMdJOMpPavMZsIZC90IMDL7auGpqmUKJtbNovCMBg";
 
-/// Answers every request with the key set, or 503 while it `is_down`.
+/// Starts an issuer that answers with the key set, or with 503 while it `is_down`.
 fn publish(is_down: &Arc<AtomicBool>) -> SocketAddr {
     let is_down = Arc::clone(is_down);
     serve(move |stream| answer(stream, if is_down.load(Relaxed) { "503 Down" } else { "200 OK" }))
 }
 
-/// Answers every request with the key set over TLS, with a certificate for `localhost`.
+/// Starts an issuer that answers with the key set over TLS, with a certificate for `localhost`.
 fn publish_by_tls(authority: &Authority) -> SocketAddr {
     let ServerCertificate { certificate, key, .. } = authority.certify("localhost").unwrap();
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
@@ -135,12 +135,12 @@ fn answer(mut stream: impl Read + Write, status: &str) {
     let length = KEY_SET.len();
     let head =
         format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    // A client that does not trust the certificate has already closed the connection.
+    // OK to ignore an error: a client that does not trust the certificate has already closed the connection.
     let _ = stream.write_all((head + KEY_SET).as_bytes()).and_then(|()| stream.flush());
 }
 
 #[test]
-fn keys_of_tokens_come_by_tls_from_issuers_that_the_system_trusts() {
+fn token_keys_are_fetched_over_tls_from_trusted_issuers() {
     let authority = Authority::new("an issuer's").unwrap();
     let issuer = publish_by_tls(&authority);
     let mut trusted = tempfile::NamedTempFile::new().unwrap();
@@ -160,7 +160,7 @@ fn keys_of_tokens_come_by_tls_from_issuers_that_the_system_trusts() {
 }
 
 #[test]
-fn keys_of_tokens_are_fetched_and_a_failure_is_visible() {
+fn token_keys_are_fetched_and_a_failure_is_visible() {
     let is_down = Arc::new(AtomicBool::new(true));
     let issuer = publish(&is_down);
     let file = rules(&format!(

@@ -1,4 +1,4 @@
-//! Traces, as a collector receives them.
+//! The traces that a collector receives.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// A server that sends its traces to a collector, and stops without a drain delay.
+/// Starts a server that sends its traces to a collector, and stops without a drain delay.
 fn server(collector: &Collector, flags: &[&str]) -> ServerProcess {
     let always = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
     ServerProcess::start(&[&always[..], flags].concat())
@@ -47,7 +47,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_request_is_a_span_with_its_decision() {
+fn request_is_a_span_with_its_decision() {
     let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
     server.check(CHECK);
@@ -87,15 +87,15 @@ fn a_request_is_a_span_with_its_decision() {
 }
 
 #[test]
-fn a_proxys_request_is_a_span_with_its_rule() {
+fn proxys_request_is_a_span_with_its_rule() {
     let file = crate::check::rules(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          rules: [{ name: none, domain: web, when: { path: /closed }, key: [], limit: block }]",
     );
     let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &["--config", file.path().to_str().unwrap()]);
-    let asked = server.get("/v1/authorize").header("x-forwarded-method", "PUT");
-    assert_eq!(asked.header("x-forwarded-uri", "/closed").send().unwrap().status(), 403);
+    let request = server.get("/v1/authorize").header("x-forwarded-method", "PUT");
+    assert_eq!(request.header("x-forwarded-uri", "/closed").send().unwrap().status(), 403);
     stop(server);
     let spans = collector.spans(1);
     let expected = [
@@ -112,16 +112,16 @@ fn a_proxys_request_is_a_span_with_its_rule() {
 }
 
 #[test]
-fn the_callers_trace_is_the_parent_and_decides_on_recording() {
+fn callers_trace_is_the_parent_and_decides_on_recording() {
     let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
-    let said = |traceparent: &str| {
+    let send_with = |traceparent: &str| {
         let request = server.post("/v1/check", CHECK).header("traceparent", traceparent);
         assert_eq!(request.send().unwrap().status(), 200);
     };
-    said(&format!("00-{TRACE}-{CALLER}-01"));
-    said(&format!("00-{TRACE}-{CALLER}-00"));
-    said("00-oh-no-01");
+    send_with(&format!("00-{TRACE}-{CALLER}-01"));
+    send_with(&format!("00-{TRACE}-{CALLER}-00"));
+    send_with("00-oh-no-01");
     stop(server);
     let spans = collector.spans(2);
     let [child, alone] = &spans[..] else { panic!("{spans:#?}") };
@@ -165,7 +165,7 @@ fn spans_contain_no_client_text() {
 }
 
 #[test]
-fn waiting_for_redis_is_a_span_of_its_own_and_a_failure_is_an_error() {
+fn waiting_for_redis_has_its_own_span_and_a_failure_is_an_error() {
     let collector = Collector::start(CollectorMode::Takes);
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
@@ -179,8 +179,8 @@ fn waiting_for_redis_is_a_span_of_its_own_and_a_failure_is_an_error() {
     assert_eq!(server.post("/v1/check", CHECK).send().unwrap().status(), 503);
     stop(server);
     let spans = collector.spans(4);
-    let [asked, answered, failed, unavailable] = &spans[..] else { panic!("{spans:#?}") };
-    for (store, request) in [(asked, answered), (failed, unavailable)] {
+    let [store_answered, answered, failed, unavailable] = &spans[..] else { panic!("{spans:#?}") };
+    for (store, request) in [(store_answered, answered), (failed, unavailable)] {
         assert_eq!((&*store.name, &*request.name), ("store", "POST /v1/check"));
         assert_eq!(store.kind, SpanKind::Client as i32);
         assert_eq!(store.parent_span_id, request.span_id);
@@ -193,7 +193,7 @@ fn waiting_for_redis_is_a_span_of_its_own_and_a_failure_is_an_error() {
 }
 
 #[test]
-fn a_decision_without_the_store_is_degraded() {
+fn decision_without_the_store_is_degraded() {
     let collector = Collector::start(CollectorMode::Takes);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
@@ -207,7 +207,7 @@ fn a_decision_without_the_store_is_degraded() {
 }
 
 #[test]
-fn the_standard_variables_configure_traces() {
+fn standard_variables_configure_traces() {
     let collector = Collector::start(CollectorMode::Takes);
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url),
@@ -232,7 +232,7 @@ fn the_standard_variables_configure_traces() {
     assert_eq!(quiet.texts().len(), 0);
 }
 
-/// Sends the head of a request, for whose body the server waits.
+/// Sends the head of a request. The server then waits for the body.
 fn begin(server: &ServerProcess) -> BufReader<TcpStream> {
     let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
@@ -295,7 +295,7 @@ fn assert_logged_once(log: &str) {
 }
 
 #[test]
-fn an_unreachable_collector_is_logged_once_and_delays_no_request() {
+fn unreachable_collector_is_logged_once_and_delays_no_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -303,12 +303,12 @@ fn an_unreachable_collector_is_logged_once_and_delays_no_request() {
 }
 
 #[test]
-fn a_failing_collector_is_logged_once_and_delays_no_request() {
+fn failing_collector_is_logged_once_and_delays_no_request() {
     assert_logged_once(&without_collector(&Collector::start(CollectorMode::Fails).url, "10000"));
 }
 
 #[test]
-fn a_silent_collector_is_logged_once_and_delays_no_request() {
+fn silent_collector_is_logged_once_and_delays_no_request() {
     let collector = Collector::start(CollectorMode::Silent);
     assert_logged_once(&without_collector(&collector.url, "100"));
     // The server does not wait for the collector's timeout when it stops.
@@ -318,7 +318,7 @@ fn a_silent_collector_is_logged_once_and_delays_no_request() {
 }
 
 #[test]
-fn a_collectors_return_is_logged() {
+fn recovery_of_the_collector_is_logged() {
     let collector = Collector::start(CollectorMode::Fails);
     let variables = [("OTEL_BSP_SCHEDULE_DELAY", "10"), ("TOLLGATE_OTLP_ENDPOINT", &collector.url)];
     let server = ServerProcess::start_with(&["--drain-delay", "0s"], &variables);
@@ -330,10 +330,10 @@ fn a_collectors_return_is_logged() {
     let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
     assert_eq!(lost, 1.0);
     let log = stop(server);
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("traces")).collect();
-    assert!(told.len() == 2 && told[1].contains("traces are delivered again"), "{log}");
-    assert!(told[1].ends_with("lost=1"), "{log}");
-    assert!(told.iter().all(|line| line.contains(&collector.url)), "{log}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("traces")).collect();
+    assert!(lines.len() == 2 && lines[1].contains("traces are delivered again"), "{log}");
+    assert!(lines[1].ends_with("lost=1"), "{log}");
+    assert!(lines.iter().all(|line| line.contains(&collector.url)), "{log}");
 }
 
 #[test]
@@ -352,12 +352,12 @@ fn spans_dropped_from_a_full_queue_are_counted() {
     let lost = lost.split_once("lost=").unwrap().1.split_once(' ').unwrap().0;
     let lost: usize = lost.parse().unwrap();
     assert!((50..100).contains(&lost), "{log}");
-    // The scrape is a request with a span, too.
+    // The scrape is also a request with a span.
     assert_eq!(collector.spans(1).len() + lost, 101);
 }
 
 #[test]
-fn a_bad_endpoint_is_an_error_that_names_the_flag() {
+fn bad_endpoint_is_an_error_that_names_the_flag() {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
         .args(["--otlp-endpoint", "127.0.0.1:4318"])

@@ -15,7 +15,8 @@ rules:
   - { name: per-client, domain: api, key: [ip], limit: free }
 ";
 const BAD: &str = "limits: { free: token-bucket capacity=60 refill=1/sec }\nrule: []\n";
-const ODD: &str =
+/// Rules with a warning.
+const WITH_WARNING: &str =
     "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=2 window=1s }
 rules: [{ name: a, domain: d, key: [], limit: free }]
 ";
@@ -28,7 +29,7 @@ MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
 -----END PUBLIC KEY-----
 ";
 
-/// A directory of files, in which the command runs.
+/// Returns a directory with these files, in which the command runs.
 fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -49,9 +50,9 @@ fn tollgate(directory: &Path, args: &[&str]) -> Output {
     command(directory, args).output().unwrap()
 }
 
-fn fed(directory: &Path, args: &[&str], input: &[u8]) -> Output {
+fn run_with_input(directory: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut child = command(directory, args).spawn().unwrap();
-    // The command does not read an input that is too large to its end.
+    // OK to ignore an error: the command does not read the end of an input that is too large.
     child.stdin.take().unwrap().write_all(input).ok();
     child.wait_with_output().unwrap()
 }
@@ -62,7 +63,7 @@ fn printed(output: &Output) -> (Option<i32>, &str, &str) {
 }
 
 #[test]
-fn a_valid_file_prints_its_number_of_limits_and_rules() {
+fn valid_file_prints_its_number_of_limits_and_rules() {
     let files = directory(&[("limits.yaml", GOOD), ("more.yaml", "limits: {}")]);
     let output = tollgate(files.path(), &["validate", "limits.yaml", "more.yaml"]);
     let expected = "limits.yaml: 1 limit, 1 rule\nmore.yaml: 0 limits, 0 rules\n";
@@ -70,7 +71,7 @@ fn a_valid_file_prints_its_number_of_limits_and_rules() {
 }
 
 #[test]
-fn the_examples_are_valid_without_warnings() {
+fn examples_are_valid_without_warnings() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = tollgate(
         &root,
@@ -109,7 +110,7 @@ error: none.yaml: cannot be read: No such file or directory (os error 2)
 
 #[test]
 fn warnings_leave_a_file_valid() {
-    let files = directory(&[("limits.yaml", ODD)]);
+    let files = directory(&[("limits.yaml", WITH_WARNING)]);
     let output = tollgate(files.path(), &["validate", "limits.yaml"]);
     let warning = "warning: limits.yaml:1:49: no rule spends limit `pro`
   name it in a rule, or ignore this if callers use the limit by its name
@@ -120,7 +121,7 @@ fn warnings_leave_a_file_valid() {
 
 #[test]
 fn strict_fails_on_warnings() {
-    let files = directory(&[("good.yaml", GOOD), ("odd.yaml", ODD)]);
+    let files = directory(&[("good.yaml", GOOD), ("odd.yaml", WITH_WARNING)]);
     for format in ["human", "json"] {
         let code = |args: &[&str]| {
             let args = [&["validate", "--format", format], args].concat();
@@ -145,7 +146,7 @@ tests:
 ";
 
 #[test]
-fn the_tests_of_a_file_are_run() {
+fn tests_of_a_file_are_run() {
     let message = "test `a key of the table`: rule `per-client` should have a key of `api_key`, and has one of `ip`";
     let remedy =
         "correct the rule or the test; `tollgate explain` shows what rules do with a request";
@@ -175,7 +176,7 @@ fn the_tests_of_a_file_are_run() {
 
 #[test]
 fn json_is_one_array_for_all_files() {
-    let files = directory(&[("good.yaml", GOOD), ("bad.yaml", BAD), ("odd.yaml", ODD)]);
+    let files = directory(&[("good.yaml", GOOD), ("bad.yaml", BAD), ("odd.yaml", WITH_WARNING)]);
     let args = ["validate", "--format", "json", "bad.yaml", "good.yaml", "odd.yaml", "none.yaml"];
     let output = tollgate(files.path(), &args);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -206,7 +207,7 @@ fn json_is_one_array_for_all_files() {
 }
 
 #[test]
-fn the_format_comes_from_the_environment_too() {
+fn format_can_be_set_in_the_environment() {
     let files = directory(&[("limits.yaml", GOOD)]);
     let mut command = command(files.path(), &["validate", "limits.yaml"]);
     let output = command.env("TOLLGATE_FORMAT", "json").output().unwrap();
@@ -214,7 +215,7 @@ fn the_format_comes_from_the_environment_too() {
 }
 
 #[test]
-fn the_secret_of_tokens_comes_from_the_environment() {
+fn secret_of_tokens_comes_from_the_environment() {
     let keys = "identity: { jwt: { keys: [{ algorithm: HS256, secret_env: JWT_SECRET }] } }\n";
     let files = directory(&[("limits.yaml", &format!("{GOOD}{keys}"))]);
     let validated = |secret: &str| {
@@ -232,7 +233,7 @@ fn the_secret_of_tokens_comes_from_the_environment() {
 }
 
 #[test]
-fn a_public_key_that_is_broken_is_an_error_where_its_file_is_named() {
+fn broken_public_key_is_an_error_where_its_file_is_named() {
     let keys = "identity: { jwt: { keys: [{ algorithm: ES256, public_key_file: ecdsa.pem }] } }\n";
     let validated = |pem: &str| {
         let files = [("limits.yaml", &*format!("{GOOD}{keys}")), ("ecdsa.pem", pem)];
@@ -249,11 +250,11 @@ fn a_public_key_that_is_broken_is_an_error_where_its_file_is_named() {
 }
 
 #[test]
-fn standard_input_is_a_file_too_and_may_name_one() {
+fn validate_reads_standard_input_and_the_file_that_it_names() {
     let files = directory(&[("keys.yaml", "secret: pro\n")]);
     let text = format!("{GOOD}api_keys_file: keys.yaml\n");
     let (code, stdout, stderr) = (Some(0), "standard input: 1 limit, 1 rule\n", "");
-    let output = fed(files.path(), &["validate", "-"], text.as_bytes());
+    let output = run_with_input(files.path(), &["validate", "-"], text.as_bytes());
     let found = printed(&output);
     assert_eq!((found.0, found.1), (code, stdout));
     assert!(found.2.starts_with("warning: keys.yaml:1:9: a tier that no rule names"), "{stderr}");
@@ -263,7 +264,7 @@ fn standard_input_is_a_file_too_and_may_name_one() {
         (&vec![b' '; 5 << 20], "error: standard input:1:1: larger than 4 MiB\n"),
         (b"", "error: standard input:1:1: neither limits nor rules\n"),
     ] {
-        let output = fed(files.path(), &["validate", "-"], input);
+        let output = run_with_input(files.path(), &["validate", "-"], input);
         let (code, stdout, stderr) = printed(&output);
         assert_eq!((code, stdout), (Some(1), ""));
         assert!(stderr.starts_with(problem), "{stderr}");
@@ -272,18 +273,18 @@ fn standard_input_is_a_file_too_and_may_name_one() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_pipe_may_be_named_as_a_file() {
+fn pipe_can_be_named_as_a_file() {
     let files = directory(&[]);
-    let output = fed(files.path(), &["validate", "/dev/stdin"], GOOD.as_bytes());
+    let output = run_with_input(files.path(), &["validate", "/dev/stdin"], GOOD.as_bytes());
     assert_eq!(printed(&output), (Some(0), "/dev/stdin: 1 limit, 1 rule\n", ""));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_endless_file_of_keys_is_refused() {
+fn endless_file_of_keys_is_refused() {
     let files = directory(&[]);
     let text = format!("{GOOD}api_keys_file: /dev/zero\n");
-    let output = fed(files.path(), &["validate", "-"], text.as_bytes());
+    let output = run_with_input(files.path(), &["validate", "-"], text.as_bytes());
     let expected =
         "error: standard input:4:16: `/dev/zero` cannot be read: it is not a regular file
   name a file of keys and tiers, relative to this one
@@ -294,7 +295,7 @@ fn an_endless_file_of_keys_is_refused() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_input_that_cannot_be_read_does_not_hide_the_other_files() {
+fn input_that_cannot_be_read_does_not_hide_the_other_files() {
     let files = directory(&[("good.yaml", GOOD)]);
     let mut command = command(files.path(), &["validate", "good.yaml", "-"]);
     let output = command.stdin(fs::File::open(files.path()).unwrap()).output().unwrap();
@@ -307,8 +308,9 @@ fn an_input_that_cannot_be_read_does_not_hide_the_other_files() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_standard_error_does_not_crash_the_command() {
-    let files = directory(&[("bad.yaml", BAD), ("odd.yaml", ODD), ("empty.yaml", "limits: {}")]);
+fn full_standard_error_does_not_crash_the_command() {
+    let files =
+        directory(&[("bad.yaml", BAD), ("odd.yaml", WITH_WARNING), ("empty.yaml", "limits: {}")]);
     for (args, code) in [
         (&["validate", "bad.yaml"][..], 1),
         (&["validate", "odd.yaml"], 0),
@@ -322,7 +324,7 @@ fn a_full_standard_error_does_not_crash_the_command() {
 }
 
 #[test]
-fn a_file_without_rules_for_a_required_domain_is_refused() {
+fn file_without_rules_for_a_required_domain_is_refused() {
     let files = directory(&[("good.yaml", GOOD), ("limits.yaml", "limits: {}")]);
     let validate =
         |file, domains| tollgate(files.path(), &["validate", "--require-domain", domains, file]);
@@ -345,7 +347,7 @@ fn bad_flags_and_bad_files_have_different_exit_codes() {
 }
 
 #[test]
-fn the_whole_schema_is_printed() {
+fn whole_schema_is_printed() {
     let files = directory(&[]);
     let output = tollgate(files.path(), &["schema"]);
     assert_eq!(printed(&output), (Some(0), tollgate::rules::Config::schema(), ""));
@@ -353,7 +355,7 @@ fn the_whole_schema_is_printed() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_matches_its_snapshot() {
     let files = directory(&[]);
     for name in ["validate", "schema"] {
         let output = tollgate(files.path(), &[name, "--help"]);

@@ -1,15 +1,15 @@
-//! Cycles planted in small crates of a few lines each.
+//! Tests of cycles in small crates of a few lines each.
 
 use std::io;
 
 use super::*;
 
-/// The cycles of the crate with these files, each as `parent: module, module`.
+/// Returns the cycles of the crate with these files, each as `parent: module, module`.
 fn cycles(files: &[(&str, &str)]) -> Vec<String> {
-    found(files).iter().map(|cycle| format!("{}: {}", cycle.parent, names(cycle))).collect()
+    find(files).iter().map(|cycle| format!("{}: {}", cycle.parent, names(cycle))).collect()
 }
 
-fn found(files: &[(&str, &str)]) -> Vec<Cycle> {
+fn find(files: &[(&str, &str)]) -> Vec<Cycle> {
     let read_file = |path: &Path| {
         let file = files.iter().find(|(name, _)| Path::new(name) == path);
         file.map(|(_, text)| (*text).to_owned()).ok_or(io::ErrorKind::NotFound.into())
@@ -21,8 +21,8 @@ fn names(cycle: &Cycle) -> String {
     cycle.modules.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The cycles of a crate with the modules `a` and `b`, of which `b` uses `a`.
-fn with_b_on_a(a: &str) -> Vec<String> {
+/// Returns the cycles of a crate with the modules `a` and `b`, of which `b` uses `a`.
+fn cycles_when_b_uses_a(a: &str) -> Vec<String> {
     let b = "use crate::a::A; pub struct B(A); pub fn b() {}";
     cycles(&[
         ("src/lib.rs", "mod a; mod b; pub use a::A; pub use b::B;"),
@@ -36,12 +36,12 @@ const NONE: [&str; 0] = [];
 
 #[test]
 fn clean_crate_has_no_cycle() {
-    assert_eq!(with_b_on_a("pub struct A;"), NONE);
+    assert_eq!(cycles_when_b_uses_a("pub struct A;"), NONE);
 }
 
 #[test]
 fn cycle_of_two_modules_is_found_with_its_references() {
-    let found = found(&[
+    let found = find(&[
         ("src/lib.rs", "mod a;\nmod b;"),
         ("src/a.rs", "use crate::b::B;\npub struct A;"),
         ("src/b.rs", "pub struct B;\n\nuse super::a;\nfn f(a: a::A) {}"),
@@ -56,7 +56,7 @@ fn cycle_of_two_modules_is_found_with_its_references() {
 }
 
 #[test]
-fn cycle_through_three_modules_is_found_without_those_beside_it() {
+fn cycle_of_three_modules_does_not_include_other_modules() {
     let files = [
         ("src/lib.rs", "mod a; mod b; mod c; mod above; mod below;"),
         ("src/a.rs", "use crate::b::B;"),
@@ -70,12 +70,12 @@ fn cycle_through_three_modules_is_found_without_those_beside_it() {
 
 #[test]
 fn re_export_at_the_root_counts_as_the_module_that_defines_the_item() {
-    assert_eq!(with_b_on_a("pub struct A; fn f(b: crate::B) {}"), CYCLE);
-    assert_eq!(with_b_on_a("use super::B as Other; pub struct A;"), CYCLE);
+    assert_eq!(cycles_when_b_uses_a("pub struct A; fn f(b: crate::B) {}"), CYCLE);
+    assert_eq!(cycles_when_b_uses_a("use super::B as Other; pub struct A;"), CYCLE);
 }
 
 #[test]
-fn re_export_of_a_sibling_counts_as_that_sibling_too() {
+fn re_export_of_a_sibling_also_counts_as_that_sibling() {
     let files = [
         ("src/lib.rs", "mod a; mod b; mod c;"),
         ("src/a.rs", "pub struct A; use crate::c::B;"),
@@ -98,7 +98,7 @@ fn items_of_the_common_parent_do_not_count() {
 }
 
 #[test]
-fn super_super_is_followed_from_a_nested_module() {
+fn super_super_is_resolved_from_a_nested_module() {
     let files = [
         ("src/lib.rs", "mod a; mod b;"),
         ("src/a.rs", "mod inner; pub struct A;"),
@@ -142,7 +142,7 @@ fn references_of_every_kind_count() {
         "pub struct A; pub use crate::b::made_by_a_macro;",
     ];
     for a in kinds {
-        assert_eq!(with_b_on_a(a), CYCLE, "{a}");
+        assert_eq!(cycles_when_b_uses_a(a), CYCLE, "{a}");
     }
 }
 
@@ -160,22 +160,25 @@ fn tests_docs_variables_and_other_crates_do_not_count() {
         "pub struct A; use b::B;",
     ];
     for a in kinds {
-        assert_eq!(with_b_on_a(a), NONE, "{a}");
+        assert_eq!(cycles_when_b_uses_a(a), NONE, "{a}");
     }
 }
 
 #[test]
 fn features_and_code_outside_tests_count() {
-    assert_eq!(with_b_on_a("pub struct A; #[cfg(feature = \"x\")] use crate::b::B;"), CYCLE);
-    assert_eq!(with_b_on_a("pub struct A; #[cfg(not(test))] use crate::b::B;"), CYCLE);
     assert_eq!(
-        with_b_on_a("pub struct A; #[cfg(any(test, feature = \"x\"))] use crate::b::B;"),
+        cycles_when_b_uses_a("pub struct A; #[cfg(feature = \"x\")] use crate::b::B;"),
+        CYCLE
+    );
+    assert_eq!(cycles_when_b_uses_a("pub struct A; #[cfg(not(test))] use crate::b::B;"), CYCLE);
+    assert_eq!(
+        cycles_when_b_uses_a("pub struct A; #[cfg(any(test, feature = \"x\"))] use crate::b::B;"),
         CYCLE
     );
 }
 
 #[test]
-fn imports_of_each_other_end() {
+fn imports_of_each_other_do_not_loop_forever() {
     assert_eq!(
         cycles(&[
             ("src/lib.rs", "mod a; mod b;"),
@@ -198,7 +201,7 @@ fn module_without_a_file_is_an_error() {
 
 #[test]
 fn reference_to_a_nested_module_counts_once() {
-    let found = found(&[
+    let found = find(&[
         ("src/lib.rs", "mod a; mod b;"),
         ("src/a.rs", "use crate::b::deep::Deep; pub struct A;"),
         ("src/b.rs", "pub mod deep; use crate::a::A;"),

@@ -1,7 +1,7 @@
 use crate::setup::{Polled, ms, remaining, scope, waited};
 
 #[tokio::test(start_paused = true)]
-async fn next_waiter_asks_at_once_when_the_front_gives_up() {
+async fn next_waiter_checks_at_once_when_the_front_gives_up() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key").cost(4)).must_wait();
@@ -16,7 +16,7 @@ async fn next_waiter_asks_at_once_when_the_front_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn woken_acquire_passes_its_turn_on_when_dropped() {
+async fn woken_acquire_passes_on_its_turn_when_dropped() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key")).must_wait();
@@ -32,7 +32,7 @@ async fn woken_acquire_passes_its_turn_on_when_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_in_the_middle_leaves_without_a_trace() {
+async fn dropped_waiter_does_not_delay_the_waiters_behind_it() {
     let scope = scope("token-bucket capacity=4 refill=1/10ms");
     scope.check("key").cost(4).now().unwrap();
     let front = Polled::new(scope.acquire("key")).must_wait();
@@ -44,7 +44,7 @@ async fn waiter_in_the_middle_leaves_without_a_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_and_a_reset_let_the_front_ask_at_once() {
+async fn front_waiter_checks_at_once_after_a_refund_or_reset() {
     let scope = scope("fixed-window limit=2 window=1d");
     let receipt = scope.check("key").cost(2).now().unwrap().into_receipt().unwrap();
     let (waiting, ()) = tokio::join!(biased; scope.acquire("key").cost(2), async {

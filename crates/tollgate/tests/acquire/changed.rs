@@ -1,4 +1,5 @@
-//! A limit that changes while others wait: one line for each name and key, each asks under its own.
+//! A limit that changes while callers wait: they stay in one line for each name and key, and each waiter is
+//! decided under its own limit.
 
 use tollgate::{Limit, Scope};
 
@@ -19,19 +20,19 @@ async fn waiters_stay_ahead_of_newcomers_with_a_changed_limit() {
     let third = Polled::new(slow.acquire("key")).must_wait();
     assert_eq!(slow.limiter().waiting(), 3);
     let (first, second, third) = tokio::join!(first.finish(), second.finish(), third.finish());
-    // Each waits at the rate of its own limit once it is at the front.
+    // Each waits at the rate of its own limit when it is at the front.
     assert_eq!([&first, &second, &third].map(waited), [ms(100), ms(110), ms(210)]);
     assert_eq!(slow.limiter().waiting(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_is_foreseen_under_each_waiters_own_limit() {
+async fn wait_is_forecast_under_each_waiters_own_limit() {
     let slow = scope("token-bucket capacity=2 refill=1/100ms");
     let fast = changed(&slow, "token-bucket capacity=2 refill=1/10ms");
     slow.check("key").cost(2).now().unwrap();
     let first = Polled::new(slow.acquire("key")).must_wait();
     tokio::time::advance(ms(50)).await;
-    // Half of what the first waits for is there; the rest comes at its own rate.
+    // Half of the first waiter's unit is back; the rest comes back at the first waiter's rate.
     let refused = fast.acquire("key").max_wait(ms(59)).await.unwrap();
     assert_eq!(would_wait(&refused), Some(ms(60)));
     let second = Polled::new(fast.acquire("key").max_wait(ms(60))).must_wait();
@@ -39,14 +40,14 @@ async fn wait_is_foreseen_under_each_waiters_own_limit() {
     assert_eq!([&first, &second].map(waited), [ms(100), ms(60)]);
 }
 
-/// It fits the limit that it is asked of, and nobody has to wait for ever behind it.
+/// The waiter's cost fits its own limit, so the waiters behind it do not wait for ever.
 #[tokio::test(start_paused = true)]
 async fn waiter_ahead_may_cost_more_than_the_new_limit() {
     let large = scope("token-bucket capacity=10 refill=1/10ms");
     let small = changed(&large, "token-bucket capacity=3 refill=1/10ms");
     large.check("key").cost(10).now().unwrap();
     let first = Polled::new(large.acquire("key").cost(8)).must_wait();
-    // The 10 that are spent then do not fit the small one before 8 of them have come back.
+    // Then 10 units are spent, and the small limit of 3 has room for 1 when 8 of them are back.
     let second = Polled::new(small.acquire("key").max_wait(ms(160))).must_wait();
     let (first, second) = tokio::join!(first.finish(), second.finish());
     assert_eq!([&first, &second].map(waited), [ms(80), ms(160)]);

@@ -1,4 +1,5 @@
-//! Nothing else arriving, the line decides as one caller that knew the future would.
+//! If nothing else arrives, each waiter is admitted at the first time at which its limit allows it after the
+//! waiters ahead, or refused on arrival if that is too late.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ fn callers() -> impl Strategy<Value = Vec<Caller>> {
     prop::collection::vec(caller, 1..40)
 }
 
-/// What must come out: each in turn, as early as the limit allows after the one before it.
+/// The expected outcomes: each caller in turn, as early as the limit allows after the one before it.
 fn expected(limit: &Limit, callers: &[Caller]) -> Vec<Outcome> {
     let mut state = limit.fresh();
     let (mut now_ms, mut line_ms) = (0, 0);
@@ -71,13 +72,13 @@ async fn acquired(limit: &str, callers: Vec<Caller>) -> Vec<Outcome> {
             let is_admitted = matches!(acquire.await.unwrap(), AcquireOutcome::Admitted { .. });
             (index, (began.elapsed().as_millis() as u64, is_admitted))
         });
-        // What is due at this instant goes first.
+        // Waiters that are due at this instant go first.
         for _ in 0..count * 3 {
             tokio::task::yield_now().await;
         }
     }
     let all = tokio::time::timeout(Duration::from_secs(3_600), tasks.join_all()).await;
-    let mut all = all.expect("somebody was never woken");
+    let mut all = all.expect("a waiter was never woken");
     assert_eq!(scope.limiter().waiting(), 0);
     all.sort_unstable();
     all.into_iter().map(|(_, outcome)| outcome).collect()
@@ -104,7 +105,7 @@ proptest! {
         prop_assert_eq!(run(limit, callers), want);
     }
 
-    /// Their waits are not whole milliseconds, so patience is left out.
+    /// Without `max_wait`, because waits under these limits are not whole milliseconds.
     #[test]
     fn acquires_are_at_most_a_millisecond_late_when_waits_are_fractional(
         limit in prop::sample::select(vec![
@@ -114,9 +115,9 @@ proptest! {
         ]),
         callers in callers(),
     ) {
-        let patient: Vec<Caller> =
+        let callers: Vec<Caller> =
             callers.into_iter().map(|caller| Caller { max_wait_ms: None, ..caller }).collect();
-        let want = expected(&limit.parse().unwrap(), &patient);
-        prop_assert_eq!(run(limit, patient), want);
+        let want = expected(&limit.parse().unwrap(), &callers);
+        prop_assert_eq!(run(limit, callers), want);
     }
 }

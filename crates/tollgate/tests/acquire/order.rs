@@ -7,7 +7,7 @@ use tollgate::{Clock, Error, Limit, Limiter};
 use crate::setup::{Polled, ms, scope, waited};
 
 #[tokio::test(start_paused = true)]
-async fn waiters_go_in_arrival_order_whatever_they_cost() {
+async fn waiters_are_admitted_in_arrival_order_at_any_cost() {
     let scope = scope("token-bucket capacity=5 refill=1/10ms");
     scope.check("key").cost(5).now().unwrap();
     let went = Arc::new(Mutex::new(Vec::new()));
@@ -36,7 +36,7 @@ async fn waiters_go_in_arrival_order_whatever_they_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_fits_takes_one_check_and_no_time() {
+async fn acquire_that_fits_is_admitted_at_the_first_poll() {
     let scope = scope("token-bucket capacity=2 refill=1/s");
     let before = Instant::now();
     for left in [1, 0] {
@@ -47,9 +47,9 @@ async fn an_acquire_that_fits_takes_one_check_and_no_time() {
     assert_eq!(before.elapsed(), ms(0));
 }
 
-/// No runtime, so no timer: a timer would panic.
+/// Without a runtime a timer would panic.
 #[test]
-fn an_acquire_that_fits_needs_no_runtime() {
+fn acquire_that_need_not_wait_needs_no_runtime() {
     let limiter = Limiter::memory();
     let limit: Limit = "fixed-window limit=1 window=1h".parse().unwrap();
     let scope = limiter.scope("test", limit).unwrap();
@@ -79,7 +79,7 @@ async fn plain_check_may_overtake_the_front() {
         tokio::time::advance(ms(5)).await;
         assert!(scope.check("key").now().unwrap().is_allowed());
     };
-    // Polled first, so that the plain check takes what came back at 10 ms.
+    // Polled first, so that the plain check takes the unit that comes back at 10 ms.
     let ((), front) = tokio::join!(biased; overtaking, front.finish());
     assert_eq!(waited(&front), ms(20));
 }
@@ -111,7 +111,7 @@ async fn queue_is_bounded_in_total_and_per_key() {
         let full = Some(Err(Error::TooManyWaiting { waiting: 3 }));
         assert_eq!(Polled::new(scope.acquire("a")).poll(), full);
         assert_eq!(Polled::new(scope.acquire("c")).poll(), full);
-        // Nothing to wait for, so there is room.
+        // An acquire that need not wait takes no room in the queue.
         assert!(Polled::new(scope.acquire("d")).poll().unwrap().is_ok());
         scope.reset_now("d").unwrap();
         assert_eq!(scope.limiter().waiting(), 3);
@@ -123,7 +123,7 @@ async fn queue_is_bounded_in_total_and_per_key() {
     scope.check("a").now().unwrap();
     let line: Vec<_> = (0..4_097).map(|_| Polled::new(scope.acquire("a")).must_wait()).collect();
     assert!(Polled::new(scope.acquire("a")).poll().unwrap().is_err());
-    // Also when those in the middle leave first.
+    // Dropped waiters leave the queue.
     drop(line);
     assert_eq!(limiter.waiting(), 0);
 }

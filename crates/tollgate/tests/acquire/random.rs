@@ -1,4 +1,4 @@
-//! Acquires that give up at random points, beside plain checks: nothing leaks and nobody is lost.
+//! Acquires that give up at random points, beside plain checks: no charge leaks, and every waiter is woken.
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
@@ -21,9 +21,9 @@ enum Patience {
     Endless,
     /// Refused by the limiter.
     MaxWaitMs(u64),
-    /// Dropped when this long has passed.
+    /// Dropped after this time.
     DroppedAfterMs(u64),
-    /// Dropped instead of the next poll, once polled so often: when it has just been woken.
+    /// Dropped when woken after this number of polls.
     DroppedAfterPolls(u32),
 }
 
@@ -33,14 +33,14 @@ enum Act {
     Check { cost: u64 },
 }
 
-/// What happened to a caller's charge, as seen from outside.
+/// A change of a caller's charge, as seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A poll, or a plain check, spent its units.
     Charged,
-    /// It was told so.
+    /// The caller was admitted.
     Delivered,
-    /// It was refused, or gave up.
+    /// The caller was refused, or gave up.
     Gone,
 }
 
@@ -51,7 +51,7 @@ struct Event {
     at_us: u64,
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<Event>>>);
 
@@ -75,7 +75,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
     prop::collection::vec((prop_oneof![2 => Just(0), 1 => 0..40_u64], act), 1..30)
 }
 
-/// An acquire that notes what each of its polls did, and gives up after some of them.
+/// An acquire that records what each of its polls did, and may give up after a number of polls.
 struct Watched<'a> {
     scope: &'a Scope,
     caller: usize,
@@ -100,7 +100,7 @@ impl Future for Watched<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if self.polls_left == 0 {
-            // Dropped: see below.
+            // The acquire is dropped with this future, in `drop` below.
             return Poll::Ready(());
         }
         self.polls_left -= 1;
@@ -150,7 +150,7 @@ async fn act(scope: &Scope, caller: usize, act: Act, journal: Journal, began: In
     let acquiring = Some(acquire.into_future());
     let watched = Watched { scope, caller, acquiring, polls_left, journal, began };
     match patience {
-        // Whether it came to its end is in the journal.
+        // The journal has the outcome.
         Patience::DroppedAfterMs(after_ms) => {
             let _ = tokio::time::timeout(ms(after_ms), watched).await;
         }
@@ -169,18 +169,18 @@ async fn play(scope: &Scope, acts: &[(u64, Act)]) -> Vec<Event> {
         tokio::task::yield_now().await;
     }
     let all = tokio::time::timeout(Duration::from_secs(3_600), tasks.join_all()).await;
-    all.expect("somebody was never woken");
+    all.expect("a waiter was never woken");
     Arc::into_inner(journal.0).unwrap().into_inner().unwrap()
 }
 
-/// One caller's replay of the journal: it must be admitted whenever somebody was, and refunds what
-/// was charged and not delivered.
+/// A replay of the journal by one caller. It must be admitted at every charge, and refunds the charges that
+/// were not delivered.
 struct Replay<'a> {
     limit: Limit,
     acts: &'a [(u64, Act)],
     state: State,
     receipts: HashMap<usize, ChargeReceipt>,
-    /// When, and how much, without what was refunded.
+    /// The time and cost of each charge, without the refunded ones.
     charges: Vec<(u64, u64)>,
 }
 
@@ -206,7 +206,7 @@ impl Replay<'_> {
                 if let Some(receipt) = self.receipts.remove(&caller)
                     && self.limit.refund(&mut self.state, at_us, receipt) > 0
                 {
-                    // A shaping place: the last.
+                    // A shaping limit refunds only its last charge.
                     self.charges.pop();
                 }
             }
@@ -227,15 +227,15 @@ impl Replay<'_> {
     }
 }
 
-/// Whether those who acquire were charged in the order in which they came.
+/// Whether the acquires were charged in the order in which they arrived.
 fn is_in_order(acts: &[(u64, Act)], journal: &[Event]) -> bool {
     let is_acquire = |caller: usize| matches!(acts[caller].1, Act::Acquire { .. });
     let charged = journal.iter().filter(|event| event.what == What::Charged);
     charged.map(|event| event.caller).filter(|&caller| is_acquire(caller)).is_sorted()
 }
 
-/// Whether everybody who neither gave up nor was refused went in the end.
-fn is_everybody_through(acts: &[(u64, Act)], journal: &[Event]) -> bool {
+/// Whether every acquire was admitted, was refused or gave up.
+fn has_every_acquire_ended(acts: &[(u64, Act)], journal: &[Event]) -> bool {
     let ended = |caller: usize| {
         journal.iter().any(|event| event.caller == caller && event.what != What::Charged)
     };
@@ -252,7 +252,7 @@ fn holds(limit: &str, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
         let journal = play(&scope, acts).await;
         prop_assert_eq!(scope.limiter().waiting(), 0);
         prop_assert!(is_in_order(acts, &journal), "{:?}", journal);
-        prop_assert!(is_everybody_through(acts, &journal), "{:?}", journal);
+        prop_assert!(has_every_acquire_ended(acts, &journal), "{:?}", journal);
         let limit = *scope.limit();
         let (receipts, charges) = (HashMap::new(), Vec::new());
         let mut replay = Replay { limit, acts, state: limit.fresh(), receipts, charges };
@@ -260,7 +260,7 @@ fn holds(limit: &str, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
             replay.step(event)?;
         }
         replay.is_within_bound()?;
-        // What was refused or given up left nothing behind that one caller's refunds would not.
+        // After the replay the state is the same: refused and dropped acquires left nothing behind.
         let now_us = START_US + began.elapsed().as_micros() as u64;
         let want = limit.peek(&replay.state, now_us, UnitRequest::new(Cost::ONE));
         prop_assert_eq!(*scope.peek("key").now().unwrap().decided(), want);
@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(1_000)))]
 
     #[test]
-    fn dropped_acquires_charge_nothing_and_block_no_other(
+    fn dropped_acquires_charge_nothing_and_block_no_waiter(
         limit in prop::sample::select(vec![
             "fixed-window limit=5 window=60ms",
             "sliding-window-log limit=5 window=60ms",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::{Acquire, AcquireFuture, AcquireOutcome, Clock, Error, Limit, Limiter, Scope};
 
-/// Some midnight: a start of every window that divides a day.
+/// A midnight (UTC), at which every window that divides a day starts.
 pub(crate) const START_US: u64 = 1_699_920_000_000_000;
 
 pub(crate) fn scope(limit: &str) -> Scope {
@@ -23,7 +23,7 @@ impl<'a> Polled<'a> {
         Polled(Box::pin(acquire.into_future()))
     }
 
-    /// Polls once; nobody is woken later.
+    /// Polls once, with a waker that does nothing.
     pub(crate) fn poll(&mut self) -> Option<Result<AcquireOutcome, Error>> {
         match self.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
@@ -31,13 +31,13 @@ impl<'a> Polled<'a> {
         }
     }
 
-    /// Polls once; it has to wait.
+    /// Polls once, and asserts that the acquire has to wait.
     pub(crate) fn must_wait(mut self) -> Polled<'a> {
         assert!(self.poll().is_none());
         self
     }
 
-    /// Waits to the end.
+    /// Waits for the outcome.
     pub(crate) async fn finish(self) -> AcquireOutcome {
         self.0.await.unwrap()
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::setup::{Polled, ms, remaining, scope, waited, would_wait};
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_leaves_evenly_past_the_capacity_too() {
+async fn burst_above_the_capacity_leaves_evenly() {
     let scope = scope("leaky-bucket capacity=4 leak=1/10ms mode=shaping");
     let left = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
@@ -26,17 +26,17 @@ async fn a_burst_leaves_evenly_past_the_capacity_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_delay_counts_against_the_callers_patience() {
+async fn delay_counts_against_max_wait() {
     let scope = scope("leaky-bucket capacity=4 leak=1/10ms mode=shaping");
     scope.check("key").cost(4).now().unwrap();
-    // It would have a place after 10 ms, and leave after 40.
+    // The acquire would be charged after 10 ms, and leave after 40 ms.
     let refused = Polled::new(scope.acquire("key").max_wait(ms(39))).poll().unwrap().unwrap();
     assert_eq!(would_wait(&refused), Some(ms(40)));
     assert_eq!(waited(&scope.acquire("key").max_wait(ms(40)).await.unwrap()), ms(40));
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_up_during_the_delay_returns_the_last_place() {
+async fn last_place_is_refunded_when_dropped_during_its_delay() {
     let scope = scope("leaky-bucket capacity=4 leak=1/10ms mode=shaping");
     scope.check("key").now().unwrap();
     let delayed = Polled::new(scope.acquire("key").cost(3)).must_wait();
@@ -46,7 +46,7 @@ async fn giving_up_during_the_delay_returns_the_last_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_up_a_place_with_others_behind_it_leaves_it_spent() {
+async fn place_stays_spent_when_dropped_with_others_behind_it() {
     let scope = scope("leaky-bucket capacity=4 leak=1/10ms mode=shaping");
     scope.check("key").now().unwrap();
     let delayed = Polled::new(scope.acquire("key")).must_wait();
@@ -57,7 +57,7 @@ async fn giving_up_a_place_with_others_behind_it_leaves_it_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_comes_back_goes_to_the_front_of_the_line_at_once() {
+async fn refunded_place_goes_to_the_front_waiter_at_once() {
     let scope = scope("leaky-bucket capacity=4 leak=1/10ms mode=shaping");
     scope.check("key").now().unwrap();
     let delayed = Polled::new(scope.acquire("key").cost(3)).must_wait();
@@ -67,6 +67,6 @@ async fn a_place_that_comes_back_goes_to_the_front_of_the_line_at_once() {
         assert_eq!(scope.limiter().waiting(), 1);
         drop(delayed);
     });
-    // The place right behind the first.
+    // The place right behind the first charge.
     assert_eq!((waited(&front.unwrap()), began.elapsed()), (ms(10), ms(10)));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::{Limit, Limiter};
 
-/// Two threads, four keys, a real clock; every fourth gives up early, at any point.
+/// Two threads, four keys and a real clock. Every fourth acquire gives up early, at any point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_acquire_ends_under_real_threads() {
     let limiter = Limiter::memory();
@@ -26,7 +26,7 @@ async fn every_acquire_ends_under_real_threads() {
                 assert!(acquired.unwrap().is_admitted());
                 admitted.fetch_add(1, Ordering::Relaxed);
             } else {
-                assert_eq!(index % 4, 0, "was never woken");
+                assert_eq!(index % 4, 0, "acquire {index} was never woken");
             }
         });
     }

@@ -1,6 +1,6 @@
-//! What a limiter promises, whichever store it is on: the suite of `tollgate-conformance`, run on each of ours.
+//! The suite of `tollgate-conformance`, run on each of our stores.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod memory;

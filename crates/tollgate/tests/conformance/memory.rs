@@ -8,24 +8,26 @@ use std::time::Duration;
 use tollgate::{ChargePlace, Cost, Decision, Limiter, ManualClock, OnFailure};
 
 use tollgate_conformance::store::{LIMITS, S, named, open, scope};
-use tollgate_conformance::suite;
+use tollgate_conformance::{hold_suite, suite};
 
 suite!(make);
+hold_suite!(make);
 
-/// With so low a ceiling that there are few shards: their tables have to grow.
+/// With a low ceiling there are few shards, and their tables have to grow.
 mod crowded {
     use super::*;
 
     suite!(make);
+    hold_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         Limiter::builder().clock(clock).max_bytes(4 << 20).build()
     }
 }
 
-/// More scopes than there are bits beside a state: the key's identity has the others.
+/// A slot holds a scope's index in two parts. With 2^15 scopes both parts are used.
 #[test]
-fn scopes_are_apart_up_to_the_last_and_one_more_is_an_error() {
+fn scopes_are_separate_up_to_32768_and_one_more_is_an_error() {
     const SCOPES: u64 = 1 << 15;
     let (_, limiter) = open(make);
     let limit = |size: u64| format!("fixed-window limit={size} window=1h");
@@ -42,7 +44,7 @@ fn scopes_are_apart_up_to_the_last_and_one_more_is_an_error() {
 }
 
 #[test]
-fn limits_that_were_dropped_make_room_for_others() {
+fn dropped_limits_make_room_for_new_ones() {
     let (clock, limiter) = open(make);
     let limit = |size: u64| format!("fixed-window limit={size} window=1s");
     for nth in 1..=40_000 {
@@ -60,9 +62,9 @@ fn make(clock: &ManualClock) -> Limiter {
     Limiter::builder().clock(clock).build()
 }
 
-/// It cannot fail, and nothing takes long.
+/// The memory store does not fail and does not wait.
 #[test]
-fn a_policy_and_a_deadline_change_nothing_in_memory() {
+fn failure_policy_and_deadline_change_nothing_in_memory() {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let plain = scope(&limiter, text);
@@ -73,7 +75,7 @@ fn a_policy_and_a_deadline_change_nothing_in_memory() {
     }
 }
 
-/// The answer, which must be there at the first poll.
+/// Returns the answer, which must be ready at the first poll.
 fn at_once<T: Debug>(future: impl IntoFuture<Output = T>) -> T {
     match pin!(future.into_future()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -104,7 +106,7 @@ fn charge(decision: Decision) -> Option<(Cost, ChargePlace)> {
 }
 
 #[test]
-fn deciding_now_and_awaiting_agree() {
+fn now_and_await_decide_alike() {
     let (clock, limiter) = open(make);
     for text in LIMITS {
         let (now, awaited) = (named(&limiter, &format!("now {text}"), text), scope(&limiter, text));
@@ -139,9 +141,9 @@ fn deciding_now_and_awaiting_agree() {
     }
 }
 
-/// Enough pairs that some agree in all that a table looks at before it compares the scopes.
+/// Enough pairs of scope and key that some pairs differ only in the scope where the table compares them.
 #[test]
-fn the_same_keys_in_many_scopes_are_apart() {
+fn same_keys_in_many_scopes_have_separate_states() {
     let (_, limiter) = open(make);
     let scopes: Vec<_> =
         (0..32).map(|name| named(&limiter, &format!("scope {name}"), LIMITS[0])).collect();

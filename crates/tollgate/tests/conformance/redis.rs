@@ -1,11 +1,13 @@
-//! The Redis store, on a real Redis, a real Valkey, three that share the keys, and a cluster of three,
-//! as a user that may touch nothing but our keys with nothing but our commands.
+//! The Redis store on a real Redis, a real Valkey, three shards, and a cluster of three. The user of the
+//! connection may use only our keys, with only our commands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::{Limiter, ManualClock, OnFailure, Redis};
-use tollgate_launcher::{Cluster, Flavour, Launch, LaunchError, Running, Server, Shared};
+use tollgate_launcher::{
+    Cluster, Flavour, Launch, LaunchError, Server, ServerGroup, SharedServers,
+};
 
 mod on_redis {
     use super::*;
@@ -17,7 +19,7 @@ mod on_redis {
         open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    static SERVER: Shared<Server> = Shared::new();
+    static SERVER: SharedServers<Server> = SharedServers::new();
 }
 
 mod on_valkey {
@@ -30,7 +32,7 @@ mod on_valkey {
         open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    static SERVER: Shared<Server> = Shared::new();
+    static SERVER: SharedServers<Server> = SharedServers::new();
 }
 
 mod on_shards {
@@ -45,7 +47,7 @@ mod on_shards {
         open_at(&format!("redis+shards://tollgate:secret@{}", addrs.join(",")), clock)
     }
 
-    static SERVERS: Shared<[Server; 3]> = Shared::new();
+    static SERVERS: SharedServers<[Server; 3]> = SharedServers::new();
 }
 
 mod on_a_cluster {
@@ -62,10 +64,10 @@ mod on_a_cluster {
         open_at(&cluster.url().replace("://", "://tollgate:secret@"), clock)
     }
 
-    static CLUSTER: Shared<Cluster> = Shared::new();
+    static CLUSTER: SharedServers<Cluster> = SharedServers::new();
 }
 
-/// As in tests/redis/acl.rs, which shows that each of them is needed.
+/// The same rights as in `tests/redis/acl.rs`, which shows that each of them is needed.
 const USER: &str = "tollgate on >secret ~tollgate:* resetchannels -@all +evalsha +eval +time +get +set \
                     +getrange +setrange +strlen +expire +del";
 
@@ -73,15 +75,15 @@ fn start(flavour: Flavour) -> Result<Server, LaunchError> {
     Launch::new(flavour).config("user", USER).start()
 }
 
-/// Every limiter has keys of its own, so that the tests can share a server.
-fn shared<T: Running>(
-    server: &'static Shared<T>,
+/// Returns the shared server, and starts it first if necessary. Limiters have different prefixes, so tests can share it.
+fn shared<T: ServerGroup>(
+    server: &'static SharedServers<T>,
     start: impl FnOnce() -> Result<T, LaunchError>,
 ) -> &'static T {
     server.get(start).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A limiter with keys of its own.
+/// Opens a limiter with its own prefix of keys.
 fn open_at(url: &str, clock: &ManualClock) -> Limiter {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));

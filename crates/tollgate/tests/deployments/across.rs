@@ -1,4 +1,4 @@
-//! Several limits of one check, on servers that share no script: P7.
+//! P7: several limits of one check whose keys are on different servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,42 +6,45 @@ use std::time::Duration;
 use tollgate::{Check, JointDecision, Limiter, Scope};
 use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
-use crate::asking::{Random, ids_on, remaining, until_remaining};
+use crate::polling::{Random, ids_on, remaining, until_remaining};
 use crate::setup::{LIMITS, at, named};
 use crate::shards;
 
-/// Three servers.
-pub(crate) enum Places {
+/// Three servers that share the keys.
+pub(crate) enum Deployment {
     Shards(Vec<Server>),
     Cluster(Box<Cluster>),
 }
 
-impl Places {
-    fn all(flavour: Flavour) -> [Places; 2] {
+impl Deployment {
+    fn all(flavour: Flavour) -> [Deployment; 2] {
         let shards = shards::start(&Launch::new(flavour), 3);
-        [Places::Shards(shards), Places::Cluster(Box::new(Cluster::start(flavour, 3, 0).unwrap()))]
+        [
+            Deployment::Shards(shards),
+            Deployment::Cluster(Box::new(Cluster::start(flavour, 3, 0).unwrap())),
+        ]
     }
 
     fn url(&self) -> String {
         match self {
-            Places::Shards(servers) => shards::url("", servers),
-            Places::Cluster(cluster) => cluster.url(),
+            Deployment::Shards(servers) => shards::url("", servers),
+            Deployment::Cluster(cluster) => cluster.url(),
         }
     }
 
     fn servers(&self) -> &[Server] {
         match self {
-            Places::Shards(servers) => servers,
-            Places::Cluster(cluster) => cluster.servers(),
+            Deployment::Shards(servers) => servers,
+            Deployment::Cluster(cluster) => cluster.servers(),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joint_check_charges_all_limits_or_none() {
-    for places in Places::all(Flavour::Redis) {
-        let limiter = at(&places.url());
-        let ids = ids_on(&limiter, places.servers()).await;
+    for deployment in Deployment::all(Flavour::Redis) {
+        let limiter = at(&deployment.url());
+        let ids = ids_on(&limiter, deployment.servers()).await;
         for text in LIMITS {
             let scope = named(&limiter, text, text);
             let several = || ids.iter().map(|id| scope.check(id).cost(10)).collect::<Vec<_>>();
@@ -60,7 +63,7 @@ async fn joint_check_charges_all_limits_or_none() {
                     (Some(full), Some(0))
                 );
                 for (at, (each, id)) in refused.into_each().into_iter().zip(&ids).enumerate() {
-                    // What was taken is back by the time of the answer.
+                    // When the answer comes, the charges on the other servers are refunded.
                     let left = if at == full { 5 } else { 90 };
                     assert_eq!(remaining(&scope, id).await, left, "{text}, {at} of {full}");
                     assert_eq!(each.is_allowed(), at != full, "{text}, {at} of {full}");
@@ -73,13 +76,13 @@ async fn joint_check_charges_all_limits_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_receipt_gives_its_own_limit_back() {
-    for places in Places::all(Flavour::Valkey) {
-        let limiter = at(&places.url());
-        let ids = ids_on(&limiter, places.servers()).await;
+async fn each_receipt_refunds_its_own_limit() {
+    for deployment in Deployment::all(Flavour::Valkey) {
+        let limiter = at(&deployment.url());
+        let ids = ids_on(&limiter, deployment.servers()).await;
         for text in LIMITS {
             let scope = named(&limiter, text, text);
-            // At the front of a queue, a place cannot be given back: it goes at once.
+            // A shaping limit does not refund the first charge, because it leaves at once.
             for id in &ids {
                 assert!(scope.check(id).cost(10).await.unwrap().is_allowed());
             }
@@ -96,12 +99,12 @@ async fn each_receipt_gives_its_own_limit_back() {
     }
 }
 
-/// It could not be given back: it would go at once, or somebody might be behind it.
+/// A charge to a shaping limit often cannot be refunded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shaping_limit_is_charged_after_all_others_admit() {
-    for places in Places::all(Flavour::Redis) {
-        let limiter = at(&places.url());
-        let ids = ids_on(&limiter, places.servers()).await;
+    for deployment in Deployment::all(Flavour::Redis) {
+        let limiter = at(&deployment.url());
+        let ids = ids_on(&limiter, deployment.servers()).await;
         let (full, queue) =
             (named(&limiter, "full", LIMITS[0]), named(&limiter, "queue", LIMITS[5]));
         for id in &ids[1..] {
@@ -114,12 +117,12 @@ async fn shaping_limit_is_charged_after_all_others_admit() {
     }
 }
 
-/// So nothing has to be given back, which of a queue nothing can be.
+/// So the shaping limit, which often cannot be refunded, is not charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peek_refuses_before_anything_is_charged() {
-    for places in Places::all(Flavour::Redis) {
-        let limiter = at(&places.url());
-        let ids = ids_on(&limiter, places.servers()).await;
+    for deployment in Deployment::all(Flavour::Redis) {
+        let limiter = at(&deployment.url());
+        let ids = ids_on(&limiter, deployment.servers()).await;
         let (full, queue) =
             (named(&limiter, "full", LIMITS[5]), named(&limiter, "queue", LIMITS[5]));
         for id in &ids[1..] {
@@ -131,28 +134,29 @@ async fn peek_refuses_before_anything_is_charged() {
     }
 }
 
-/// Neither when all admit, nor when what was charged is given back.
+/// Both when all limits admit, and when the charges are refunded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peek_is_neither_charged_nor_refunded() {
-    for places in Places::all(Flavour::Valkey) {
-        let limiter = at(&places.url());
-        let ids = ids_on(&limiter, places.servers()).await;
+    for deployment in Deployment::all(Flavour::Valkey) {
+        let limiter = at(&deployment.url());
+        let ids = ids_on(&limiter, deployment.servers()).await;
         for text in LIMITS {
             let scope = named(&limiter, text, text);
             let seen = named(&limiter, &format!("seen {text}"), text);
             assert!(seen.check(&ids[0]).cost(40).await.unwrap().is_allowed(), "{text}");
-            // One is looked at where another is charged, one in a place of its own, one that is charged.
+            // A peek on a server where another scope is charged, one on a server without charges, and one of a
+            // scope and key that is also charged.
             let several = |cost| {
-                let looks = [seen.peek(&ids[0]).cost(60), seen.peek(&ids[1]), scope.peek(&ids[2])];
+                let peeks = [seen.peek(&ids[0]).cost(60), seen.peek(&ids[1]), scope.peek(&ids[2])];
                 let charges = [scope.check(&ids[0]).cost(2), scope.check(&ids[2]).cost(cost)];
-                looks.into_iter().chain(charges).collect::<Vec<_>>()
+                peeks.into_iter().chain(charges).collect::<Vec<_>>()
             };
             let left = vec![60, 100, 97, 98, 97];
             for cost in [3, 98] {
-                let told = limiter.check_all(&several(cost)).await.unwrap();
-                let each: Vec<u64> = told.each().iter().map(|each| each.remaining()).collect();
-                assert_eq!((told.is_allowed(), &each), (cost == 3, &left), "{text}");
-                let receipts = told.into_each().into_iter().map(|each| each.into_receipt());
+                let answer = limiter.check_all(&several(cost)).await.unwrap();
+                let each: Vec<u64> = answer.each().iter().map(|each| each.remaining()).collect();
+                assert_eq!((answer.is_allowed(), &each), (cost == 3, &left), "{text}");
+                let receipts = answer.into_each().into_iter().map(|each| each.into_receipt());
                 let has_receipt: Vec<bool> = receipts.map(|receipt| receipt.is_some()).collect();
                 assert_eq!(has_receipt, [false, false, false, cost == 3, cost == 3], "{text}");
                 assert_eq!(remaining(&seen, &ids[0]).await, 60, "{text}");
@@ -162,7 +166,7 @@ async fn peek_is_neither_charged_nor_refunded() {
     }
 }
 
-/// Limits that are reached again and again, and come back while time goes on.
+/// Limits that are often spent, and refill while the clock advances.
 const BUSY: [&str; 6] = [
     "fixed-window limit=20 window=10s",
     "sliding-window-log limit=20 window=10s",
@@ -172,14 +176,14 @@ const BUSY: [&str; 6] = [
     "leaky-bucket capacity=20 leak=3/s mode=shaping",
 ];
 
-/// One part of a check that is asked of two stores.
+/// One part of a check that is made on two stores.
 struct Part {
     scope: usize,
     id: usize,
     cost: u64,
     max_wait_ms: Option<u64>,
     is_shadow: bool,
-    is_look: bool,
+    is_peek: bool,
 }
 
 impl Part {
@@ -191,13 +195,13 @@ impl Part {
             cost,
             max_wait_ms: random.one_in(4).then(|| random.below(5_000)),
             is_shadow: random.one_in(5),
-            is_look: random.one_in(5),
+            is_peek: random.one_in(5),
         }
     }
 
     fn check<'a>(&self, scopes: &'a [Scope], ids: &'a [String], at_us: u64) -> Check<'a> {
         let (scope, id) = (&scopes[self.scope], &ids[self.id]);
-        let check = if self.is_look { scope.peek(id) } else { scope.check(id) };
+        let check = if self.is_peek { scope.peek(id) } else { scope.check(id) };
         let mut check = check.cost(self.cost).at_us(at_us);
         if let Some(wait_ms) = self.max_wait_ms {
             check = check.max_wait(Duration::from_millis(wait_ms));
@@ -206,8 +210,8 @@ impl Part {
     }
 }
 
-/// All that an answer says.
-fn said(answer: &JointDecision) -> impl PartialEq + std::fmt::Debug {
+/// Every field of an answer.
+fn fields(answer: &JointDecision) -> impl PartialEq + std::fmt::Debug {
     let each: Vec<_> = answer.each().iter().map(|each| *each.decided()).collect();
     let tightest = [answer.limit(), answer.remaining(), answer.requests_remaining()];
     let facts = (answer.verdict(), answer.refused_by(), tightest, answer.reset_after());
@@ -215,28 +219,28 @@ fn said(answer: &JointDecision) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_equal_those_of_the_memory_store() {
-    for places in Places::all(Flavour::Valkey) {
-        let (limiter, memory) = (at(&places.url()), Limiter::memory());
+async fn joint_decisions_equal_the_memory_stores() {
+    for deployment in Deployment::all(Flavour::Valkey) {
+        let (limiter, memory) = (at(&deployment.url()), Limiter::memory());
         let scopes = [&limiter, &memory].map(|on| BUSY.map(|text| named(on, text, text)));
         let ids: Vec<String> = (0..8).map(|id| format!("id-{id}")).collect();
         let (mut random, mut at_us) = (Random(0x70_11_6A_7E), 1_800_000_000_000_000);
         let (mut allowed, mut refused) = (0, 0);
         for round in 0..600 {
             at_us += random.below(300_000);
-            // One after the other, or several in their order.
+            // A single request, or a batch, which is decided in order.
             let requests: Vec<Vec<Part>> = (0..1 + random.below(4))
                 .map(|_| (0..1 + random.below(4)).map(|_| Part::any(&mut random)).collect())
                 .collect();
-            let asked = scopes.each_ref().map(|scopes| {
+            let checks_on = scopes.each_ref().map(|scopes| {
                 let checks = |parts: &Vec<Part>| -> Vec<Check<'_>> {
                     parts.iter().map(|part| part.check(scopes, &ids, at_us)).collect()
                 };
                 requests.iter().map(checks).collect::<Vec<_>>()
             });
-            let wanted = asked[1].iter().map(|checks| memory.check_all_now(checks).unwrap());
+            let wanted = checks_on[1].iter().map(|checks| memory.check_all_now(checks).unwrap());
             let wanted: Vec<JointDecision> = wanted.collect();
-            let answers: Vec<JointDecision> = match &asked[0][..] {
+            let answers: Vec<JointDecision> = match &checks_on[0][..] {
                 [checks] => vec![limiter.check_all(checks).await.unwrap()],
                 many => {
                     let many: Vec<&[Check<'_>]> = many.iter().map(Vec::as_slice).collect();
@@ -246,7 +250,7 @@ async fn answers_equal_those_of_the_memory_store() {
             };
             assert_eq!(answers.len(), wanted.len());
             for (at, (answer, wanted)) in answers.iter().zip(&wanted).enumerate() {
-                assert_eq!(said(answer), said(wanted), "round {round}, {:?}", asked[0][at]);
+                assert_eq!(fields(answer), fields(wanted), "round {round}, {:?}", checks_on[0][at]);
                 *if wanted.is_allowed() { &mut allowed } else { &mut refused } += 1;
             }
         }
@@ -256,9 +260,9 @@ async fn answers_equal_those_of_the_memory_store() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_joint_checks_keep_every_limit_and_refund_refused_ones() {
-    for places in Places::all(Flavour::Redis) {
-        let limiter = at(&places.url());
-        let ids = Arc::new(ids_on(&limiter, places.servers()).await);
+    for deployment in Deployment::all(Flavour::Redis) {
+        let limiter = at(&deployment.url());
+        let ids = Arc::new(ids_on(&limiter, deployment.servers()).await);
         let sizes = [100, 130, 160];
         for text in LIMITS {
             let scopes = sizes.map(|size| {
@@ -273,7 +277,7 @@ async fn concurrent_joint_checks_keep_every_limit_and_refund_refused_ones() {
                         let mut random = Random(task + 1);
                         let mut spent = [0; 3];
                         for _ in 0..6 {
-                            // Two or three of them, beginning anywhere.
+                            // Two or three limits, beginning with any.
                             let (first, count) = (random.below(3), 2 + random.below(2));
                             let of: Vec<usize> =
                                 (first..first + count).map(|at| (at % 3) as usize).collect();
@@ -298,8 +302,7 @@ async fn concurrent_joint_checks_keep_every_limit_and_refund_refused_ones() {
                 assert!(spent <= size, "{text}: {spent} of {size}");
                 match text.contains("bucket") {
                     false => until_remaining(scope, id, size - spent).await,
-                    // A refund that comes so late that more was charged since than the bucket holds
-                    // finds nothing of its own in it any more.
+                    // A refund to a bucket gives less if more was charged since than the bucket holds.
                     true => assert!(remaining(scope, id).await <= size - spent, "{text}"),
                 }
             }

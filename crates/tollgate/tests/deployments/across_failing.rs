@@ -1,27 +1,27 @@
-//! Several limits of one check, of which a server fails.
+//! Several limits of one check whose keys are on different servers, one of which fails.
 
 use std::time::{Duration, Instant};
 
 use tollgate::{Limiter, OnFailure, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
 
-use crate::asking::{ids_on, remaining, store_error, until_remaining, until_well};
+use crate::polling::{ids_on, remaining, store_error, until_remaining, until_well};
 use crate::setup::{LIMITS, at, builder, named};
 use crate::shards;
 
 const DEADLINE: Duration = Duration::from_millis(600);
 
-/// Three servers, and an id on each.
-struct Three {
+/// Three shards, and an id on each.
+struct ThreeShards {
     servers: Vec<Server>,
     ids: Vec<String>,
 }
 
-impl Three {
-    async fn start(flavour: Flavour) -> Three {
+impl ThreeShards {
+    async fn start(flavour: Flavour) -> ThreeShards {
         let servers = shards::start(&Launch::new(flavour), 3);
         let ids = ids_on(&at(&shards::url("", &servers)), &servers).await;
-        Three { servers, ids }
+        ThreeShards { servers, ids }
     }
 
     fn limiter(&self, on_failure: OnFailure) -> Limiter {
@@ -29,7 +29,7 @@ impl Three {
         builder.on_failure(on_failure).build().unwrap()
     }
 
-    /// With connections to all.
+    /// A limiter with connections to all shards, and a scope.
     async fn scope(&self, on_failure: OnFailure, text: &str) -> (Limiter, Scope) {
         let limiter = self.limiter(on_failure);
         let scope = named(&limiter, text, text);
@@ -40,50 +40,50 @@ impl Three {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_server_is_an_error_and_charges_on_others_are_refunded() {
-    let mut three = Three::start(Flavour::Redis).await;
+    let mut shards = ThreeShards::start(Flavour::Redis).await;
     for is_killed in [false, true] {
         for text in LIMITS {
-            let (limiter, scope) = three.scope(OnFailure::Closed, text).await;
-            // Not at the front of a queue: there, a place cannot be given back.
-            let [first, last] = [0, 2].map(|at| &three.ids[at]);
+            let (limiter, scope) = shards.scope(OnFailure::Closed, text).await;
+            // A shaping limit does not refund the first charge, so the charge of the check is the second.
+            let [first, last] = [0, 2].map(|at| &shards.ids[at]);
             scope.reset(first).await.unwrap();
             assert!(scope.check(first).cost(10).await.unwrap().is_allowed());
             match is_killed {
-                false => three.servers[1].freeze(),
-                true => three.servers[1].kill(),
+                false => shards.servers[1].freeze(),
+                true => shards.servers[1].kill(),
             }
             let began = Instant::now();
-            let several: Vec<_> = three.ids.iter().map(|id| scope.check(id).cost(20)).collect();
+            let several: Vec<_> = shards.ids.iter().map(|id| scope.check(id).cost(20)).collect();
             let error = store_error(limiter.check_all(&several).await);
             assert!(began.elapsed() < DEADLINE + Duration::from_secs(2), "{:?}", began.elapsed());
             let is_clear = match is_killed {
                 false => matches!(error, StoreError::Timeout { .. }),
-                // What is sent as a connection breaks may hear nothing.
+                // A request that is sent as the connection breaks may get no reply.
                 true => {
                     matches!(error, StoreError::Unreachable { .. } | StoreError::Timeout { .. })
                 }
             };
             assert!(is_clear, "{text}: {error:?}");
             until_remaining(&scope, first, 90).await;
-            assert_eq!(remaining(&scope, last).await, 100, "{text}: it was not asked");
+            assert_eq!(remaining(&scope, last).await, 100, "{text}: the last server was charged");
             match is_killed {
-                false => three.servers[1].thaw(),
-                true => three.servers[1].restart().unwrap(),
+                false => shards.servers[1].thaw(),
+                true => shards.servers[1].restart().unwrap(),
             }
         }
     }
 }
 
-/// Whatever the scope of the place that fails says, and whatever the limiter.
+/// The policies of the failed scope and of the limiter may be less strict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strictest_scope_decides_when_a_server_fails() {
+async fn strictest_failure_policy_decides_when_a_server_fails() {
     for limiters in [OnFailure::Open, OnFailure::Closed] {
-        let mut three = Three::start(Flavour::Redis).await;
-        let (limiter, scope) = three.scope(limiters, LIMITS[0]).await;
+        let mut shards = ThreeShards::start(Flavour::Redis).await;
+        let (limiter, scope) = shards.scope(limiters, LIMITS[0]).await;
         let open = scope.clone().on_failure(OnFailure::Open);
         let closed = named(&limiter, "closed", LIMITS[0]).on_failure(OnFailure::Closed);
-        three.servers[1].kill();
-        let [well, failing] = [0, 1].map(|at| three.ids[at].as_str());
+        shards.servers[1].kill();
+        let [well, failing] = [0, 1].map(|at| shards.ids[at].as_str());
         for checks in [
             [closed.check(well), open.check(failing)],
             [open.check(well), closed.check(failing)],
@@ -106,19 +106,19 @@ async fn strictest_scope_decides_when_a_server_fails() {
             assert!(allowed.is_allowed(), "{allowed:?}");
             assert_eq!(degraded, [false, true]);
         }
-        let watching = [closed.check(well).shadow(), closed.check(failing).shadow()];
-        assert!(limiter.check_all(&watching).await.unwrap().is_allowed());
+        let shadows = [closed.check(well).shadow(), closed.check(failing).shadow()];
+        assert!(limiter.check_all(&shadows).await.unwrap().is_allowed());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scopes_deadline_applies_on_every_server() {
-    let three = Three::start(Flavour::Valkey).await;
-    let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[0]).await;
+    let shards = ThreeShards::start(Flavour::Valkey).await;
+    let (limiter, scope) = shards.scope(OnFailure::Closed, LIMITS[0]).await;
     let short = named(&limiter, "short", LIMITS[0]).deadline(Duration::from_millis(100));
     let long = scope.clone().deadline(Duration::from_secs(30));
-    let [well, frozen] = [0, 1].map(|at| three.ids[at].as_str());
-    three.servers[1].freeze();
+    let [well, frozen] = [0, 1].map(|at| shards.ids[at].as_str());
+    shards.servers[1].freeze();
     let began = Instant::now();
     let checks = [long.check(well), short.check(frozen)];
     match store_error(limiter.check_all(&checks).await) {
@@ -132,17 +132,17 @@ async fn scopes_deadline_applies_on_every_server() {
     while began.elapsed() < DEADLINE * 3 / 2 {
         assert!(remaining(&long, well).await >= 99);
     }
-    three.servers[1].thaw();
+    shards.servers[1].thaw();
     let allowed = answer.await.unwrap();
     assert!(allowed.is_allowed() && !allowed.is_degraded(), "{allowed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_server_admits_when_open_and_charges_on_others_stay() {
-    let mut three = Three::start(Flavour::Valkey).await;
-    let (limiter, scope) = three.scope(OnFailure::Open, LIMITS[0]).await;
-    three.servers[1].kill();
-    let several = || three.ids.iter().map(|id| scope.check(id).cost(20)).collect::<Vec<_>>();
+    let mut shards = ThreeShards::start(Flavour::Valkey).await;
+    let (limiter, scope) = shards.scope(OnFailure::Open, LIMITS[0]).await;
+    shards.servers[1].kill();
+    let several = || shards.ids.iter().map(|id| scope.check(id).cost(20)).collect::<Vec<_>>();
     let allowed = limiter.check_all(&several()).await.unwrap();
     assert!(allowed.is_allowed() && allowed.is_degraded(), "{allowed:?}");
     let degraded: Vec<bool> = allowed.each().iter().map(|each| each.is_degraded()).collect();
@@ -150,26 +150,26 @@ async fn failed_server_admits_when_open_and_charges_on_others_stay() {
     let receipts = allowed.into_each().into_iter().map(|each| each.into_receipt().is_some());
     assert_eq!(receipts.collect::<Vec<_>>(), [true, false, true]);
     for at in [0, 2] {
-        assert_eq!(remaining(&scope, &three.ids[at]).await, 80);
+        assert_eq!(remaining(&scope, &shards.ids[at]).await, 80);
     }
-    // One that works still refuses, and then nothing is charged.
-    assert!(scope.check(&three.ids[2]).cost(70).await.unwrap().is_allowed());
+    // A working server can still refuse, and then nothing is charged.
+    assert!(scope.check(&shards.ids[2]).cost(70).await.unwrap().is_allowed());
     let refused = limiter.check_all(&several()).await.unwrap();
     assert_eq!(refused.refused_by(), Some(2), "{refused:?}");
-    assert_eq!(remaining(&scope, &three.ids[0]).await, 80);
-    assert_eq!(remaining(&scope, &three.ids[2]).await, 10);
+    assert_eq!(remaining(&scope, &shards.ids[0]).await, 80);
+    assert_eq!(remaining(&scope, &shards.ids[2]).await, 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_share_of_a_failed_server_refuses_the_joint_check() {
-    let mut three = Three::start(Flavour::Redis).await;
+    let mut shards = ThreeShards::start(Flavour::Redis).await;
     let local = OnFailure::Local { processes: 4 };
-    let (limiter, scope) = three.scope(local, LIMITS[0]).await;
-    three.servers[1].kill();
-    let several: Vec<_> = three.ids.iter().map(|id| scope.check(id).cost(20)).collect();
+    let (limiter, scope) = shards.scope(local, LIMITS[0]).await;
+    shards.servers[1].kill();
+    let several: Vec<_> = shards.ids.iter().map(|id| scope.check(id).cost(20)).collect();
     let allowed = limiter.check_all(&several).await.unwrap();
     assert!(allowed.is_allowed() && allowed.is_degraded(), "{allowed:?}");
-    // Of 100 a quarter is this process's, and 5 are left of it.
+    // The share of this process is 25 of 100, and 5 of it are left.
     let refused = limiter.check_all(&several).await.unwrap();
     assert_eq!(
         (refused.refused_by(), refused.requests_remaining()),
@@ -177,16 +177,16 @@ async fn local_share_of_a_failed_server_refuses_the_joint_check() {
         "{refused:?}"
     );
     for at in [0, 2] {
-        assert_eq!(remaining(&scope, &three.ids[at]).await, 80);
+        assert_eq!(remaining(&scope, &shards.ids[at]).await, 80);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shadow_limit_on_a_failed_server_never_refuses() {
-    let mut three = Three::start(Flavour::Redis).await;
-    let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[3]).await;
-    three.servers[0].kill();
-    let [watched, first, second] = [0, 1, 2].map(|at| &three.ids[at]);
+    let mut shards = ThreeShards::start(Flavour::Redis).await;
+    let (limiter, scope) = shards.scope(OnFailure::Closed, LIMITS[3]).await;
+    shards.servers[0].kill();
+    let [watched, first, second] = [0, 1, 2].map(|at| &shards.ids[at]);
     let several = [scope.check(watched).shadow(), scope.check(first), scope.check(second)];
     for spent in 1..=8 {
         let allowed = limiter.check_all(&several).await.unwrap();
@@ -197,12 +197,12 @@ async fn shadow_limit_on_a_failed_server_never_refuses() {
         assert_eq!(remaining(&scope, first).await, 100 - spent);
         assert_eq!(remaining(&scope, second).await, 100 - spent);
     }
-    // Nor where it is only looked at.
-    let looking = [scope.peek(watched).shadow(), scope.peek(first), scope.peek(second)];
-    let looked = limiter.check_all(&looking).await.unwrap();
-    let left: Vec<u64> = looked.each().iter().map(|each| each.remaining()).collect();
-    assert_eq!((looked.is_allowed(), left), (true, vec![100, 92, 92]), "{looked:?}");
-    // Nor does it turn a refusal into an error.
+    // A shadow peek does not refuse either.
+    let peeks = [scope.peek(watched).shadow(), scope.peek(first), scope.peek(second)];
+    let peeked = limiter.check_all(&peeks).await.unwrap();
+    let left: Vec<u64> = peeked.each().iter().map(|each| each.remaining()).collect();
+    assert_eq!((peeked.is_allowed(), left), (true, vec![100, 92, 92]), "{peeked:?}");
+    // The failed shadow limit does not turn a refusal into an error.
     assert!(scope.check(second).cost(92).await.unwrap().is_allowed());
     let refused = limiter.check_all(&several).await.unwrap();
     assert_eq!(
@@ -213,7 +213,7 @@ async fn shadow_limit_on_a_failed_server_never_refuses() {
     assert_eq!(remaining(&scope, first).await, 92);
 }
 
-/// Nobody is there to take the units back: they stay spent, and nobody gets them twice.
+/// The units stay spent on a server that cannot be reached for the refund.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charge_stays_spent_when_its_refund_fails() {
     let servers = shards::start(&Launch::new(Flavour::Valkey), 2);
@@ -226,13 +226,13 @@ async fn charge_stays_spent_when_its_refund_fails() {
     let directly = named(&at(&servers[0].url()), "scope", LIMITS[0]);
     servers[1].freeze();
     let several = [scope.check(&ids[0]).cost(30), scope.check(&ids[1]).cost(30)];
-    let asking = tokio::spawn(limiter.check_all(&several));
-    // Once the first is charged, and before the other is given up.
+    let joint_check = tokio::spawn(limiter.check_all(&several));
+    // The first server is charged, and the second has not timed out yet.
     until_remaining(&directly, &ids[0], 70).await;
     proxy.refuse_connections();
     proxy.cut_connections();
-    store_error(asking.await.unwrap());
-    // By now the refund, which is before this, has failed as well.
+    store_error(joint_check.await.unwrap());
+    // The refund was queued before this peek, so it has failed too.
     store_error(scope.peek(&ids[0]).await);
     proxy.pass();
     servers[1].thaw();

@@ -1,13 +1,13 @@
-//! What was spent stays spent when a limit changes, wherever its keys are.
+//! Spent units stay spent when a limit changes, also when the keys are on different servers.
 
 use tollgate::{Limit, Scope};
 use tollgate_launcher::{Cluster, Flavour, Launch};
 
-use crate::asking::remaining;
+use crate::polling::remaining;
 use crate::setup::{LIMITS, at, named};
 use crate::shards;
 
-/// One of a process of its own: the same limit with room for so many.
+/// The same limit with another size, on a new limiter as in another process.
 fn sized(url: &str, text: &str, size: u64) -> Scope {
     let sized = text.replace("=100 ", &format!("={size} "));
     assert_eq!(sized.parse::<Limit>().unwrap().size(), size);
@@ -21,7 +21,7 @@ async fn assert_spent_units_are_kept(url: &str) {
         for id in &ids {
             assert!(old.check(id).cost(30).await.unwrap().is_allowed(), "{text}");
         }
-        // All at once: each is sent again, on its own server and in its own slot.
+        // All at once. Each check is sent again, to its own server and slot.
         let checks: Vec<_> =
             ids.iter().map(|id| IntoFuture::into_future(new.check(id).cost(20))).collect();
         for check in checks {
@@ -33,8 +33,8 @@ async fn assert_spent_units_are_kept(url: &str) {
     }
 }
 
-/// Several limits in different places, of which one has changed since.
-async fn several_limits_carry_over_those_that_changed(url: &str) {
+/// Asserts that a joint check on several servers carries over the state of the one limit that has changed.
+async fn assert_joint_check_carries_over(url: &str) {
     for text in LIMITS {
         let old = named(&at(url), "user", text);
         assert!(old.check(&format!("b {text}")).cost(30).await.unwrap().is_allowed(), "{text}");
@@ -56,16 +56,16 @@ async fn several_limits_carry_over_those_that_changed(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_cluster_what_was_spent_stays_spent_when_the_limit_changes() {
+async fn spent_units_are_kept_on_a_cluster_when_the_limit_changes() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
     assert_spent_units_are_kept(&cluster.url()).await;
-    several_limits_carry_over_those_that_changed(&cluster.url()).await;
+    assert_joint_check_carries_over(&cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_shards_what_was_spent_stays_spent_when_the_limit_changes() {
+async fn spent_units_are_kept_on_shards_when_the_limit_changes() {
     let servers = shards::start(&Launch::new(Flavour::Valkey), 3);
     let url = shards::url("", &servers);
     assert_spent_units_are_kept(&url).await;
-    several_limits_carry_over_those_that_changed(&url).await;
+    assert_joint_check_carries_over(&url).await;
 }

@@ -1,14 +1,14 @@
-//! The Redis store on more than one server: clusters, sentinels, shards, and several limits of one
-//! check on different ones.
+//! The Redis store on more than one server: clusters, sentinels, shards, and checks of several limits on
+//! different servers.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod across;
 mod across_failing;
-mod asking;
 mod changed_limits;
 mod cluster;
+mod polling;
 mod replica;
 mod runtimes;
 mod sentinel;

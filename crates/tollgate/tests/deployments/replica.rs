@@ -1,19 +1,19 @@
-//! A replica that is promoted without the last of what was charged: P11.
+//! P11: a replica that is promoted without the last charges.
 
 use redis::cmd;
 use tollgate_launcher::Flavour;
 
-use crate::asking::until_well;
+use crate::polling::until_well;
 use crate::setup::{LIMITS, at, named};
-use crate::watched::{Watched, until_there};
+use crate::watched::{SentinelDeployment, until_there};
 
-/// What is lost of one key, and of another which is lost wholly.
+/// The units lost of the key `some`. The key `all` is lost as a whole.
 const LOST: u64 = 30;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promoted_replica_admits_exactly_the_unreplicated_charges_again() {
     for flavour in Flavour::ALL {
-        let mut watched = Watched::start(flavour);
+        let mut watched = SentinelDeployment::start(flavour);
         let limiter = at(&watched.url());
         let scopes = LIMITS.map(|text| named(&limiter, text, text));
         for scope in &scopes {
@@ -21,7 +21,7 @@ async fn promoted_replica_admits_exactly_the_unreplicated_charges_again() {
             until_there(&watched.replica, scope, "some", 40).await;
         }
         watched.replica.freeze();
-        // Else it would find all of it where it left off.
+        // Cut the replication, or the replica would catch up when it resumes.
         let cut: i64 =
             watched.primary.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica")).unwrap();
         assert_eq!(cut, 1);

@@ -5,16 +5,16 @@ use std::thread;
 use tollgate::{Limiter, Scope};
 use tollgate_launcher::{Cluster, Flavour, Launch};
 
-use crate::asking::{ids_on, remaining, until, until_well};
+use crate::polling::{ids_on, remaining, until, until_well};
 use crate::setup::{LIMITS, at, named};
-use crate::watched::{Watched, demote, promote, there, until_there};
+use crate::watched::{SentinelDeployment, demote, promote, there, until_there};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 /// Makes a limiter in a runtime of its own, uses it there, and ends the runtime.
-fn made_elsewhere(url: &str, ids: &[String]) -> Limiter {
+fn made_in_an_ended_runtime(url: &str, ids: &[String]) -> Limiter {
     runtime().block_on(async {
         let limiter = at(url);
         let scope = named(&limiter, "scope", LIMITS[0]);
@@ -25,17 +25,17 @@ fn made_elsewhere(url: &str, ids: &[String]) -> Limiter {
     })
 }
 
-/// Uses a limiter in two runtimes at once; nothing fails.
+/// Uses a limiter in two runtimes at once, and asserts that nothing fails.
 fn assert_exact(limiter: &Limiter, ids: &[String]) {
     let scope = named(limiter, "scope", LIMITS[0]);
-    let ask = async |scope: &Scope| {
+    let check_all = async |scope: &Scope| {
         for id in ids {
             assert!(scope.check(id).await.unwrap().is_allowed());
         }
     };
     thread::scope(|threads| {
         for _ in 0..2 {
-            threads.spawn(|| runtime().block_on(ask(&scope)));
+            threads.spawn(|| runtime().block_on(check_all(&scope)));
         }
     });
     runtime().block_on(async {
@@ -50,7 +50,7 @@ fn assert_exact(limiter: &Limiter, ids: &[String]) {
 fn cluster_is_used_after_the_runtime_has_ended() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
     let ids = runtime().block_on(ids_on(&at(&cluster.url()), cluster.servers()));
-    assert_exact(&made_elsewhere(&cluster.url(), &ids), &ids);
+    assert_exact(&made_in_an_ended_runtime(&cluster.url(), &ids), &ids);
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn shards_are_used_after_the_runtime_has_ended() {
     let addrs = servers.each_ref().map(|server| server.addr().to_string());
     let url = format!("redis+shards://{}", addrs.join(","));
     let ids = runtime().block_on(ids_on(&at(&url), &servers));
-    assert_exact(&made_elsewhere(&url, &ids), &ids);
+    assert_exact(&made_in_an_ended_runtime(&url, &ids), &ids);
 }
 
-/// The limiter learns the nodes from the seed alone, by another refresh.
+/// The limiter knows only the seed, and learns the other nodes by a second query.
 #[test]
 fn slots_are_looked_up_again_when_the_runtime_ends_meanwhile() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
@@ -72,12 +72,12 @@ fn slots_are_looked_up_again_when_the_runtime_ends_meanwhile() {
     let first = runtime();
     let limiter = first.block_on(async { at(&format!("redis+cluster://{}", seed.addr())) });
     let scope = named(&limiter, "scope", LIMITS[0]);
-    let asked = scope.check(&ids[0]).into_future();
+    let check = scope.check(&ids[0]).into_future();
     first.shutdown_background();
     cluster.servers().iter().for_each(|server| server.thaw());
     runtime().block_on(async {
-        // Sent from the background, unless it was in flight already.
-        let _ = asked.await;
+        // Sent by the limiter's own thread, unless it was in flight already.
+        let _ = check.await;
         until("all nodes are known", async || {
             let _ = scope.peek(&ids[0]).await.unwrap();
             (limiter.health().unwrap().servers.len() == 3).then_some(())
@@ -88,9 +88,9 @@ fn slots_are_looked_up_again_when_the_runtime_ends_meanwhile() {
 
 #[test]
 fn sentinels_are_followed_after_the_runtime_has_ended() {
-    let watched = Watched::start(Flavour::Redis);
+    let watched = SentinelDeployment::start(Flavour::Redis);
     let ids = ["a".to_owned()];
-    let limiter = made_elsewhere(&watched.url(), &ids);
+    let limiter = made_in_an_ended_runtime(&watched.url(), &ids);
     assert_exact(&limiter, &ids);
     let scope = named(&limiter, "scope", LIMITS[0]);
     runtime().block_on(async {

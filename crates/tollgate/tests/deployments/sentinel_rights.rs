@@ -1,30 +1,30 @@
-//! The least that the users on a primary and on its sentinels must be allowed.
+//! The minimal rights of the users on a primary and on its sentinels.
 
 use redis::cmd;
 use tollgate::{Error, Limiter};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-use crate::asking::store_error;
+use crate::polling::store_error;
 use crate::setup::{LIMITS, at, named};
 use crate::watched::NAME;
 
-/// What Tollgate needs of its user on the primary: what it needs of any server, and `+role`. The
-/// others are tested where there is one server only.
+/// The rights that Tollgate needs on the primary: the rights for one server, which `tests/redis/acl.rs` tests, and
+/// `+role`.
 const RULES: &str = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +set +getrange \
                      +setrange +strlen +expire +del +role";
 
-/// What it needs of its user on the sentinels.
+/// The rights that it needs on the sentinels.
 const SENTINEL_RULES: &str = "resetchannels -@all +sentinel|master";
 
 #[test]
-fn the_documentation_has_these_rules() {
+fn documentation_quotes_the_acl_rules() {
     for rules in [RULES, SENTINEL_RULES] {
         let user = format!("user tollgate on >PASSWORD {rules}\n");
         assert!(include_str!("../../../../docs/operate/redis.md").contains(&user), "{user}");
     }
 }
 
-/// Of the user `tollgate`, from now on.
+/// Sets the rights of the user `tollgate`.
 fn allow(server: &Server, password: &str, rules: &str) {
     let mut allow = cmd("ACL");
     allow.arg("SETUSER").arg("tollgate").arg("reset").arg("on").arg(format!(">{password}"));
@@ -34,7 +34,7 @@ fn allow(server: &Server, password: &str, rules: &str) {
     server.ask::<()>(&allow).unwrap();
 }
 
-async fn use_all(limiter: &Limiter) -> Result<(), Error> {
+async fn run_operations(limiter: &Limiter) -> Result<(), Error> {
     for text in LIMITS {
         let scope = named(limiter, text, text);
         let receipt = scope.check("a").cost(5).await?.into_receipt().unwrap();
@@ -48,10 +48,10 @@ async fn use_all(limiter: &Limiter) -> Result<(), Error> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_command_on_the_sentinels_and_one_more_on_the_primary_are_enough_and_needed() {
+async fn minimal_rights_on_sentinels_and_primary_are_enough_and_needed() {
     for flavour in Flavour::ALL {
         let primary = Launch::new(flavour).start().unwrap();
-        // Sentinels that nobody else may ask anything: the launcher has a user of its own.
+        // Only the users `tollgate` and `admin`, which the launcher uses, have rights on the sentinels.
         let launch = Launch::new(flavour)
             .config("user", "default off")
             .config("user", "admin on >root ~* &* +@all")
@@ -68,23 +68,23 @@ async fn one_command_on_the_sentinels_and_one_more_on_the_primary_are_enough_and
         let right = url("tollgate:secret", "watch%3Aword");
         allow(&primary, "secret", RULES);
         allow(sentinel, "watch:word", SENTINEL_RULES);
-        use_all(&at(&right)).await.unwrap();
+        run_operations(&at(&right)).await.unwrap();
         for (wrong, server) in [
             (url("tollgate:mistake", "watch%3Aword"), primary.addr()),
             (url("tollgate:secret", "mistake"), sentinel.addr()),
         ] {
-            let told = store_error(use_all(&at(&wrong)).await).to_string();
-            // Sentinels are asked in RESP2, of which redis-rs keeps to itself what the server said.
-            let is_told = told.contains("WRONGPASS") || told.contains("authentication failed");
-            let is_clear = is_told && told.contains(&server.to_string());
-            assert!(is_clear && !told.contains("mistake"), "{flavour}: {told}");
+            let error = store_error(run_operations(&at(&wrong)).await).to_string();
+            // Sentinels are queried in RESP2, for which redis-rs does not show the server's text.
+            let is_named = error.contains("WRONGPASS") || error.contains("authentication failed");
+            let is_clear = is_named && error.contains(&server.to_string());
+            assert!(is_clear && !error.contains("mistake"), "{flavour}: {error}");
         }
         allow(&primary, "secret", &format!("{RULES} -role"));
-        let told = store_error(use_all(&at(&right)).await).to_string();
-        assert!(told.contains("permission"), "{flavour}, without role: {told}");
+        let error = store_error(run_operations(&at(&right)).await).to_string();
+        assert!(error.contains("permission"), "{flavour}, without role: {error}");
         allow(&primary, "secret", RULES);
         allow(sentinel, "watch:word", "resetchannels -@all");
-        let told = store_error(use_all(&at(&right)).await).to_string();
-        assert!(told.contains("permission"), "{flavour}, without sentinel|master: {told}");
+        let error = store_error(run_operations(&at(&right)).await).to_string();
+        assert!(error.contains("permission"), "{flavour}, without sentinel|master: {error}");
     }
 }

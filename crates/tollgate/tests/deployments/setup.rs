@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Limit, Limiter, OnFailure, Redis, Scope};
 
-/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+/// Every algorithm with a limit of 100. No unit comes back while a test runs.
 pub(crate) const LIMITS: [&str; 6] = [
     "fixed-window limit=100 window=366d",
     "sliding-window-log limit=100 window=366d",
@@ -17,7 +17,7 @@ pub(crate) const LIMITS: [&str; 6] = [
 /// Long enough for any machine: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One that says when a server fails.
+/// A builder with the policy `Closed` and a deadline of 30 s.
 pub(crate) fn builder(url: &str) -> Redis {
     Redis::at(url).unwrap().on_failure(OnFailure::Closed).deadline(PATIENCE)
 }

@@ -1,4 +1,4 @@
-//! Servers that share the keys, and know nothing of each other.
+//! Shards: servers that share the keys and do not know of each other.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::{BreakerState, Limiter};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-use crate::asking::{ids_on, keys_on, remaining, store_error, until_well};
+use crate::polling::{ids_on, keys_on, remaining, store_error, until_well};
 use crate::setup::{LIMITS, at, builder, named};
 
 pub(crate) fn start(launch: &Launch, count: usize) -> Vec<Server> {
@@ -19,8 +19,8 @@ pub(crate) fn url<'a>(login: &str, servers: impl IntoIterator<Item = &'a Server>
     format!("redis+shards://{login}{}", addrs.join(","))
 }
 
-/// Which server has an id, as the documentation says: written down a second time, so that no change
-/// of it goes unnoticed.
+/// The index of the server that has an id, by the documented weights. A second implementation, so that a change of
+/// the first is noticed.
 fn heaviest(servers: &[Server], id: &str) -> usize {
     let hash = |text: &str| {
         let mut hasher = SipHasher13::new_with_key(b"tollgate servers");
@@ -37,7 +37,7 @@ fn heaviest(servers: &[Server], id: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_id_is_on_the_server_that_weighs_most_for_it() {
+async fn every_id_is_on_the_server_with_the_largest_weight() {
     for flavour in Flavour::ALL {
         let servers = start(&Launch::new(flavour), 3);
         let limiter = at(&url("", &servers));
@@ -59,7 +59,7 @@ async fn every_id_is_on_the_server_that_weighs_most_for_it() {
             }
         }
         assert!(counts.iter().all(|&count| count > 5), "{counts:?}");
-        // Whoever lists them in another order finds everything where it is.
+        // The order of the servers in the URL does not matter.
         let reversed = at(&url("", servers.iter().rev()));
         for text in LIMITS {
             let scope = named(&reversed, text, text);
@@ -122,7 +122,8 @@ async fn shard_needs_the_same_permissions_as_a_single_server() {
             assert!(limiter.check_all(&several).await.unwrap().is_allowed(), "{flavour}, {text}");
             assert!(!limiter.check_all(&several).await.unwrap().is_allowed(), "{flavour}, {text}");
         }
-        let told = store_error(named(&at(&url("", &servers)), "scope", LIMITS[0]).check("a").await);
-        assert!(told.to_string().contains("NOAUTH"), "{flavour}: {told}");
+        let error =
+            store_error(named(&at(&url("", &servers)), "scope", LIMITS[0]).check("a").await);
+        assert!(error.to_string().contains("NOAUTH"), "{flavour}: {error}");
     }
 }

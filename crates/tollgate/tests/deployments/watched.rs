@@ -4,33 +4,33 @@ use redis::cmd;
 use tollgate::Scope;
 use tollgate_launcher::{Flavour, Launch, Sentinels, Server};
 
-use crate::asking::until_remaining;
+use crate::polling::until_remaining;
 use crate::setup::{at, named};
 
-/// What the sentinels call the primary.
+/// The name under which the sentinels watch the primary.
 pub(crate) const NAME: &str = "limits";
 
 /// A primary, its replica, and three sentinels.
-pub(crate) struct Watched {
+pub(crate) struct SentinelDeployment {
     pub(crate) primary: Server,
     pub(crate) replica: Server,
     pub(crate) sentinels: Sentinels,
 }
 
-impl Watched {
-    pub(crate) fn start(flavour: Flavour) -> Watched {
+impl SentinelDeployment {
+    pub(crate) fn start(flavour: Flavour) -> SentinelDeployment {
         let primary = Launch::new(flavour).start().unwrap();
         let replica = Launch::new(flavour).replica_of(&primary).start().unwrap();
         replica.wait_until_in_sync().unwrap();
         let sentinels = Sentinels::start(flavour, 3, NAME, &primary).unwrap();
-        Watched { primary, replica, sentinels }
+        SentinelDeployment { primary, replica, sentinels }
     }
 
     pub(crate) fn url(&self) -> String {
         self.sentinels.url()
     }
 
-    /// Has every sentinel forget what it watched, and watch this one, as if for the first time.
+    /// Makes every sentinel forget the primary that it watched, and watch this one.
     pub(crate) fn watch_anew(&self, primary: &Server) {
         let addr = primary.addr();
         for sentinel in self.sentinels.servers() {
@@ -44,12 +44,12 @@ impl Watched {
     }
 }
 
-/// Makes it a primary.
+/// Makes the server a primary.
 pub(crate) fn promote(server: &Server) {
     server.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE")).unwrap();
 }
 
-/// Makes it a replica.
+/// Makes the server a replica of `primary`.
 pub(crate) fn demote(server: &Server, primary: &Server) {
     let addr = primary.addr();
     let mut demotion = cmd("REPLICAOF");
@@ -57,17 +57,17 @@ pub(crate) fn demote(server: &Server, primary: &Server) {
     server.ask::<()>(&demotion).unwrap();
 }
 
-/// The same limit, past the sentinels.
+/// The same scope on a limiter that uses the server directly, without sentinels.
 pub(crate) fn there(server: &Server, scope: &Scope) -> Scope {
     named(&at(&server.url()), scope.name(), &scope.limit().to_string())
 }
 
-/// Waits until a server has heard how much of a key remains.
+/// Waits until `wanted` units of a key remain on the server.
 pub(crate) async fn until_there(server: &Server, scope: &Scope, key: &str, wanted: u64) {
     until_remaining(&there(server, scope), key, wanted).await;
 }
 
-/// Closes every connection of a client to it.
+/// Closes every connection of a client to the server.
 pub(crate) fn cut_clients(server: &Server) {
     server.ask::<i64>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).unwrap();
 }

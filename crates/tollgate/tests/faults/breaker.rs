@@ -1,4 +1,4 @@
-//! When a server is left alone, and how it is tried again.
+//! When the breaker of a server opens, how it probes the server, and when it closes.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::setup::{
 
 const LIMIT: u64 = 1_000_000_000;
 
-/// How many probes there can be in this time: a pause before each, of a tenth of a second, twice as
-/// long each time up to a second, and a fifth less at most.
+/// The most probes in this time. Before each probe is a pause: 100 ms, doubled each time up to 1 s, and
+/// shortened at random by up to a fifth.
 fn most_probes(elapsed: Duration) -> u64 {
     let mut pause = Duration::from_millis(80);
     let (mut at, mut probes) = (pause, 0);
@@ -31,7 +31,7 @@ fn most_probes(elapsed: Duration) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_probe_at_a_time_goes_to_a_server_whose_replies_are_lost() {
+async fn open_breaker_sends_one_probe_at_a_time_when_replies_are_lost() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let proxy = Proxy::start(server.addr()).unwrap();
@@ -47,38 +47,38 @@ async fn one_probe_at_a_time_goes_to_a_server_whose_replies_are_lost() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let (scripts, most) = (proxy.scripts_passed() - before, most_probes(opened.elapsed()));
-        // One may be on its way to the proxy when the breaker opens.
+        // One batch may be in flight to the proxy when the breaker opens.
         assert!((1..=most + 1).contains(&scripts), "{flavour}: {scripts}, not {most}");
         proxy.pass();
         let passed = Instant::now();
-        until("it closes", || breaker(&limiter) == BreakerState::Closed).await;
+        until("the breaker closes", || breaker(&limiter) == BreakerState::Closed).await;
         assert!(passed.elapsed() < RECOVERY, "{flavour}: {:?}", passed.elapsed());
         let before = crowd.allowed();
-        until("it is used again", || crowd.allowed() > before + 1_000).await;
-        let told = crowd.stop().await;
+        until("the server is used again", || crowd.allowed() > before + 1_000).await;
+        let tally = crowd.stop().await;
         until_answered(&scope, "crowd").await;
-        told.assert_charged(LIMIT - remaining(&scope, "crowd").await);
+        tally.assert_charged(LIMIT - remaining(&scope, "crowd").await);
     }
 }
 
-/// Slams the door in everybody's face, and counts how often.
-fn slamming() -> (String, Arc<AtomicU64>) {
+/// Starts a server that closes every connection at once. Returns its URL and the count of connections.
+fn start_closing_server() -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind((Ipv4Addr::new(127, 77, 0, 1), 0)).unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
-    let knocks = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&knocks);
+    let connections = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&connections);
     thread::spawn(move || {
         for client in listener.incoming() {
             counted.fetch_add(1, Ordering::SeqCst);
             drop(client);
         }
     });
-    (url, knocks)
+    (url, connections)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_ends_every_connection_is_tried_a_few_times_a_second() {
-    let (url, knocks) = slamming();
+async fn server_that_closes_every_connection_is_probed_a_few_times_a_second() {
+    let (url, connections) = start_closing_server();
     let limiter = within(&url, Duration::from_millis(500));
     let began = Instant::now();
     let crowd = Crowd::start(&limited(&limiter, "scope", LIMIT), 100);
@@ -88,18 +88,18 @@ async fn a_server_that_ends_every_connection_is_tried_a_few_times_a_second() {
         assert_ne!(breaker(&limiter), BreakerState::Closed);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Five open it; two batches may go at a time.
+    // Five failures open the breaker; two batches may be in flight at a time.
     let most = 6 + most_probes(began.elapsed());
-    let told = crowd.stop().await;
-    let knocks = knocks.load(Ordering::SeqCst);
-    assert!((6..=most + 1).contains(&knocks), "{knocks}, not {most}");
-    assert_eq!(told.refused + told.unknown, told.asked);
-    assert!(told.asked > 5_000, "{}", told.asked);
-    assert!(told.slowest < MARGIN, "{:?}", told.slowest);
+    let tally = crowd.stop().await;
+    let connections = connections.load(Ordering::SeqCst);
+    assert!((6..=most + 1).contains(&connections), "{connections}, not {most}");
+    assert_eq!(tally.refused + tally.unknown, tally.checks);
+    assert!(tally.checks > 5_000, "{}", tally.checks);
+    assert!(tally.slowest < MARGIN, "{:?}", tally.slowest);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_connections_open_it_and_accepted_ones_close_it() {
+async fn breaker_opens_on_refused_connections_and_closes_on_accepted_ones() {
     let server = start(Flavour::Valkey);
     let proxy = Proxy::start(server.addr()).unwrap();
     let limiter = within(&proxy.url(), Duration::from_millis(500));
@@ -116,9 +116,9 @@ async fn refused_connections_open_it_and_accepted_ones_close_it() {
     assert_eq!(breaker(&limiter), BreakerState::Closed);
 }
 
-/// However long it lasted.
+/// The pause between probes stops growing at 1 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_outage_is_over_soon_after_its_cause_is() {
+async fn long_outage_ends_soon_after_its_cause() {
     const LONGEST_PAUSE: Duration = Duration::from_millis(1_200);
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
@@ -135,10 +135,10 @@ async fn a_long_outage_is_over_soon_after_its_cause_is() {
     let before = crowd.allowed();
     proxy.accept_connections();
     let accepted = Instant::now();
-    until("it is used again", || crowd.allowed() > before).await;
+    until("the server is used again", || crowd.allowed() > before).await;
     assert!(accepted.elapsed() < LONGEST_PAUSE + MARGIN, "{:?}", accepted.elapsed());
-    let told = crowd.stop().await;
-    told.assert_charged(LIMIT - until_answered(&scope, "crowd").await);
+    let tally = crowd.stop().await;
+    tally.assert_charged(LIMIT - until_answered(&scope, "crowd").await);
 }
 
 async fn until_open(limiter: &tollgate::Limiter, scope: &tollgate::Scope) {
@@ -153,7 +153,7 @@ async fn until_open(limiter: &tollgate::Limiter, scope: &tollgate::Scope) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_slow_but_in_time_is_not_left_alone() {
+async fn breaker_stays_closed_when_replies_are_slow_but_in_time() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     let deadline = Duration::from_secs(1);
@@ -162,22 +162,22 @@ async fn a_server_that_is_slow_but_in_time_is_not_left_alone() {
     until_answered(&scope, "crowd").await;
     proxy.delay(move || deadline / 2);
     let before = proxy.scripts_passed();
-    // Some wait for others until it is too late for themselves; the server is not to blame.
+    // Some checks time out in the queue behind others, which does not count against the server.
     let crowd = Crowd::start(&scope, 200);
     let began = Instant::now();
     while began.elapsed() < 4 * deadline {
         assert_eq!(breaker(&limiter), BreakerState::Closed);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let told = crowd.stop().await;
+    let tally = crowd.stop().await;
     assert!(proxy.scripts_passed() >= before + 10);
-    assert!(told.left_alone.is_empty());
-    assert!(told.slowest < deadline + MARGIN, "{:?}", told.slowest);
-    told.assert_charged(LIMIT - until_answered(&scope, "crowd").await);
+    assert!(tally.took_when_open.is_empty());
+    assert!(tally.slowest < deadline + MARGIN, "{:?}", tally.slowest);
+    tally.assert_charged(LIMIT - until_answered(&scope, "crowd").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_too_slow_once_is_not_left_alone() {
+async fn breaker_stays_closed_after_one_late_reply() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     let deadline = Duration::from_millis(500);
@@ -188,7 +188,7 @@ async fn a_server_that_is_too_slow_once_is_not_left_alone() {
     proxy.delay(move || delays.next().unwrap_or_default());
     let error = store_error(scope.check("a").await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
-    // The next is answered as soon as the slow one is.
+    // The next check is answered as soon as the late reply has come.
     assert!(scope.check("a").await.unwrap().is_allowed());
     assert_eq!(breaker(&limiter), BreakerState::Closed);
     assert_eq!(remaining(&scope, "a").await, LIMIT - 2);

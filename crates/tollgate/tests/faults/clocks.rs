@@ -1,4 +1,4 @@
-//! Clocks that disagree: of processes, of a server and its replica, and of one server with itself.
+//! Clocks that disagree: two processes, a server and its replica, and a server whose clock steps.
 
 use std::env;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::setup::{LIMITS, at, named, remaining, scope, start};
 const HOUR_S: i64 = 3_600;
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// The server that a racer is to use.
+/// The environment variable with the URL of a racer's server.
 const URL: &str = "TOLLGATE_SKEWED_URL";
 
-/// Another process of this program with a clock of its own, which runs `racer` below.
+/// Another process of this program with its own clock. It runs `racer` below.
 struct Racer {
     child: Child,
     input: ChildStdin,
@@ -48,13 +48,13 @@ impl Racer {
         self.input.write_all(b"go\n").unwrap();
     }
 
-    /// The number it says next.
-    fn said(&mut self) -> i64 {
+    /// The next number that the process prints.
+    fn next_number(&mut self) -> i64 {
         loop {
             let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it ended");
-            if let Some((_, said)) = line.trim_end().split_once("racer: ") {
-                return said.parse().unwrap();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the racer has ended");
+            if let Some((_, number)) = line.trim_end().split_once("racer: ") {
+                return number.parse().unwrap();
             }
         }
     }
@@ -62,13 +62,13 @@ impl Racer {
 
 impl Drop for Racer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Debian keeps it in a directory for each architecture.
+/// Debian keeps the library in a directory for each architecture.
 fn libfaketime() -> PathBuf {
     let entries = fs::read_dir("/usr/lib").unwrap().flatten();
     let mut found = entries.map(|entry| entry.path().join("faketime/libfaketime.so.1"));
@@ -84,28 +84,28 @@ fn server_us(server: &Server) -> u64 {
     seconds * 1_000_000 + micros
 }
 
-/// One an hour ahead, one an hour behind: the server's clock is the only one that counts.
+/// One process is an hour ahead, one an hour behind. Only the server's clock counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_two_hours_apart_admit_exactly_the_limit() {
+async fn processes_with_clocks_two_hours_apart_admit_exactly_the_limit() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = at(&server.url());
         let offsets = [HOUR_S, -HOUR_S];
         let mut racers = offsets.map(|offset| Racer::start(&server.url(), offset));
         for (racer, offset) in racers.iter_mut().zip(offsets) {
-            let ahead_s = racer.said() - machine_s();
+            let ahead_s = racer.next_number() - machine_s();
             assert!((ahead_s - offset).abs() <= 60, "{ahead_s} s, not {offset} s");
         }
         for text in LIMITS {
             racers.iter_mut().for_each(Racer::go);
-            let admitted: Vec<i64> = racers.iter_mut().map(Racer::said).collect();
+            let admitted: Vec<i64> = racers.iter_mut().map(Racer::next_number).collect();
             assert_eq!(admitted.iter().sum::<i64>(), 100, "{flavour}, {text}: {admitted:?}");
             let scope = scope(&limiter, text);
             assert_eq!(remaining(&scope, "key").await, 0, "{flavour}, {text}");
-            // All are told the same end, up to the time that asking takes.
+            // All get the same time of reset, up to the time that the peeks take.
             let before_us = server_us(&server);
             racers.iter_mut().for_each(Racer::go);
-            let resets_us: Vec<i64> = racers.iter_mut().map(Racer::said).collect();
+            let resets_us: Vec<i64> = racers.iter_mut().map(Racer::next_number).collect();
             let own_us = scope.peek("key").await.unwrap().reset_after().as_micros() as i64;
             let took_us = (server_us(&server) - before_us) as i64;
             for reset_us in resets_us {
@@ -117,7 +117,7 @@ async fn processes_two_hours_apart_admit_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a part of the test above, which runs it"]
+#[ignore = "run by the test above in a process of its own"]
 async fn racer() {
     let Ok(url) = env::var(URL) else { return };
     let limiter = at(&url);
@@ -143,7 +143,7 @@ fn with_clock(ahead_s: i64) -> Launch {
     Launch::new(Flavour::Valkey).clock_offset(ahead_s)
 }
 
-/// Makes a replica, that far ahead, the primary in place of a server that dies, once it has all.
+/// Kills the primary once its replica has all its data, and makes the replica the primary.
 fn fail_over(mut primary: Server, replica: &Server) {
     let synced: u64 = primary.ask(cmd("WAIT").arg(1).arg(4_000)).unwrap();
     assert_eq!(synced, 1);
@@ -153,7 +153,7 @@ fn fail_over(mut primary: Server, replica: &Server) {
 
 /// Units that the clock gives back in an hour: none, of limits that take a year.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replica_an_hour_off_keeps_spent_units() {
+async fn replica_with_a_clock_an_hour_off_keeps_spent_units() {
     for ahead_s in [HOUR_S, -HOUR_S] {
         let primary = with_clock(0).start().unwrap();
         let replica = with_clock(ahead_s).replica_of(&primary).start().unwrap();
@@ -172,8 +172,8 @@ async fn replica_an_hour_off_keeps_spent_units() {
             assert_eq!(scope.check("a").cost(40).await.unwrap().remaining(), 0, "{text}");
             let full = scope.check("full").cost(100).await.unwrap();
             assert!(!full.is_allowed(), "{ahead_s} s, {text}");
-            // No longer than a window, or as long as a bucket takes; of a counter, which goes by the
-            // window before, no longer than two.
+            // At most one window or the time to refill a bucket; at most two windows for a counter, which
+            // also uses the previous window.
             let most = if text.contains("counter") { 2 * YEAR } else { YEAR };
             assert!(full.retry_after().unwrap() <= most, "{ahead_s} s, {text}: {full:?}");
             assert!(full.reset_after() <= most, "{ahead_s} s, {text}: {full:?}");
@@ -181,7 +181,7 @@ async fn replica_an_hour_off_keeps_spent_units() {
     }
 }
 
-/// Limits that are whole again in 2 s, and how long that takes at most.
+/// Limits, and the most seconds until all their units are back.
 const SHORT: [(&str, u64); 6] = [
     ("fixed-window limit=10 window=2s", 2),
     ("sliding-window-log limit=10 window=2s", 2),
@@ -191,10 +191,10 @@ const SHORT: [(&str, u64); 6] = [
     ("leaky-bucket capacity=10 leak=5/s mode=shaping", 2),
 ];
 
-/// All of a limit is there again when its wait is over, which is so many seconds at most.
+/// Asserts that all units of a limit are back after `retry_after`, which is `most` or less.
 async fn assert_comes_back(server: &Server, scope: &Scope, ahead_s: i64, most: Duration) {
     let why = format!("{ahead_s} s, {}", scope.limit());
-    // A check, as a peek restarts no time.
+    // A check and not a peek, because a peek does not write that the key is on a new clock.
     let denied = scope.check("a").cost(10).await.unwrap();
     let Some(wait) = denied.retry_after() else {
         assert!(denied.is_allowed(), "{why}: {denied:?}");
@@ -208,7 +208,7 @@ async fn assert_comes_back(server: &Server, scope: &Scope, ahead_s: i64, most: D
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replica_an_hour_off_does_not_lock_a_key() {
+async fn replica_with_a_clock_an_hour_off_does_not_lock_out_a_client() {
     for ahead_s in [HOUR_S, -HOUR_S] {
         let primary = with_clock(0).start().unwrap();
         let replica = with_clock(ahead_s).replica_of(&primary).start().unwrap();
@@ -226,10 +226,10 @@ async fn replica_an_hour_off_does_not_lock_a_key() {
     }
 }
 
-/// Steps of 5 s, which a key's time does not follow back, of 11 s and an hour, which are a new clock.
+/// Offsets of the clock. A key's time does not follow a step back of 5 s; 11 s or an hour back is a new clock.
 const STEPS_S: [i64; 12] = [5, 0, -5, 0, 11, 0, 5, -11, HOUR_S, 0, -HOUR_S, 0];
 
-/// One unit at each step: remaining is exact, whatever the clock says.
+/// Two units are spent at each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn remaining_is_exact_on_a_clock_that_steps() {
     let server = with_clock(0).start().unwrap();
@@ -246,24 +246,25 @@ async fn remaining_is_exact_on_a_clock_that_steps() {
             let charged = scope.check("a").cost(2).await.unwrap();
             assert!(charged.is_allowed(), "{why}");
             assert_eq!(charged.remaining(), left - 2, "{why}");
-            // As it was charged, and of nobody's whole quota.
+            // The key is charged, and its quota did not start again.
             assert!(!scope.check("a").cost(left - 1).await.unwrap().is_allowed(), "{why}");
         }
     }
 }
 
-/// Takes what a key has left; how much that was. By a limiter that remembers no refusal.
-async fn all_there_is(scope: &Scope) -> u64 {
+/// Spends all that a key has left, and returns how much that was. The limiter must be new, so that its deny cache is
+/// empty.
+async fn spend_all(scope: &Scope) -> u64 {
     let left = remaining(scope, "a").await;
-    // Also if there is nothing: a check shows the key a new clock, a peek does not.
+    // Also if nothing is left: a check writes that the key is on a new clock, a peek does not.
     let is_allowed = scope.check("a").cost(left.max(1)).await.unwrap().is_allowed();
     left * u64::from(is_allowed)
 }
 
-/// So many seconds' worth, to and fro ten times while many ask: a step back is no time that passes
-/// again.
+/// The clock steps 5 s forth and back ten times, while every unit that comes back is spent. The time after a step back
+/// does not count a second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_steps_to_and_fro_give_nothing_back_twice() {
+async fn small_clock_steps_back_and_forth_give_nothing_back_twice() {
     let server = with_clock(0).start().unwrap();
     let texts = [
         "fixed-window limit=10 window=10s",
@@ -279,7 +280,7 @@ async fn small_steps_to_and_fro_give_nothing_back_twice() {
     for ahead_s in [5, 0].repeat(10) {
         let limiter = at(&server.url());
         for (text, allowed) in texts.into_iter().zip(&mut allowed) {
-            *allowed += all_there_is(&scope(&limiter, text)).await;
+            *allowed += spend_all(&scope(&limiter, text)).await;
         }
         last_us = last_us.max(server_us(&server));
         server.set_clock_offset(ahead_s).unwrap();
@@ -287,7 +288,7 @@ async fn small_steps_to_and_fro_give_nothing_back_twice() {
     }
     let passed_us = last_us - first_us;
     let passed_s = passed_us / 1_000_000;
-    // The clock was 5 s ahead at times, and went on by itself.
+    // The clock stepped 5 s ahead, and time also passed.
     assert!(passed_s >= 5 && steps == 20, "{passed_us}");
     for (text, allowed) in texts.into_iter().zip(allowed) {
         let most = text.parse::<tollgate::Limit>().unwrap().bound_over(passed_us + 1).max_units;
@@ -296,10 +297,10 @@ async fn small_steps_to_and_fro_give_nothing_back_twice() {
     }
 }
 
-/// After any step, back or forth, all of a limit is there again when its own time has passed; after a
-/// step back of about 10 s or less, when the clock is also where it was.
+/// After any step, back or forth, all units of a limit are back after the limit's own time. After a step back of
+/// about 10 s or less, the clock must also have reached its old time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clock_step_does_not_lock_a_key() {
+async fn clock_step_does_not_lock_out_a_client() {
     let server = with_clock(0).start().unwrap();
     let limiter = at(&server.url());
     for (from_s, to_s) in [(0, -5), (0, -11), (0, -30), (HOUR_S, 0), (0, HOUR_S), (0, 5)] {
@@ -308,7 +309,7 @@ async fn clock_step_does_not_lock_a_key() {
             server.set_clock_offset(from_s).unwrap();
             assert!(scope.check("a").cost(10).await.unwrap().is_allowed());
             server.set_clock_offset(to_s).unwrap();
-            // Of a window by its start, which may be as much earlier as it is long.
+            // A window's time is its start, up to 2 s earlier: a step of up to 12 s may be no new clock.
             let step_s = u64::try_from(from_s - to_s).unwrap_or(0);
             let most_s = if step_s <= 12 { most_s + step_s } else { most_s };
             assert_comes_back(&server, &scope, to_s, Duration::from_secs(most_s)).await;
@@ -316,9 +317,9 @@ async fn clock_step_does_not_lock_a_key() {
     }
 }
 
-/// A step back of more than 10 s: what comes back is what the clock shows to pass from there on.
+/// After a step back of more than 10 s, units come back for the time that the clock shows from there on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_clock_gives_back_no_more_than_it_shows_to_pass() {
+async fn new_clock_gives_back_only_for_the_time_that_it_shows() {
     let server = with_clock(0).start().unwrap();
     for (number, step_s) in [11, HOUR_S].into_iter().enumerate() {
         let text = "token-bucket capacity=10 refill=1/10s";
@@ -326,15 +327,15 @@ async fn a_new_clock_gives_back_no_more_than_it_shows_to_pass() {
         server.set_clock_offset(0).unwrap();
         let mut last_us = server_us(&server);
         for ahead_s in [-step_s, 0].repeat(3) {
-            allowed += all_there_is(&named(&at(&server.url()), &number.to_string(), text)).await;
-            // Forth as far as it went, and back never.
+            allowed += spend_all(&named(&at(&server.url()), &number.to_string(), text)).await;
+            // Steps forth count as time, steps back do not.
             passed_us += server_us(&server).saturating_sub(last_us);
             last_us = server_us(&server);
             let most = 10 + passed_us / 10_000_000;
             assert!(allowed <= most, "{step_s} s: {allowed} in {passed_us} us, at most {most}");
             server.set_clock_offset(ahead_s).unwrap();
         }
-        // An hour is worth the whole bucket, each time that it passes.
+        // Each step of an hour forth refills the whole bucket.
         assert!(allowed >= if step_s == HOUR_S { 30 } else { 10 }, "{step_s} s: {allowed}");
     }
 }

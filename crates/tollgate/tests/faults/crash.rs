@@ -1,4 +1,4 @@
-//! A server that is killed and started again: without its memory a burst more, and no more than that.
+//! A server that is killed and started again. It admits at most the charges that it has forgotten once more.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::setup::{
 
 const LIMIT: u64 = 100;
 
-/// Charges one at a time; how many were allowed.
+/// Makes `count` checks one after the other. Returns how many were allowed.
 async fn spend(scope: &Scope, count: u64) -> u64 {
     let mut allowed = 0;
     for _ in 0..count {
@@ -21,7 +21,7 @@ async fn spend(scope: &Scope, count: u64) -> u64 {
     allowed
 }
 
-/// It is gone, which is told at once though there were time to wait; then it is back.
+/// Kills the server, asserts that checks fail at once and not at their deadline, and starts it again.
 async fn crash(server: &mut Server, scope: &Scope) {
     server.kill();
     for _ in 0..10 {
@@ -37,7 +37,7 @@ async fn crash(server: &mut Server, scope: &Scope) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_without_a_log_costs_one_more_burst_exactly() {
+async fn crash_without_a_log_admits_exactly_one_more_burst() {
     for flavour in Flavour::ALL {
         let mut server = start(flavour);
         let scope = limited(&within(&server.url(), PATIENCE), "scope", LIMIT);
@@ -50,7 +50,7 @@ async fn a_crash_without_a_log_costs_one_more_burst_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_with_a_log_loses_nothing_that_was_synced() {
+async fn crash_with_a_log_synced_always_loses_no_charge() {
     for flavour in Flavour::ALL {
         let logged = Launch::new(flavour).config("appendonly", "yes");
         let mut server = launch(&logged.config("appendfsync", "always"));
@@ -65,7 +65,7 @@ async fn a_crash_with_a_log_loses_nothing_that_was_synced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_with_a_log_synced_every_second_costs_one_more_burst_at_most() {
+async fn crash_with_a_log_synced_every_second_admits_at_most_one_more_burst() {
     for flavour in Flavour::ALL {
         let logged = Launch::new(flavour).config("appendonly", "yes");
         let mut server = launch(&logged.config("appendfsync", "everysec"));
@@ -78,9 +78,9 @@ async fn a_crash_with_a_log_synced_every_second_costs_one_more_burst_at_most() {
     }
 }
 
-/// However many ask, a burst for every start: no more, and no less but what was lost on its way.
+/// 50 callers spend one burst for every start: no more, and less only by units with an unknown outcome.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn crashes_under_load_cost_a_burst_each() {
+async fn each_crash_under_load_admits_one_more_burst() {
     const CRASHES: u64 = 3;
     for flavour in Flavour::ALL {
         let mut server = start(flavour);
@@ -95,18 +95,18 @@ async fn crashes_under_load_cost_a_burst_each() {
             server.restart().unwrap();
         }
         until_spent(&scope).await;
-        let asked = crowd.asked();
-        until("more have asked", || crowd.asked() > asked + 10 * LIMIT).await;
-        let told = crowd.stop().await;
+        let checks = crowd.checks();
+        until("the crowd makes more checks", || crowd.checks() > checks + 10 * LIMIT).await;
+        let tally = crowd.stop().await;
         let most = LIMIT * (1 + CRASHES);
-        assert!(told.allowed <= most, "{flavour}: {told:?}");
-        assert!(told.allowed + told.unknown >= most, "{flavour}: {told:?}");
-        assert!(told.slowest < deadline + MARGIN, "{flavour}: {:?}", told.slowest);
-        assert!(told.denied > LIMIT, "{flavour}: {told:?}");
+        assert!(tally.allowed <= most, "{flavour}: {tally:?}");
+        assert!(tally.allowed + tally.unknown >= most, "{flavour}: {tally:?}");
+        assert!(tally.slowest < deadline + MARGIN, "{flavour}: {:?}", tally.slowest);
+        assert!(tally.denied > LIMIT, "{flavour}: {tally:?}");
     }
 }
 
-/// The crowd's key.
+/// Waits until the crowd's key has nothing left.
 async fn until_spent(scope: &Scope) {
     let began = Instant::now();
     while until_answered(scope, "crowd").await > 0 {

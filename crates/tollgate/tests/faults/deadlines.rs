@@ -1,4 +1,4 @@
-//! Every caller is told in time, whoever else waits, and whatever the server does.
+//! Every caller gets its answer by its own deadline, with any queue and any behaviour of the server.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,17 +9,17 @@ use tollgate::{Answer, BreakerState, Decision, OnFailure, Redis, Scope, StoreErr
 use tollgate_launcher::{Flavour, Proxy};
 
 use crate::setup::{
-    LIMITS, MARGIN, PATIENCE, at, named, patient, remaining, scripts_run, start, store_error,
+    LIMITS, MARGIN, PATIENCE, at, long_deadline, named, remaining, scripts_run, start, store_error,
     until_decided,
 };
 
 const LARGE: &str = "fixed-window limit=1000000 window=366d";
 
-/// What is left of a caller's 20 ms for the server.
+/// A caller's deadline, and what is left of it for the server: 3 ms less.
 const OWN: Duration = Duration::from_millis(20);
 const FOR_THE_SERVER: Duration = Duration::from_millis(17);
 
-/// After how long it timed out, as it says itself.
+/// The time in a timeout error.
 fn timed_out_after<T: std::fmt::Debug>(answer: Result<T, tollgate::Error>) -> Duration {
     match store_error(answer) {
         StoreError::Timeout { after, .. } => after,
@@ -33,7 +33,7 @@ fn assert_took(began: Instant, at_least: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn default_deadline_is_10_ms() {
+async fn default_deadline_is_10_ms_and_can_be_set() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let ms = Duration::from_millis;
@@ -55,7 +55,7 @@ async fn default_deadline_is_10_ms() {
                         assert_eq!(after, want, "{flavour}");
                         break;
                     }
-                    // The machine was too busy to send it in time.
+                    // The machine was too busy to send the check in time.
                     StoreError::Overloaded { .. } => assert_took(began, Duration::ZERO),
                     other => panic!("{other:?}"),
                 }
@@ -65,26 +65,27 @@ async fn default_deadline_is_10_ms() {
     }
 }
 
-/// So many checks, the one of this number in a hurry, put in while nothing can be sent: the limiter's
-/// only thread is the one that puts them in.
-async fn put_together(scope: &Scope, count: usize, hurried: usize) -> Vec<Answer<Decision>> {
+/// Queues `count` checks before any of them can be sent, because the runtime's only thread is busy
+/// queueing them. The check at index `short` has a deadline of 20 ms.
+async fn queue_together(scope: &Scope, count: usize, short: usize) -> Vec<Answer<Decision>> {
     let scope = scope.clone();
-    let put = async move {
-        let check = |number| match number == hurried {
+    let queue = async move {
+        let check = |number| match number == short {
             true => scope.check("a").within(OWN).into_future(),
             false => scope.check("a").into_future(),
         };
         (0..count).map(check).collect::<Vec<_>>()
     };
-    tokio::spawn(put).await.unwrap()
+    tokio::spawn(queue).await.unwrap()
 }
 
-/// In the first batch, in the second, and in the queue behind them: batches are of 64.
+/// The check with the short deadline is in the first batch, in the second, or in the queue behind them. A
+/// batch has 64 checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn short_deadline_is_kept_among_hundreds_of_long_ones() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
-        for (round, (hurried, charged)) in
+        for (round, (short, charged)) in
             [(0, 300), (10, 300), (63, 300), (100, 300), (299, 299)].into_iter().enumerate()
         {
             let limiter = at(&server.url());
@@ -92,9 +93,9 @@ async fn short_deadline_is_kept_among_hundreds_of_long_ones() {
             until_decided(&scope).await;
             server.freeze();
             let began = Instant::now();
-            let mut answers = put_together(&scope, 300, hurried).await;
-            let first = answers.remove(hurried);
-            assert_eq!(timed_out_after(first.await), FOR_THE_SERVER, "{flavour}, {hurried}");
+            let mut answers = queue_together(&scope, 300, short).await;
+            let first = answers.remove(short);
+            assert_eq!(timed_out_after(first.await), FOR_THE_SERVER, "{flavour}, {short}");
             assert_took(began, FOR_THE_SERVER);
             assert_eq!(limiter.health().unwrap().failed, 1);
             server.thaw();
@@ -102,13 +103,13 @@ async fn short_deadline_is_kept_among_hundreds_of_long_ones() {
             let mut left = 1_000_000;
             for answer in answers {
                 let now_left = answer.await.unwrap().remaining();
-                assert!(now_left < left, "{flavour}, {hurried}");
+                assert!(now_left < left, "{flavour}, {short}");
                 left = now_left;
             }
-            // One in a batch on its way was charged; one in the queue was never sent.
+            // In a batch in flight the check was charged; in the queue it was never sent.
             // A busy machine may be too late to send it at all.
             let spent = 1_000_000 - remaining(&scope, "a").await;
-            assert!((299..=charged).contains(&spent), "{flavour}, {hurried}: {spent}");
+            assert!((299..=charged).contains(&spent), "{flavour}, {short}: {spent}");
             let health = limiter.health().unwrap();
             assert_eq!(health.failed, 1);
             assert_eq!(health.servers[0].breaker, BreakerState::Closed);
@@ -116,7 +117,7 @@ async fn short_deadline_is_kept_among_hundreds_of_long_ones() {
     }
 }
 
-/// It comes when two batches are on their way, and hundreds wait.
+/// The checks with a short deadline arrive when two batches are in flight and hundreds of checks wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_deadline_is_kept_behind_hundreds_of_checks() {
     for flavour in Flavour::ALL {
@@ -143,32 +144,31 @@ async fn short_deadline_is_kept_behind_hundreds_of_checks() {
         for answer in others {
             answer.await.unwrap();
         }
-        // None of those in a hurry was sent.
+        // None of the checks with a short deadline was sent.
         assert_eq!(remaining(&scope, "a").await, 1_000_000 - 300);
         assert_eq!(remaining(&scope, "b").await, 1_000_000);
     }
 }
 
-/// More than go in two batches, while the connection takes nearly as long to open as they have.
-/// What nobody waits for may take its time, and must not keep others waiting behind it: what callers
-/// who went away had charged is given back, each in a batch of its own.
+/// When callers drop their `acquire`, their charges are refunded, each in a batch of its own because the
+/// limit is a log. No caller waits for these refunds, so they must not delay checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queued_refunds_delay_no_check() {
     const KEYS: usize = 20;
     let deadline = Duration::from_secs(1);
     let server = start(Flavour::Redis);
-    let limiter = patient(&server.url()).deadline(deadline).build().unwrap();
+    let limiter = long_deadline(&server.url()).deadline(deadline).build().unwrap();
     let scope = named(&limiter, "log", "sliding-window-log limit=100 window=366d");
     until_decided(&scope).await;
     let ids: Vec<String> = (0..KEYS).map(|id| id.to_string()).collect();
     let mut acquiring: Vec<_> = ids.iter().map(|id| scope.acquire(id).into_future()).collect();
-    let mut asking = 0;
+    let mut pending = 0;
     for acquiring in &mut acquiring {
-        let asked = poll_fn(|context| Poll::Ready(Pin::new(&mut *acquiring).poll(context))).await;
-        // Now and then a server is faster than this.
-        asking += usize::from(asked.is_pending());
+        let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut *acquiring).poll(context))).await;
+        // Some may be answered already.
+        pending += usize::from(polled.is_pending());
     }
-    assert!(asking > KEYS / 2, "{asking}");
+    assert!(pending > KEYS / 2, "{pending}");
     let other = named(&at(&server.url()), "log", "sliding-window-log limit=100 window=366d");
     for id in &ids {
         while remaining(&other, id).await == 100 {}
@@ -176,35 +176,36 @@ async fn queued_refunds_delay_no_check() {
     server.freeze();
     drop(acquiring);
     let began = Instant::now();
-    store_error(scope.check("somebody").await);
+    store_error(scope.check("another").await);
     assert!(began.elapsed() < deadline + MARGIN / 2, "{:?}", began.elapsed());
     server.thaw();
     until_decided(&scope).await;
 }
 
+/// 400 checks, more than two batches hold. The connection takes 2.9 s of their 3 s to open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queued_checks_time_out_while_a_connection_opens() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     proxy.delay(|| Duration::from_millis(2_900));
     let deadline = Duration::from_secs(3);
-    let limiter = patient(&proxy.url()).deadline(deadline).build().unwrap();
+    let limiter = long_deadline(&proxy.url()).deadline(deadline).build().unwrap();
     let scope = named(&limiter, "scope", LARGE);
     let began = Instant::now();
     let answers: Vec<_> = (0..400).map(|_| scope.check("a").into_future()).collect();
     for answer in answers {
         store_error(answer.await);
     }
-    // Not 5.8 s: the time to connect, and the time for an answer.
+    // Not 5.8 s, the time to connect and then the time for an answer.
     assert_took(began, Duration::from_millis(2_900));
 }
 
-/// However many parts it is sent in.
+/// Also when the batch is sent in 20 parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_takes_no_longer_than_the_least_time_in_it() {
+async fn batch_takes_no_longer_than_its_shortest_deadline() {
     for on_failure in [OnFailure::Closed, OnFailure::Open] {
         let server = start(Flavour::Redis);
-        let limiter = patient(&server.url()).on_failure(on_failure).build().unwrap();
+        let limiter = long_deadline(&server.url()).on_failure(on_failure).build().unwrap();
         let scope = named(&limiter, "scope", LARGE);
         until_decided(&scope).await;
         server.freeze();
@@ -227,14 +228,14 @@ async fn a_batch_takes_no_longer_than_the_least_time_in_it() {
             }
         }
         server.thaw();
-        // A batch that has the time is decided.
+        // A batch without the short deadline is decided.
         let answers = limiter.batch(&requests[4..]).await.unwrap();
         assert!(answers.into_iter().all(|answer| !answer.unwrap().is_degraded()));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zero_deadline_fails_at_once_without_a_charge() {
+async fn deadline_of_at_most_3_ms_fails_at_once_without_a_charge() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = at(&server.url());
@@ -264,10 +265,10 @@ async fn zero_deadline_fails_at_once_without_a_charge() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_with_more_time_waits_no_longer_than_any() {
+async fn callers_deadline_is_capped_at_the_limiters() {
     const DEADLINE: Duration = Duration::from_millis(500);
     let server = start(Flavour::Redis);
-    let limiter = patient(&server.url()).deadline(DEADLINE).build().unwrap();
+    let limiter = long_deadline(&server.url()).deadline(DEADLINE).build().unwrap();
     let scope = named(&limiter, "scope", LIMITS[0]);
     until_decided(&scope).await;
     server.freeze();
@@ -275,14 +276,14 @@ async fn a_caller_with_more_time_waits_no_longer_than_any() {
     assert_eq!(timed_out_after(scope.check("a").within(PATIENCE).await), DEADLINE);
     assert_eq!(timed_out_after(scope.check("a").within(Duration::MAX).await), DEADLINE);
     assert_took(began, 2 * DEADLINE);
-    // 3 ms more than any has are as much as any has.
+    // A caller's deadline less 3 ms is here the limiter's deadline.
     let own = DEADLINE + Duration::from_millis(3);
     assert_eq!(timed_out_after(scope.check("a").within(own).await), DEADLINE);
 }
 
-/// The server is well; it is the callers who have no time.
+/// The server answers within the limiter's deadline, so the timeouts do not count against it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn impatient_callers_do_not_open_the_breaker() {
+async fn short_caller_deadlines_do_not_open_the_breaker() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     let limiter = at(&proxy.url());
@@ -291,7 +292,7 @@ async fn impatient_callers_do_not_open_the_breaker() {
     proxy.delay(|| Duration::from_millis(100));
     let mut failed = 0;
     for _ in 0..30 {
-        // Answered only if the machine was so busy that the answer came before anybody looked.
+        // On a busy machine the answer can come before the timer is polled.
         if let Err(error) = scope.check("a").within(OWN).await {
             assert_eq!(timed_out_after::<()>(Err(error)), FOR_THE_SERVER);
             failed += 1;
@@ -302,35 +303,35 @@ async fn impatient_callers_do_not_open_the_breaker() {
     assert!(scope.check("a").await.unwrap().is_allowed());
     assert_eq!(limiter.health().unwrap().servers[0].breaker, BreakerState::Closed);
     assert_eq!(limiter.health().unwrap().failed, failed);
-    // Those that waited for a place on the way were never sent; none was charged twice.
+    // Checks that timed out in the queue were never sent; none was charged twice.
     let left = remaining(&scope, "a").await;
     assert!((69..=99).contains(&left), "{left}");
 }
 
-/// One who was told already is not decided again when an error comes late.
+/// The local share is charged once: by the timeout, and not again by the error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn timed_out_check_is_not_decided_again() {
+async fn timed_out_check_is_not_decided_again_when_its_error_comes_late() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let local = OnFailure::Local { processes: 2 };
-        let limiter = patient(&server.url()).on_failure(local).build().unwrap();
+        let limiter = long_deadline(&server.url()).on_failure(local).build().unwrap();
         let scope = named(&limiter, "scope", LIMITS[0]);
         scope.check("a").await.unwrap();
         let keys: Vec<String> = server.ask(redis::cmd("KEYS").arg("*")).unwrap();
         assert_eq!(keys.len(), 1);
-        // No state of a limit: the check of this key fails alone.
+        // A list is not the state of a limit, so the check of this key alone fails.
         server.ask::<()>(redis::cmd("DEL").arg(&keys[0])).unwrap();
         server.ask::<()>(redis::cmd("LPUSH").arg(&keys[0]).arg("1")).unwrap();
         server.freeze();
-        let told = scope.check("a").within(OWN).await.unwrap();
-        assert!(told.is_degraded());
-        assert_eq!((told.limit(), told.remaining()), (50, 49));
+        let decision = scope.check("a").within(OWN).await.unwrap();
+        assert!(decision.is_degraded());
+        assert_eq!((decision.limit(), decision.remaining()), (50, 49));
         server.thaw();
-        // Behind it on the same connection.
+        // This check is behind it on the same connection.
         assert!(!scope.check("b").await.unwrap().is_degraded());
         assert_eq!(limiter.health().unwrap().failed, 1, "{flavour}");
-        let look = scope.peek("a").await.unwrap();
-        assert!(look.is_degraded());
-        assert_eq!(look.remaining(), 49, "{flavour}");
+        let peeked = scope.peek("a").await.unwrap();
+        assert!(peeked.is_degraded());
+        assert_eq!(peeked.remaining(), 49, "{flavour}");
     }
 }

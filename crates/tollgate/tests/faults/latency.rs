@@ -1,4 +1,4 @@
-//! Replies that take their time: right, or given up in time.
+//! Late replies: a caller gets a correct decision, or a failure by its deadline.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use tollgate::{Error, OnFailure, StoreError};
 use tollgate_launcher::{Flavour, Proxy};
 
 use crate::setup::{
-    LIMITS, MARGIN, Random, at, named, patient, remaining, scope, start, until_decided,
+    LIMITS, MARGIN, Random, at, long_deadline, named, remaining, scope, start, until_decided,
 };
 
-/// As much as the machine may be late too: nothing fails.
+/// Replies are up to 8 ms late, and nothing fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jitter_within_the_deadline_changes_nothing() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let proxy = Proxy::start(server.addr()).unwrap();
-        let limiter = patient(&proxy.url()).build().unwrap();
+        let limiter = long_deadline(&proxy.url()).build().unwrap();
         let mut random = Random(7);
         proxy.delay(move || Duration::from_micros(random.below(8_001)));
         let mut tasks = JoinSet::new();
         for text in LIMITS {
             let scope = scope(&limiter, text);
             tasks.spawn(async move {
-                // Put in one after the other: decided in that order.
+                // Queued one after the other, and decided in that order.
                 let answers: Vec<_> =
                     (0..120).map(|_| scope.check("in order").into_future()).collect();
                 for (number, answer) in answers.into_iter().enumerate() {
@@ -36,7 +36,7 @@ async fn jitter_within_the_deadline_changes_nothing() {
             });
             let limiter = limiter.clone();
             tasks.spawn(async move {
-                // From many at a time: all of 99 to 0, each once.
+                // From many tasks at once: each of 99 to 0 remains exactly once.
                 let scope = named(&limiter, text, text);
                 let mut racing = JoinSet::new();
                 for _ in 0..120 {
@@ -55,14 +55,15 @@ async fn jitter_within_the_deadline_changes_nothing() {
     }
 }
 
-/// Some are too late: an error in time, and never two who were told the same.
+/// Replies are up to two deadlines late. A reply that is too late is an error in time, and no two allowed checks report
+/// the same `remaining`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn delays_around_the_deadline_are_right_or_an_error_in_time() {
+async fn replies_around_the_deadline_are_correct_or_an_error_in_time() {
     const DEADLINE: Duration = Duration::from_millis(40);
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let proxy = Proxy::start(server.addr()).unwrap();
-        let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
+        let limiter = long_deadline(&proxy.url()).deadline(DEADLINE).build().unwrap();
         until_decided(&scope(&limiter, LIMITS[0])).await;
         let mut random = Random(11);
         proxy.delay(move || 2 * DEADLINE * random.below(1_001) as u32 / 1_000);
@@ -91,7 +92,7 @@ async fn delays_around_the_deadline_are_right_or_an_error_in_time() {
                             Err(other) => panic!("{other:?}"),
                         }
                     }
-                    // A caller's own come in order.
+                    // Decisions for one caller come in order.
                     assert!(left.is_sorted_by(|one, next| one > next), "{left:?}");
                     (number, left, in_doubt)
                 });
@@ -115,13 +116,13 @@ async fn delays_around_the_deadline_are_right_or_an_error_in_time() {
     }
 }
 
-/// The same while an open limiter decides without the server: what it says is marked.
+/// The same under the policy `Open`, which decides instead of a late server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_limiter_marks_what_came_too_late() {
+async fn open_policy_marks_decisions_degraded_when_replies_are_late() {
     const DEADLINE: Duration = Duration::from_millis(40);
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
-    let limiter = patient(&proxy.url()).deadline(DEADLINE).on_failure(OnFailure::Open);
+    let limiter = long_deadline(&proxy.url()).deadline(DEADLINE).on_failure(OnFailure::Open);
     let limiter = limiter.build().unwrap();
     let scope = scope(&limiter, LIMITS[0]);
     until_decided(&scope).await;
@@ -135,7 +136,7 @@ async fn an_open_limiter_marks_what_came_too_late() {
             true => degraded += 1,
             false => decided += 1,
         }
-        // Refused by nobody: 60 of 100.
+        // 60 checks fit in the limit of 100.
         assert!(decision.is_allowed());
     }
     assert_eq!(limiter.health().unwrap().failed, failed_before + degraded);

@@ -1,4 +1,4 @@
-//! Those who wait in line for a server that fails.
+//! Callers that wait in `acquire` while the server fails.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,16 @@ use tollgate::{AcquireOutcome, OnFailure, Redis, Scope};
 use tollgate_launcher::Flavour;
 
 use crate::policy::{Fault, LOCAL, POLICIES};
-use crate::setup::{LIMITS, MARGIN, PATIENCE, SOON, at, named, scope, start, until_decided, with};
+use crate::setup::{
+    LIMITS, MARGIN, PATIENCE, SHORT_DEADLINE, at, named, scope, start, until_decided, with,
+};
 
-/// Those in line of one key, all at once: what came of them, in the order in which they came.
-async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec<AcquireOutcome> {
+/// Makes `count` acquires of one key at once. Returns their outcomes in the order of arrival.
+async fn acquire_all(
+    scope: &Scope,
+    count: usize,
+    max_wait: Option<Duration>,
+) -> Vec<AcquireOutcome> {
     let mut line: Vec<_> = (0..count)
         .map(|_| {
             let acquire = scope.acquire("a");
@@ -22,7 +28,7 @@ async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec
         })
         .collect();
     let all = async {
-        // Polled in turn, so that they join in order.
+        // Polled in turn, so that they join the line in order.
         let mut done: Vec<Option<AcquireOutcome>> = (0..count).map(|_| None).collect();
         std::future::poll_fn(|context| {
             for (own, done) in line.iter_mut().zip(&mut done) {
@@ -44,31 +50,36 @@ async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_of_an_open_limiter_goes_at_once() {
+async fn acquires_are_admitted_at_once_when_the_policy_is_open() {
     for fault in Fault::ALL {
         let mut server = start(Flavour::Redis);
         let limiter = with(&server.url(), OnFailure::Open);
         let scope = named(&limiter, "scope", "token-bucket capacity=1 refill=1/h");
         until_decided(&scope).await;
         fault.strike(&mut server);
-        // While the breaker is closed, so that those in line have to ask how long it will take.
+        // The breaker is still closed, so with `max_wait` the acquires in line read the key's state from the server
+        // to forecast their wait.
         for max_wait in [Some(PATIENCE), None] {
             let began = Instant::now();
-            for acquired in in_line(&scope, 8, max_wait).await {
+            for acquired in acquire_all(&scope, 8, max_wait).await {
                 assert!(acquired.is_admitted(), "{fault:?}, {max_wait:?}: {acquired:?}");
                 assert!(acquired.decision().is_degraded());
                 assert!(acquired.into_receipt().is_none());
             }
-            // Each at the front asks once, and those with little patience look before.
-            assert!(began.elapsed() < 9 * SOON + MARGIN, "{fault:?}: {:?}", began.elapsed());
+            // Each acquire at the front sends one check, and with `max_wait` reads the key's state before.
+            assert!(
+                began.elapsed() < 9 * SHORT_DEADLINE + MARGIN,
+                "{fault:?}: {:?}",
+                began.elapsed()
+            );
         }
         assert_eq!(limiter.waiting(), 0);
     }
 }
 
-/// A share of 1, and another every 100 ms.
+/// The share is 1 unit, and another comes back every 100 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
+async fn acquires_wait_for_the_local_share_when_the_policy_is_local() {
     for fault in Fault::ALL {
         let mut server = start(Flavour::Redis);
         let limiter = with(&server.url(), LOCAL);
@@ -77,29 +88,32 @@ async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
         for (name, max_wait) in [("one", None), ("two", Some(PATIENCE))] {
             let scope = named(&limiter, name, "token-bucket capacity=2 refill=20/s");
             let began = Instant::now();
-            let all = in_line(&scope, 5, max_wait).await;
+            let all = acquire_all(&scope, 5, max_wait).await;
             let took = began.elapsed();
             assert!(all.iter().all(AcquireOutcome::is_admitted), "{fault:?}: {all:?}");
             assert!(all.iter().all(|acquired| acquired.decision().is_degraded()));
-            // One at once and four in 400 ms.
+            // One is admitted at once, and the other four in 400 ms.
             assert!(took >= Duration::from_millis(400), "{fault:?}: {took:?}");
-            assert!(took < Duration::from_millis(400) + 6 * SOON + MARGIN, "{fault:?}: {took:?}");
+            assert!(
+                took < Duration::from_millis(400) + 6 * SHORT_DEADLINE + MARGIN,
+                "{fault:?}: {took:?}"
+            );
             let waited: Vec<Duration> = all.iter().map(waited).collect();
             assert!(waited.is_sorted(), "{waited:?}");
         }
-        // An hour each: one goes, and nobody else is let in or left hanging.
+        // The next unit is an hour away: one acquire is admitted, and the others give up in time.
         let scope = named(&limiter, "three", "token-bucket capacity=2 refill=2/h");
         let max_wait = Duration::from_millis(200);
         let began = Instant::now();
-        let all = in_line(&scope, 5, Some(max_wait)).await;
-        assert!(began.elapsed() < max_wait + 6 * SOON + MARGIN, "{:?}", began.elapsed());
+        let all = acquire_all(&scope, 5, Some(max_wait)).await;
+        assert!(began.elapsed() < max_wait + 6 * SHORT_DEADLINE + MARGIN, "{:?}", began.elapsed());
         let admitted = all.iter().filter(|acquired| acquired.is_admitted()).count();
         assert_eq!(admitted, 1, "{fault:?}: {all:?}");
         assert_eq!(limiter.waiting(), 0);
     }
 }
 
-/// Asserts that five went one after the other, the first at once and one every 50 ms, decided in this process.
+/// Asserts that five acquires were admitted in order, decided in this process: the first at once, then one every 50 ms.
 fn assert_paced(all: &[AcquireOutcome], took: Duration) {
     assert!(all.iter().all(AcquireOutcome::is_admitted), "{all:?}");
     assert!(all.iter().all(|acquired| acquired.decision().is_degraded()), "{all:?}");
@@ -111,13 +125,13 @@ fn assert_paced(all: &[AcquireOutcome], took: Duration) {
 async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
     for fault in Fault::ALL {
         let mut server = start(Flavour::Redis);
-        let limiter = Redis::at(&server.url()).unwrap().deadline(SOON).build().unwrap();
+        let limiter = Redis::at(&server.url()).unwrap().deadline(SHORT_DEADLINE).build().unwrap();
         let paced = named(&limiter, "paced", "token-bucket capacity=1 refill=20/s");
         until_decided(&paced).await;
         fault.strike(&mut server);
         for max_wait in [None, Some(PATIENCE)] {
             let began = Instant::now();
-            let all = in_line(&paced, 5, max_wait).await;
+            let all = acquire_all(&paced, 5, max_wait).await;
             assert_paced(&all, began.elapsed());
         }
         let hourly = named(&limiter, "hourly", "token-bucket capacity=1 refill=1/h");
@@ -128,11 +142,11 @@ async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
             }
             admitted => panic!("{fault:?}: {admitted:?}"),
         }
-        // Checks are open, as they were.
+        // Checks are still decided by the policy `Open`.
         for _ in 0..5 {
             assert!(paced.check("a").await.unwrap().is_allowed(), "{fault:?}");
         }
-        let all = in_line(&hourly.on_failure(OnFailure::Open), 5, None).await;
+        let all = acquire_all(&hourly.on_failure(OnFailure::Open), 5, None).await;
         assert!(all.iter().all(|acquired| acquired.is_admitted()), "{fault:?}: {all:?}");
         fault.end(&mut server);
         until_decided(&paced).await;
@@ -147,9 +161,9 @@ fn waited(acquired: &AcquireOutcome) -> Duration {
     }
 }
 
-/// Eight in line when the server dies: each comes to something, as the policy says.
+/// Eight acquires are in line when the server fails. The policy decides each of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_waiter_is_answered_when_the_server_dies() {
+async fn every_waiter_is_answered_when_the_server_fails() {
     for (fault, policy) in Fault::ALL.into_iter().flat_map(|fault| POLICIES.map(|it| (fault, it))) {
         let mut server = start(Flavour::Redis);
         let direct = at(&server.url());
@@ -177,7 +191,7 @@ async fn every_waiter_is_answered_when_the_server_dies() {
         for acquired in all {
             match (policy, acquired) {
                 (OnFailure::Closed, answer) => {
-                    // Some may have gone before.
+                    // Some may have been admitted before the fault.
                     assert!(answer.is_err() || answer.unwrap().is_admitted());
                 }
                 (_, answer) => assert!(answer.unwrap().is_admitted(), "{fault:?}, {policy:?}"),

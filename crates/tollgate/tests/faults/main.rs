@@ -1,8 +1,8 @@
-//! P10: one server that stalls, crashes, fills up, answers with errors, loses replies or has another
-//! time. Everybody is told in time, what is charged is bounded, and all is well again when its cause
-//! is gone.
+//! P10: one server that stalls, crashes, fills up, answers with errors, loses replies, or whose clock is
+//! wrong. Every caller gets an answer in time, the charges are bounded, and the limiter uses the server
+//! again when the cause of the failure is gone.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod breaker;

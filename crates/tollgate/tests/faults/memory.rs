@@ -1,5 +1,4 @@
-//! A server whose memory is full: it refuses what it must keep, or forgets keys, and then a key that
-//! was forgotten has one more burst.
+//! A server whose memory is full. It refuses charges, or evicts keys; an evicted key has one more burst.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,12 +11,12 @@ use crate::setup::{
     within,
 };
 
-/// A limit with room for 5, and so many keys that not all of them fit.
+/// The limit of a key, and more keys than fit in the server's memory.
 const LIMIT: u64 = 5;
 const KEYS: usize = 3_000;
 
 #[tokio::test]
-async fn a_full_server_that_forgets_nothing_refuses_charges_and_can_be_looked_at() {
+async fn full_server_without_eviction_refuses_charges_and_answers_peeks() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         config(&server, "maxmemory-policy", "noeviction");
@@ -27,7 +26,7 @@ async fn a_full_server_that_forgets_nothing_refuses_charges_and_can_be_looked_at
             assert_eq!(scope.check(key).cost(3).await.unwrap().remaining(), 2);
         }
         config(&server, "maxmemory", "1");
-        // Longer than the breaker would bear it.
+        // More failures than open a breaker: an OOM error does not count as one.
         for _ in 0..20 {
             let began = Instant::now();
             for key in ["a", "b", "new"] {
@@ -50,7 +49,7 @@ async fn a_full_server_that_forgets_nothing_refuses_charges_and_can_be_looked_at
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_a_full_server_forgot_has_one_more_burst_each_time() {
+async fn each_eviction_of_a_key_admits_at_most_one_more_burst() {
     for flavour in Flavour::ALL {
         for policy in ["volatile-ttl", "allkeys-lru"] {
             assert_a_burst_for_each_eviction(flavour, policy).await;
@@ -71,7 +70,7 @@ async fn assert_a_burst_for_each_eviction(flavour: Flavour, policy: &str) {
     evictions.set_read_timeout(Some(PATIENCE)).unwrap();
     let limiter = within(&server.url(), PATIENCE);
     let scope = limited(&limiter, "scope", LIMIT);
-    // Room for some of the keys.
+    // The memory holds some of the keys.
     until_answered(&scope, "a").await;
     let used: u64 = info(&server, "used_memory").parse().unwrap();
     config(&server, "maxmemory", &(used + 200_000).to_string());
@@ -105,7 +104,7 @@ async fn assert_a_burst_for_each_eviction(flavour: Flavour, policy: &str) {
         assert!(*admitted <= most, "{what}: {id} {admitted} of {most}");
         more += u64::from(*admitted > LIMIT);
     }
-    // Otherwise nobody had another burst, and there was nothing to bound.
+    // Some keys must have had another burst, or the test has shown nothing.
     assert!(more > 0, "{what}");
     assert_eq!(limiter.health().unwrap().failed, 0, "{what}");
 }

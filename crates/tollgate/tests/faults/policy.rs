@@ -1,4 +1,4 @@
-//! What a limiter decides without its server, as its policy says, and that it stops doing so by itself.
+//! How a limiter decides by its failure policy while its server is down, and that the server decides again afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use tollgate::{Decision, Limiter, ManualClock, OnFailure, Redis, StoreError};
 use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{
-    LIMITS, MARGIN, PATIENCE, SOON, at, named, patient, remaining, scope, start, store_error,
-    until_decided, with,
+    LIMITS, MARGIN, PATIENCE, SHORT_DEADLINE, at, long_deadline, named, remaining, scope, start,
+    store_error, until_decided, with,
 };
 
 pub(crate) const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
 pub(crate) const POLICIES: [OnFailure; 3] = [OnFailure::Open, OnFailure::Closed, LOCAL];
 
-/// What happens to a server.
+/// A failure of a server, which can be ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     Killed,
@@ -39,12 +39,12 @@ impl Fault {
     }
 }
 
-/// Every flavour with every fault.
+/// Returns every flavour with every fault.
 fn faults() -> impl Iterator<Item = (Flavour, Fault)> {
     Flavour::ALL.into_iter().flat_map(|flavour| Fault::ALL.map(|fault| (flavour, fault)))
 }
 
-/// A limiter whose server is not there.
+/// Returns a limiter whose server is dead.
 fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
     let mut server = start(Flavour::Redis);
     server.kill();
@@ -75,7 +75,7 @@ async fn open_decides_as_if_nothing_were_spent() {
         fault.strike(&mut server);
         for text in LIMITS {
             let (own, fresh) = (scope(&limiter, text), scope(&Limiter::memory(), text));
-            // Again and again: nothing is charged.
+            // Twice the same: nothing is charged.
             for _ in 0..2 {
                 let decision = own.check("a").cost(70).await.unwrap();
                 assert_eq!(parts(&decision), (true, 100, 30, None, Duration::ZERO), "{text}");
@@ -85,7 +85,7 @@ async fn open_decides_as_if_nothing_were_spent() {
             assert_eq!(parts(&peeked), parts(&fresh.peek("a").cost(70).now().unwrap()), "{text}");
             assert_eq!((peeked.remaining(), peeked.reset_after()), (100, Duration::ZERO));
             assert_degraded(peeked);
-            // More than there can ever be.
+            // A cost above the limit is refused.
             let too_much = own.check("a").cost(101).await.unwrap();
             assert_eq!(parts(&too_much), (false, 100, 100, None, Duration::ZERO), "{text}");
             assert_degraded(too_much);
@@ -94,7 +94,7 @@ async fn open_decides_as_if_nothing_were_spent() {
 }
 
 /// A check or a peek of a key.
-type Ask = for<'a> fn(&'a tollgate::Scope, &'a str) -> tollgate::Check<'a>;
+type MakeCheck = for<'a> fn(&'a tollgate::Scope, &'a str) -> tollgate::Check<'a>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_decides_several_limits_as_if_nothing_were_spent() {
@@ -106,16 +106,16 @@ async fn open_decides_several_limits_as_if_nothing_were_spent() {
     };
     let (one, two) = checked(&limiter);
     let all = [([10, 20], true), ([10, 101], false), ([101, 10], false)];
-    // With a charge, and with a look in its place.
-    let asks: [Ask; 2] = [|scope, key| scope.check(key), |scope, key| scope.peek(key)];
-    let all = all.into_iter().flat_map(|it| asks.map(|ask| (it, ask)));
-    for (nth, ((costs, is_allowed), ask)) in all.enumerate() {
-        // A new key each time, as nothing is charged there.
+    // The first part as a check, and as a peek.
+    let makers: [MakeCheck; 2] = [|scope, key| scope.check(key), |scope, key| scope.peek(key)];
+    let all = all.into_iter().flat_map(|it| makers.map(|make| (it, make)));
+    for (nth, ((costs, is_allowed), make)) in all.enumerate() {
+        // A new key each time, because the memory limiter charges and an open one does not.
         let key = nth.to_string();
         let (own_one, own_two) = checked(&memory);
-        let checks = [ask(&own_one, &key).cost(costs[0]), own_two.check(&key).cost(costs[1])];
+        let checks = [make(&own_one, &key).cost(costs[0]), own_two.check(&key).cost(costs[1])];
         let want = memory.check_all_now(&checks).unwrap();
-        let checks = [ask(&one, "a").cost(costs[0]), two.check("a").cost(costs[1])];
+        let checks = [make(&one, "a").cost(costs[0]), two.check("a").cost(costs[1])];
         let alone = limiter.check_all(&checks).await.unwrap();
         let batch = limiter.batch(&[&checks, &checks]).await.unwrap();
         for got in batch.into_iter().map(Result::unwrap).chain([alone]) {
@@ -133,7 +133,7 @@ async fn open_decides_several_limits_as_if_nothing_were_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn closed_is_an_error_for_everything() {
+async fn closed_policy_fails_every_check_peek_and_acquire() {
     for (flavour, fault) in faults() {
         let mut server = start(flavour);
         let limiter = with(&server.url(), OnFailure::Closed);
@@ -152,14 +152,14 @@ async fn closed_is_an_error_for_everything() {
             store_error(scope.acquire("a").await);
             store_error(scope.acquire("a").max_wait(PATIENCE).await);
         }
-        assert!(began.elapsed() < 21 * SOON + MARGIN, "{flavour}, {fault:?}");
+        assert!(began.elapsed() < 21 * SHORT_DEADLINE + MARGIN, "{flavour}, {fault:?}");
         assert_eq!(limiter.waiting(), 0);
     }
 }
 
-/// Of 100, two processes have 50 each: together exactly the limit, however many ask at a time.
+/// Two processes have a share of 50 each of a limit of 100. Together they admit exactly 100 of 160 concurrent checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_shares_come_to_the_limit() {
+async fn local_shares_add_up_to_the_limit() {
     for (flavour, fault) in faults() {
         let mut server = start(flavour);
         let limiters = [with(&server.url(), LOCAL), with(&server.url(), LOCAL)];
@@ -187,9 +187,9 @@ async fn local_shares_come_to_the_limit() {
     }
 }
 
-/// Field by field what a limiter in memory with the share as its limit says, on the same clock.
+/// Compares every field with the decisions of a memory limiter that has the same clock and the share as its limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_decides_exactly_as_its_share_would() {
+async fn local_decides_like_a_memory_limiter_of_its_share() {
     let mut server = start(Flavour::Redis);
     server.kill();
     for (text, share) in [
@@ -207,7 +207,7 @@ async fn local_decides_exactly_as_its_share_would() {
         ),
     ] {
         let clock = ManualClock::at_us(1_700_000_000_000_000);
-        let local = patient(&server.url()).on_failure(LOCAL).clock(&clock).build().unwrap();
+        let local = long_deadline(&server.url()).on_failure(LOCAL).clock(&clock).build().unwrap();
         let memory = Limiter::builder().clock(&clock).build();
         let (own, model) = (named(&local, "scope", text), named(&memory, "scope", share));
         for step in 0..60_u64 {
@@ -221,22 +221,22 @@ async fn local_decides_exactly_as_its_share_would() {
             assert_eq!(got.decided(), want.decided(), "{text}, step {step}");
             clock.advance(Duration::from_micros(1_234_567 * (step % 4)));
         }
-        // One that costs more than the share, though not more than the limit.
+        // A cost above the share, though not above the limit.
         let never = own.check("a").cost(6).await.unwrap();
         assert_eq!((never.is_allowed(), never.retry_after()), (false, None), "{text}");
     }
 }
 
-/// One outage after another: what was spent in the first is spent in the next.
+/// Units spent in one outage are still spent in the next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_remembers_over_outages() {
+async fn local_counters_persist_between_outages() {
     let mut server = start(Flavour::Valkey);
-    let limiter = patient(&server.url()).on_failure(LOCAL).build().unwrap();
+    let limiter = long_deadline(&server.url()).on_failure(LOCAL).build().unwrap();
     for (outage, spent) in [10, 15, 20].into_iter().enumerate() {
         until_decided(&scope(&limiter, LIMITS[0])).await;
         for text in LIMITS {
             let decision = scope(&limiter, text).check("a").await.unwrap();
-            // Those of the outages are not on the server, which forgets all when it dies.
+            // The server has no charges of the outages, and forgets its own when it is killed.
             let why = limiter.health();
             assert_eq!((decision.is_degraded(), decision.remaining()), (false, 99), "{why:?}");
         }
@@ -257,9 +257,9 @@ async fn local_remembers_over_outages() {
     }
 }
 
-/// At the ceiling new keys share one state, so a client that invents keys gains next to nothing.
+/// At the ceiling new keys share one state, so a client that invents keys gains at most one limit more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_takes_no_more_memory_than_it_may() {
+async fn local_counters_stay_within_max_bytes() {
     const MAX_BYTES: usize = 1 << 20;
     let mut server = start(Flavour::Redis);
     server.kill();
@@ -270,14 +270,14 @@ async fn local_takes_no_more_memory_than_it_may() {
     for key in 0..100_000_u32 {
         allowed += usize::from(scope.check(&key.to_le_bytes()).await.unwrap().is_allowed());
     }
-    // No key takes less than 16 bytes for its fingerprint and 8 for what it has spent.
+    // A key takes at least 16 bytes for its fingerprint and 8 for what it has spent.
     assert!(allowed <= MAX_BYTES / 24, "{allowed}");
-    // Nobody's state is dropped to make room.
+    // No state is dropped to make room.
     assert!(!scope.check(&0_u32.to_le_bytes()).await.unwrap().is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_charges_several_limits_or_none() {
+async fn local_charges_all_limits_of_a_check_or_none() {
     let (_server, limiter) = on_a_dead_server(LOCAL);
     for text in LIMITS {
         let wide = named(&limiter, &format!("wide {text}"), text);
@@ -294,14 +294,14 @@ async fn local_charges_several_limits_or_none() {
         assert_eq!(allowed, [true, true, true, false, false], "{text}");
         assert_eq!(batch[3].refused_by(), Some(1), "{text}");
         assert!(batch.iter().all(|together| together.is_degraded()));
-        // 5 of 5, and 5 times 3 of 50: the refused ones took nothing.
+        // The narrow share of 5 is spent, and 5 times 3 of the wide share of 50: the refused requests charged nothing.
         assert_eq!(remaining(&narrow, "a").await, 0, "{text}");
         assert_eq!(remaining(&wide, "a").await, 35, "{text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_looks_at_its_share_and_charges_nothing_to_it() {
+async fn local_peek_in_a_joint_check_can_refuse_and_is_not_charged() {
     let (_server, limiter) = on_a_dead_server(LOCAL);
     for text in LIMITS {
         let [seen, charged] = ["seen", "charged"].map(|it| {
@@ -313,8 +313,8 @@ async fn local_looks_at_its_share_and_charges_nothing_to_it() {
             let checks = [seen.peek("a").cost(cost), charged.check("a").cost(10)];
             let together = limiter.check_all(&checks).await.unwrap();
             assert_eq!(together.refused_by(), refused_by, "{text}");
-            let told: Vec<u64> = together.each().iter().map(Decision::remaining).collect();
-            assert_eq!(told, left, "{text}");
+            let remaining: Vec<u64> = together.each().iter().map(Decision::remaining).collect();
+            assert_eq!(remaining, left, "{text}");
             together.into_each().into_iter().for_each(assert_degraded);
         }
         assert_eq!(remaining(&seen, "a").await, 30, "{text}");
@@ -323,7 +323,7 @@ async fn local_looks_at_its_share_and_charges_nothing_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_tells_scopes_and_keys_apart() {
+async fn local_counters_are_separate_for_each_scope_and_key() {
     let (_server, limiter) = on_a_dead_server(LOCAL);
     let scopes = ["one", "two"].map(|name| named(&limiter, name, LIMITS[0]));
     let other = named(&limiter, "three", "fixed-window limit=80 window=366d");
@@ -333,14 +333,14 @@ async fn local_tells_scopes_and_keys_apart() {
         assert!(!scope.check("a").await.unwrap().is_allowed());
     }
     assert_eq!(other.check("a").cost(40).await.unwrap().remaining(), 0);
-    // The same name and key are the same, wherever the scope was made.
+    // Another scope of the same name has the same counters.
     let again = named(&limiter, "two", LIMITS[0]);
     assert_eq!(remaining(&again, "b").await, 30);
 }
 
-/// Whatever the policy: what cannot be decided here is an error.
+/// These cannot be decided without the server, so they are errors under every policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refunds_resets_and_listings_fail() {
+async fn refunds_resets_and_listings_fail_under_every_policy() {
     for (flavour, fault) in faults() {
         let mut server = start(flavour);
         let direct = scope(&at(&server.url()), LIMITS[1]);
@@ -348,7 +348,7 @@ async fn refunds_resets_and_listings_fail() {
         for (number, policy) in POLICIES.into_iter().enumerate() {
             let scope = scope(&with(&server.url(), policy), LIMITS[1]);
             let key = number.to_string();
-            // On the one that has all the time, as this must not fail.
+            // On the limiter with the long deadline, because this charge must not fail.
             let receipt = direct.check(&key).cost(7).await.unwrap().into_receipt().unwrap();
             until_decided(&scope).await;
             cases.push((scope, key, receipt));
@@ -360,15 +360,15 @@ async fn refunds_resets_and_listings_fail() {
             store_error(scope.refund(&key, receipt).await);
             store_error(scope.reset(&key).await);
             store_error(scope.entries(&key).await);
-            assert!(began.elapsed() < 3 * SOON + MARGIN, "{flavour}, {fault:?}");
+            assert!(began.elapsed() < 3 * SHORT_DEADLINE + MARGIN, "{flavour}, {fault:?}");
             assert_eq!(failed(), before + 3);
         }
     }
 }
 
-/// Nobody has to do anything.
+/// No caller has to do anything for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_are_the_servers_again_when_it_is_back() {
+async fn server_decides_again_when_it_is_back() {
     for (flavour, fault) in faults() {
         let mut server = start(flavour);
         let scopes = POLICIES.map(|policy| scope(&with(&server.url(), policy), LIMITS[0]));
@@ -396,7 +396,7 @@ async fn server_decisions_are_not_degraded() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for policy in POLICIES {
-            let limiter = patient(&server.url()).on_failure(policy).build().unwrap();
+            let limiter = long_deadline(&server.url()).on_failure(policy).build().unwrap();
             for text in LIMITS {
                 let scope = scope(&limiter, text);
                 let mut tasks = JoinSet::new();
@@ -422,27 +422,27 @@ async fn server_decisions_are_not_degraded() {
     }
 }
 
-/// A refusal is as true without the server as with it, for its second.
+/// The deny cache answers for its second, also while the server is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn remembered_refusals_are_returned_without_the_server() {
     for policy in POLICIES {
         let mut server = start(Flavour::Redis);
-        let limiter = patient(&server.url()).on_failure(policy).build().unwrap();
+        let limiter = long_deadline(&server.url()).on_failure(policy).build().unwrap();
         let scope = named(&limiter, "scope", LIMITS[0]);
         scope.check("a").cost(100).await.unwrap();
         let began = Instant::now();
         assert!(!scope.check("a").await.unwrap().is_allowed());
         let refused = Instant::now();
         server.kill();
-        let mut told = 0;
+        let mut cached = 0;
         loop {
             let answer = scope.check("a").await;
-            // As long as it must be: from before it was sent.
+            // The second counts from before the refused check was sent.
             let is_fresh = began.elapsed() < Duration::from_millis(999);
             match answer {
                 Ok(decision) if decision.is_cached() => {
                     assert!(!decision.is_allowed() && !decision.is_degraded());
-                    told += 1;
+                    cached += 1;
                 }
                 _ => {
                     assert!(!is_fresh, "{policy:?}, after {:?}: {answer:?}", began.elapsed());
@@ -452,7 +452,7 @@ async fn remembered_refusals_are_returned_without_the_server() {
             assert!(refused.elapsed() < MARGIN, "{policy:?}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(told > 0 || began.elapsed() > Duration::from_secs(1), "{policy:?}");
+        assert!(cached > 0 || began.elapsed() > Duration::from_secs(1), "{policy:?}");
     }
 }
 
@@ -461,7 +461,8 @@ async fn health_counts_every_failure_and_names_the_last() {
     for policy in POLICIES {
         let mut server = start(Flavour::Redis);
         let deadline = Duration::from_millis(500);
-        let limiter = patient(&server.url()).deadline(deadline).on_failure(policy).build().unwrap();
+        let limiter =
+            long_deadline(&server.url()).deadline(deadline).on_failure(policy).build().unwrap();
         let scope = scope(&limiter, LIMITS[1]);
         until_decided(&scope).await;
         let failed = || limiter.health().unwrap().failed;
@@ -491,16 +492,16 @@ async fn health_counts_every_failure_and_names_the_last() {
         let by_kind = limiter.health().unwrap().failed_by_kind;
         assert_eq!(by_kind.iter().map(|(_, count)| count).sum::<u64>(), want, "{by_kind:?}");
         let last = limiter.health().unwrap().last_failure.unwrap();
-        // On a slow machine the last may have been the probe.
+        // On a slow machine the last failure may have been that of the probe.
         let is_named =
             matches!(last, StoreError::BreakerOpen { .. } | StoreError::Unreachable { .. });
-        let told = last.to_string();
-        assert!(is_named && told.contains(&server.addr().to_string()), "{told}");
-        assert!(told.contains("no connection"), "{told}");
+        let text = last.to_string();
+        assert!(is_named && text.contains(&server.addr().to_string()), "{text}");
+        assert!(text.contains("no connection"), "{text}");
     }
 }
 
-/// Of one server, told by its address, and with the same numbers.
+/// Whether both are timeouts of the same server after the same time.
 fn same(got: &StoreError, want: &StoreError) -> bool {
     match (got, want) {
         (
@@ -511,9 +512,9 @@ fn same(got: &StoreError, want: &StoreError) -> bool {
     }
 }
 
-/// The share goes by this process's clock.
+/// The share refills by this process's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_local_share_comes_back_in_time() {
+async fn local_share_refills_during_an_outage() {
     let (_server, limiter) = on_a_dead_server(LOCAL);
     let scope = named(&limiter, "scope", "token-bucket capacity=2 refill=20/s");
     assert!(scope.check("a").await.unwrap().is_allowed());

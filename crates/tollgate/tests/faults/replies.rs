@@ -1,5 +1,5 @@
-//! A server that answers with an error: it is told what the server said, which is no denial and no
-//! charge, and it is over when its cause is.
+//! A server that answers with an error. The caller gets the server's text as an error, not as a denial;
+//! nothing is charged; and the failure ends with its cause.
 
 use std::fs;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::setup::{
 
 const LIMIT: u64 = 100;
 
-/// A limiter that has spent 40 of a key.
+/// A limiter on the server, and a scope of which the key `a` has spent 40 of 100.
 async fn prepared(server: &Server) -> (Limiter, Scope) {
     let limiter = within(&server.url(), PATIENCE);
     let scope = limited(&limiter, "scope", LIMIT);
@@ -23,8 +23,8 @@ async fn prepared(server: &Server) -> (Limiter, Scope) {
     (limiter, scope)
 }
 
-/// What the server said, now or when it was asked last.
-fn said(error: &Error) -> Option<&str> {
+/// The text of the server's error, from this reply or from the one that opened the breaker.
+fn problem(error: &Error) -> Option<&str> {
     match error {
         Error::Store(StoreError::Refused { problem }) => Some(problem),
         Error::Store(StoreError::BreakerOpen { failure, .. }) => Some(failure),
@@ -32,8 +32,9 @@ fn said(error: &Error) -> Option<&str> {
     }
 }
 
-/// Asks until the server says it, and then some more: every answer says why, and comes at once.
-async fn assert_told(scope: &Scope, why: &str) {
+/// Checks until the server refuses with this error, then asserts that each of 20 more checks fails at
+/// once and names it.
+async fn assert_reported(scope: &Scope, why: &str) {
     let began = Instant::now();
     loop {
         match scope.check("a").await {
@@ -46,19 +47,19 @@ async fn assert_told(scope: &Scope, why: &str) {
     for _ in 0..20 {
         let began = Instant::now();
         let error = scope.check("a").await.unwrap_err();
-        assert!(said(&error).is_some_and(|said| said.contains(why)), "{why}: {error:?}");
+        assert!(problem(&error).is_some_and(|own| own.contains(why)), "{why}: {error:?}");
         assert!(began.elapsed() < MARGIN, "{why}: {:?}", began.elapsed());
     }
 }
 
-/// Nothing was charged, and it is asked again by itself.
-async fn assert_over(scope: &Scope, why: &str) {
+/// Asserts that nothing was charged meanwhile, and that the limiter uses the server again.
+async fn assert_recovered(scope: &Scope, why: &str) {
     assert_eq!(until_answered(scope, "a").await, 60, "{why}");
     assert_eq!(scope.check("a").await.unwrap().remaining(), 59, "{why}");
 }
 
 #[tokio::test]
-async fn missing_permission_is_reported_until_it_is_granted() {
+async fn oom_readonly_and_noreplicas_are_reported_until_the_cause_is_removed() {
     for flavour in Flavour::ALL {
         for (cause, remedy, why) in [
             (
@@ -72,28 +73,28 @@ async fn missing_permission_is_reported_until_it_is_granted() {
             let server = start(flavour);
             let (_limiter, scope) = prepared(&server).await;
             ask::<()>(&server, cause);
-            assert_told(&scope, why).await;
+            assert_reported(&scope, why).await;
             ask::<()>(&server, remedy);
-            assert_over(&scope, why).await;
+            assert_recovered(&scope, why).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_replica_that_has_lost_its_primary_says_so() {
+async fn masterdown_is_reported_while_a_replica_has_no_primary() {
     for flavour in Flavour::ALL {
         let server = launch(&Launch::new(flavour).config("replica-serve-stale-data", "no"));
         let (_limiter, scope) = prepared(&server).await;
         ask::<()>(&server, "REPLICAOF 127.77.0.1 1");
-        assert_told(&scope, "MASTERDOWN").await;
+        assert_reported(&scope, "MASTERDOWN").await;
         ask::<()>(&server, "REPLICAOF NO ONE");
-        assert_over(&scope, "MASTERDOWN").await;
+        assert_recovered(&scope, "MASTERDOWN").await;
     }
 }
 
-/// Those who are in stay in; those who come must know it.
+/// Open connections keep working; new ones have to authenticate.
 #[tokio::test]
-async fn a_password_that_is_set_while_connected_is_asked_of_the_next_connection() {
+async fn new_password_is_required_only_of_new_connections() {
     for flavour in Flavour::ALL {
         let server = launch(
             &Launch::new(flavour)
@@ -105,15 +106,15 @@ async fn a_password_that_is_set_while_connected_is_asked_of_the_next_connection(
         config(&server, "requirepass", "secret");
         assert_eq!(remaining(&scope, "a").await, 60);
         ask::<u64>(&server, "CLIENT KILL TYPE normal");
-        assert_told(&scope, "NOAUTH").await;
-        assert_told(&limited(&wrong, "scope", LIMIT), "WRONGPASS").await;
+        assert_reported(&scope, "NOAUTH").await;
+        assert_reported(&limited(&wrong, "scope", LIMIT), "WRONGPASS").await;
         config(&server, "requirepass", "");
-        assert_over(&scope, "NOAUTH").await;
+        assert_recovered(&scope, "NOAUTH").await;
     }
 }
 
 #[tokio::test]
-async fn a_server_busy_with_a_script_says_so_until_that_is_killed() {
+async fn busy_is_reported_until_the_running_script_is_killed() {
     for flavour in Flavour::ALL {
         let server = launch(&Launch::new(flavour).config("busy-reply-threshold", "50"));
         let (_limiter, scope) = prepared(&server).await;
@@ -123,17 +124,17 @@ async fn a_server_busy_with_a_script_says_so_until_that_is_killed() {
             endless.arg("while true do end").arg(0).query::<()>(&mut admin)
         });
         let is_busy = || server.ask::<String>(&command("PING")).is_err();
-        until("it is busy", is_busy).await;
-        assert_told(&scope, "BUSY").await;
+        until("the server is busy", is_busy).await;
+        assert_reported(&scope, "BUSY").await;
         ask::<()>(&server, "SCRIPT KILL");
         assert!(script.join().unwrap().is_err());
-        assert_over(&scope, "BUSY").await;
+        assert_recovered(&scope, "BUSY").await;
     }
 }
 
-/// As when its disk is full.
+/// The directory in place of the dump file makes `BGSAVE` fail, as a full disk does.
 #[tokio::test]
-async fn a_server_that_cannot_save_says_so_until_it_can() {
+async fn misconf_is_reported_until_the_server_can_save() {
     for flavour in Flavour::ALL {
         let server = launch(
             &Launch::new(flavour)
@@ -146,17 +147,17 @@ async fn a_server_that_cannot_save_says_so_until_it_can() {
         fs::create_dir(&taken).unwrap();
         ask::<()>(&server, "BGSAVE");
         until("saving fails", || info(&server, "rdb_last_bgsave_status") == "err").await;
-        assert_told(&scope, "MISCONF").await;
+        assert_reported(&scope, "MISCONF").await;
         fs::remove_dir(&taken).unwrap();
         ask::<()>(&server, "BGSAVE");
         until("saving works", || info(&server, "rdb_last_bgsave_status") == "ok").await;
-        assert_over(&scope, "MISCONF").await;
+        assert_recovered(&scope, "MISCONF").await;
     }
 }
 
-/// It is not taken for one that knows nothing, though it answers.
+/// A server that is still loading answers, but is not taken for one without state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_loading_says_so_until_it_has_all_keys() {
+async fn loading_is_reported_until_the_server_has_loaded_its_keys() {
     for flavour in Flavour::ALL {
         let mut server = launch(
             &Launch::new(flavour)
@@ -174,15 +175,15 @@ async fn a_server_that_is_loading_says_so_until_it_has_all_keys() {
             server.restart().unwrap();
             server
         });
-        assert_told(&scope, "LOADING").await;
+        assert_reported(&scope, "LOADING").await;
         assert!(!restarting.is_finished(), "{flavour}");
         let server = restarting.await.unwrap();
-        assert_over(&scope, "LOADING").await;
+        assert_recovered(&scope, "LOADING").await;
         drop(server);
     }
 }
 
-/// Every call finds it gone, and is charged once all the same.
+/// Every call finds the script missing, and is still charged once.
 #[tokio::test]
 async fn scripts_flushed_before_every_call_are_sent_again() {
     for flavour in Flavour::ALL {
@@ -196,7 +197,7 @@ async fn scripts_flushed_before_every_call_are_sent_again() {
             let calls = info(&server, &format!("cmdstat_{name}"));
             calls.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()
         });
-        // Once in full when the connection was new, and then after every flush.
+        // The text was sent once when the connection was new, and once after every flush.
         assert_eq!(scripts, [1 + 20, 20], "{flavour}");
         assert_eq!(limiter.health().unwrap().failed, 0, "{flavour}");
     }

@@ -1,4 +1,4 @@
-//! A charge whose reply is lost: never sent again, and told to its caller in time.
+//! A charge whose reply is lost is never sent again, and its caller gets an answer in time.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use tollgate::{Error, OnFailure, StoreError};
 use tollgate_launcher::{Flavour, Proxy};
 
 use crate::setup::{
-    LIMITS, MARGIN, PATIENCE, Random, at, named, patient, remaining, scope, scripts_run, start,
-    until, until_decided,
+    LIMITS, MARGIN, PATIENCE, Random, at, long_deadline, named, remaining, scope, scripts_run,
+    start, until, until_decided,
 };
 
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -33,26 +33,26 @@ impl Loss {
     }
 }
 
-/// One at a time: exactly one charge each, whatever the policy made of it, and the next one is
-/// decided on a new connection.
+/// Under every failure policy. The next check is decided on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_reply_is_charged_once() {
+async fn check_is_charged_once_when_its_reply_is_lost() {
     let losses = Flavour::ALL.into_iter().flat_map(|flavour| Loss::ALL.map(|it| (flavour, it)));
     let mut tasks = JoinSet::new();
     for (flavour, loss) in losses {
-        tasks.spawn(lose_one_after_the_other(flavour, loss));
+        tasks.spawn(lose_replies_one_by_one(flavour, loss));
     }
     tasks.join_all().await;
 }
 
-async fn lose_one_after_the_other(flavour: Flavour, loss: Loss) {
+async fn lose_replies_one_by_one(flavour: Flavour, loss: Loss) {
     let server = start(flavour);
     let proxy = Proxy::start(server.addr()).unwrap();
     let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: 2 }];
     let mut charged = Vec::new();
     for policy in policies {
-        let limiter = patient(&proxy.url()).deadline(DEADLINE).on_failure(policy).build().unwrap();
-        // How a charge is lost has nothing to do with its limit; two for the other policies.
+        let limiter =
+            long_deadline(&proxy.url()).deadline(DEADLINE).on_failure(policy).build().unwrap();
+        // The algorithm has no part in this, so two limits are enough for the other policies.
         let limits = if policy == OnFailure::Closed { &LIMITS[..] } else { &LIMITS[..2] };
         for (number, text) in limits.iter().enumerate() {
             let (scope, key) = (scope(&limiter, text), format!("{policy:?} {number}"));
@@ -76,7 +76,7 @@ async fn lose_one_after_the_other(flavour: Flavour, loss: Loss) {
             charged.push((text, key, cost));
         }
     }
-    // Nothing came to the server that did not come through here, and nothing twice.
+    // The server ran each script that passed the proxy exactly once.
     assert_eq!(proxy.scripts_passed(), scripts_run(&server), "{flavour}, {loss:?}");
     let direct = at(&server.url());
     for (text, key, cost) in charged {
@@ -85,7 +85,7 @@ async fn lose_one_after_the_other(flavour: Flavour, loss: Loss) {
     }
 }
 
-/// What a task of the load below came to.
+/// How the checks of one task of the load below ended.
 struct Tally {
     own: u64,
     allowed: u64,
@@ -93,14 +93,14 @@ struct Tally {
     in_doubt: u64,
 }
 
-/// Every seventh reply is lost, of many callers, each with a limit, a key and a cost of its own: what
-/// a caller is told is its own, and what is spent is what was allowed, and some of what is in doubt.
+/// Every seventh reply is lost. Each of 16 callers has its own limit, key and cost, so that a decision
+/// for another caller would be noticed. All allowed checks are charged, and checks in doubt may be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
+async fn lost_replies_under_load_cause_no_double_charge_and_no_mixed_up_answer() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let proxy = Proxy::start(server.addr()).unwrap();
-        let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
+        let limiter = long_deadline(&proxy.url()).deadline(DEADLINE).build().unwrap();
         until_decided(&scope(&limiter, LIMITS[0])).await;
         let mut tasks = JoinSet::new();
         for own in 1..=16_u64 {
@@ -112,9 +112,9 @@ async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
                 let mut spent = 0;
                 while tally.allowed < 100 {
                     assert!(began.elapsed() < PATIENCE, "{}", tally.allowed);
-                    let asked = Instant::now();
+                    let sent = Instant::now();
                     let answer = scope.check(&key).cost(own).await;
-                    assert!(asked.elapsed() < DEADLINE + MARGIN, "{:?}", asked.elapsed());
+                    assert!(sent.elapsed() < DEADLINE + MARGIN, "{:?}", sent.elapsed());
                     match answer {
                         Ok(decision) => {
                             assert!(decision.is_allowed() && !decision.is_degraded());
@@ -122,7 +122,7 @@ async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
                             let now_spent = 100_000 + own - decision.remaining();
                             assert_eq!(now_spent % own, 0);
                             tally.allowed += 1;
-                            // One more each, and whatever was charged in doubt.
+                            // One more cost, and any earlier checks in doubt that were charged.
                             assert!(now_spent >= spent + own);
                             assert!(now_spent <= own * (tally.allowed + tally.in_doubt));
                             spent = now_spent;
@@ -143,7 +143,7 @@ async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
         let (mut random, mut next) = (Random(42), proxy.scripts_passed() + 7);
         while !tasks.is_empty() {
             if proxy.scripts_passed() >= next {
-                // A swallowed one silences its connection for a second, so not of these.
+                // `Swallowed` would silence its connection for a second, so it is left out.
                 match random.below(2) {
                     0 => Loss::CutBefore.lose_next_reply(&proxy),
                     _ => Loss::CutWithin.lose_next_reply(&proxy),
@@ -168,15 +168,15 @@ async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
     }
 }
 
-/// Also those that share the batch whose reply is lost: each once, and each is told.
+/// 60 checks share the batch whose reply is lost. Each caller gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_lost_reply_of_many_is_charged_once_for_each() {
+async fn every_check_of_a_batch_is_charged_once_when_its_reply_is_lost() {
     for (flavour, loss) in
         Flavour::ALL.into_iter().flat_map(|flavour| Loss::ALL.map(|it| (flavour, it)))
     {
         let server = start(flavour);
         let proxy = Proxy::start(server.addr()).unwrap();
-        let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
+        let limiter = long_deadline(&proxy.url()).deadline(DEADLINE).build().unwrap();
         let scope = scope(&limiter, LIMITS[0]);
         until_decided(&scope).await;
         loss.lose_next_reply(&proxy);
@@ -209,7 +209,7 @@ async fn dropped_charge_stays_spent_when_its_reply_is_lost() {
     drop(lost);
     until_decided(&scope).await;
     assert_eq!(remaining(&scope, "a").await, 93);
-    // It does not keep later charges from coming back.
+    // Later charges still come back.
     drop(scope.check("a").cost(5).refunded_if_dropped().into_future());
     let began = Instant::now();
     while remaining(&scope, "a").await != 93 {

@@ -1,5 +1,5 @@
-//! What waits for a server that stands still is bounded, and so is the memory for it. Each test runs
-//! in a process of its own, so that nothing else is counted.
+//! The requests that wait for a frozen server are bounded, and so is their memory. Each test runs in a
+//! process of its own, so that the memory of other tests is not counted.
 
 use std::env;
 use std::fs;
@@ -17,51 +17,52 @@ use crate::setup::{
     within,
 };
 
+/// The most that the memory may grow.
 const MOST: usize = 64 << 20;
 const LIMIT: u64 = 1_000_000_000;
 
-/// Says that a part of a test is run by that test.
+/// The environment variable that a test sets for the part that it runs in another process.
 const ALONE: &str = "TOLLGATE_TEST_ALONE";
 
-/// Runs one of the parts below in a process of its own, which says how much its memory has grown.
+/// Runs one of the ignored tests below in a process of its own, which prints how much its memory has grown.
 fn assert_resident(part: &str) {
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", &format!("resident::{part}"), "--ignored", "--nocapture"])
         .env(ALONE, "yes")
         .output()
         .unwrap();
-    let (said, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
-    assert!(output.status.success(), "{part}: {said}{}", String::from_utf8_lossy(&failed));
-    let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
-    let grown: usize = grown.unwrap_or_else(|| panic!("{part}: no number in {said}"));
-    assert!(grown <= MOST, "{part}: {grown} bytes resident of {MOST}");
+    let (printed, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
+    assert!(output.status.success(), "{part}: {printed}{}", String::from_utf8_lossy(&failed));
+    let grown = printed.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
+    let grown: usize = grown.unwrap_or_else(|| panic!("{part}: no number in {printed}"));
+    assert!(grown <= MOST, "{part}: memory grew by {grown} bytes, above {MOST}");
 }
 
 #[test]
-fn memory_stays_flat_while_callers_ask_a_frozen_server() {
-    assert_resident("many_ask_a_frozen_server");
+fn memory_is_bounded_while_checks_of_a_frozen_server_fail() {
+    assert_resident("checks_of_a_frozen_server_fail");
 }
 
 #[test]
-fn memory_of_patient_callers_is_bounded() {
-    assert_resident("many_wait_for_a_frozen_server");
+fn memory_is_bounded_while_checks_wait_for_a_frozen_server() {
+    assert_resident("checks_wait_for_a_frozen_server");
 }
 
-/// A server, and a limiter on it that has been used, by as many as will use it.
+/// Makes 1,000 checks at once, so that buffers have grown before memory is measured.
 async fn warm(server: &Server, limiter: &Limiter) {
     let scope = limited(limiter, "warm", LIMIT);
-    until("it answers", || !server.log().is_empty()).await;
+    until("the server logs", || !server.log().is_empty()).await;
     let answers: Vec<_> = (0..1_000).map(|_| scope.check("warm").into_future()).collect();
     for answer in answers {
-        // Some may be too late for a short deadline.
+        // Some may fail by a short deadline.
         let _ = answer.await;
     }
 }
 
-/// As fast as they can, for 3 s.
+/// 200 callers check at full speed for 3 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a part of a test above, which runs it"]
-async fn many_ask_a_frozen_server() {
+#[ignore = "run by a test above in a process of its own"]
+async fn checks_of_a_frozen_server_fail() {
     if env::var_os(ALONE).is_none() {
         return;
     }
@@ -71,20 +72,20 @@ async fn many_ask_a_frozen_server() {
     warm(&server, &limiter).await;
     let before = resident_bytes();
     server.freeze();
-    let (scope, asked) = (limited(&limiter, "scope", LIMIT), Arc::new(AtomicU64::new(0)));
+    let (scope, checks) = (limited(&limiter, "scope", LIMIT), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     let began = Instant::now();
     for caller in 0..200 {
-        let (scope, asked) = (scope.clone(), Arc::clone(&asked));
+        let (scope, checks) = (scope.clone(), Arc::clone(&checks));
         tasks.spawn(async move {
             let mut number = 0_u64;
             while began.elapsed() < Duration::from_secs(3) {
-                // Always another key.
+                // A new key for every check.
                 let decision = scope.check(&format!("{caller}-{number}")).await.unwrap();
                 assert!(decision.is_degraded() && decision.is_allowed());
                 number += 1;
             }
-            asked.fetch_add(number, Ordering::Relaxed);
+            checks.fetch_add(number, Ordering::Relaxed);
         });
     }
     let mut most = 0;
@@ -93,16 +94,16 @@ async fn many_ask_a_frozen_server() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     tasks.join_all().await;
-    let asked = asked.load(Ordering::Relaxed);
-    assert!(asked > 20_000, "{asked}");
-    println!("\nasked: {asked}\nresident: {}", most.saturating_sub(before));
+    let checks = checks.load(Ordering::Relaxed);
+    assert!(checks > 20_000, "{checks}");
+    println!("\nchecks: {checks}\nresident: {}", most.saturating_sub(before));
 }
 
-/// Whoever comes when the queue is full is told at once and not charged; everybody else is decided
-/// when the server goes on.
+/// A check that finds the queue full fails at once and is not charged. All others are decided when the
+/// server resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a part of a test above, which runs it"]
-async fn many_wait_for_a_frozen_server() {
+#[ignore = "run by a test above in a process of its own"]
+async fn checks_wait_for_a_frozen_server() {
     const MAX_WAITING: usize = 65_536;
     // Two batches of 64.
     const MAX_IN_FLIGHT: usize = 128;
@@ -117,15 +118,15 @@ async fn many_wait_for_a_frozen_server() {
     until_answered(&scope, "a").await;
     let before = resident_bytes();
     server.freeze();
-    let ask = || scope.check("a").into_future();
-    let waiting: Vec<_> = (0..MAX_WAITING).map(|_| ask()).collect();
-    // What is in flight has left the queue.
+    let check = || scope.check("a").into_future();
+    let waiting: Vec<_> = (0..MAX_WAITING).map(|_| check()).collect();
+    // Checks in flight have left the queue, so as many more are accepted.
     let in_queue = || limiter.health().unwrap().servers[0].waiting;
     let (mut refused, mut accepted) = (0, 0);
     let began = Instant::now();
     for _ in 0..MORE {
-        // At once: whoever is refused knows already.
-        match tokio::time::timeout(Duration::ZERO, ask()).await {
+        // A refused check is answered at the first poll.
+        match tokio::time::timeout(Duration::ZERO, check()).await {
             Ok(answer) => match store_error(answer) {
                 StoreError::Overloaded { waiting } => {
                     assert_eq!(waiting, MAX_WAITING);
@@ -133,7 +134,7 @@ async fn many_wait_for_a_frozen_server() {
                 }
                 other => panic!("{other:?}"),
             },
-            // It is on its way whether somebody waits for it or not.
+            // An accepted check is sent, also when its answer is dropped.
             Err(_) => accepted += 1,
         }
     }
@@ -145,14 +146,14 @@ async fn many_wait_for_a_frozen_server() {
     for answer in waiting {
         assert!(answer.await.unwrap().is_allowed());
     }
-    until("all were sent", || in_queue() == 0).await;
-    // Those behind the last of them, too.
+    until("all checks are sent", || in_queue() == 0).await;
+    // The accepted checks were charged too.
     let all = (MAX_WAITING + accepted) as u64;
     assert_eq!(LIMIT - remaining(&scope, "a").await, all);
     println!("\nresident: {grown}");
 }
 
-/// The memory of this process that is really there, without the program itself.
+/// The resident memory of this process without its program and files (`RssAnon`).
 fn resident_bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

@@ -1,4 +1,4 @@
-//! Scopes of one limiter that differ in what a failure does, and in how long they wait.
+//! Scopes of one limiter with different failure policies and deadlines.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use tollgate_launcher::{Flavour, Proxy, Server};
 
 use crate::policy::Fault;
 use crate::setup::{
-    LIMITS, MARGIN, PATIENCE, SOON, at, breaker, builder, limited, named, remaining, start,
-    store_error, until_decided, with, within,
+    LIMITS, MARGIN, PATIENCE, SHORT_DEADLINE, at, breaker, builder, limited, named, remaining,
+    start, store_error, until_decided, with, within,
 };
 
 const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
@@ -17,12 +17,12 @@ const SMALLER: OnFailure = OnFailure::Local { processes: 5 };
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A limit of 100, of this policy.
+/// A scope of a limit of 100 with this policy.
 fn failing(limiter: &Limiter, name: &str, on_failure: OnFailure) -> Scope {
     limited(limiter, name, 100).on_failure(on_failure)
 }
 
-/// One of this policy on a server that is not there.
+/// Returns a limiter with this policy whose server is dead.
 fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
     let mut server = start(Flavour::Redis);
     server.kill();
@@ -30,7 +30,7 @@ fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
     (server, limiter)
 }
 
-/// What several checks come to, alone and in a batch: what they were decided as.
+/// Decides several checks together, by `check_all` and by `batch`.
 async fn together(limiter: &Limiter, checks: &[Check<'_>]) -> [Result<JointDecision, Error>; 2] {
     let alone = limiter.check_all(checks).await;
     let mut batch = limiter.batch(&[checks]).await.unwrap();
@@ -44,7 +44,7 @@ fn timed_out_after<T: std::fmt::Debug>(answer: Result<T, Error>) -> Duration {
     }
 }
 
-/// After how long several checks time out. A busy machine may be too late to send them in time.
+/// The timeout of a joint check. Repeats it if a busy machine did not send it in time.
 async fn together_time_out_after(limiter: &Limiter, checks: &[Check<'_>]) -> Duration {
     loop {
         let began = Instant::now();
@@ -64,7 +64,8 @@ fn assert_took(began: Instant, at_least: Duration) {
     assert!(at_least <= took && took < at_least + MARGIN, "{took:?}, not {at_least:?}");
 }
 
-/// Every way to ask, and what is left of 100 on a share of this size; nothing, if it fails.
+/// Asserts how every kind of request is decided without the server: on a share of this size, or as an
+/// error for `None`.
 async fn assert_fails(scope: &Scope, key: &str, share: Option<u64>) {
     let own = [scope.check(key)];
     let [alone, batched] = together(scope.limiter(), &own).await;
@@ -89,7 +90,7 @@ async fn assert_fails(scope: &Scope, key: &str, share: Option<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scopes_of_one_limiter_fail_each_in_its_own_way_and_recover() {
+async fn scopes_of_one_limiter_follow_their_own_policies_and_recover() {
     for (flavour, fault) in Flavour::ALL
         .into_iter()
         .zip(Fault::ALL)
@@ -98,7 +99,7 @@ async fn scopes_of_one_limiter_fail_each_in_its_own_way_and_recover() {
         let mut server = start(flavour);
         let limiter = with(&server.url(), LOCAL);
         let cases = [
-            (limited(&limiter, "unsaid", 100), Some(50)),
+            (limited(&limiter, "unset", 100), Some(50)),
             (failing(&limiter, "open", Open), Some(100)),
             (failing(&limiter, "closed", Closed), None),
             (failing(&limiter, "smaller", SMALLER), Some(20)),
@@ -119,7 +120,7 @@ async fn scopes_of_one_limiter_fail_each_in_its_own_way_and_recover() {
     }
 }
 
-/// The second in line asks how long it will take, and cannot be told.
+/// The second acquire in line cannot read the key's state to forecast its wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_follow_their_scopes_failure_policy() {
     for (limiters, own) in [(Open, Closed), (Closed, Open)] {
@@ -141,7 +142,7 @@ async fn waiters_follow_their_scopes_failure_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_of_one_name_differ_and_the_last_word_counts() {
+async fn scope_handles_of_one_name_each_use_the_policy_set_last() {
     let (_server, limiter) = on_a_dead_server(Open);
     let first = limited(&limiter, "scope", 100);
     let closed = first.clone().on_failure(Closed);
@@ -179,15 +180,15 @@ async fn joint_check_uses_the_strictest_failure_policy() {
     }
 }
 
-/// What it does not say itself, a scope has from its limiter.
+/// A scope that sets no policy has its limiter's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scope_without_a_policy_counts_with_its_limiters() {
+async fn scope_without_a_policy_uses_its_limiters_in_a_joint_check() {
     for (limiters, own, is_an_error) in
         [(Closed, Open, true), (Open, Closed, true), (Open, Open, false)]
     {
         let (_server, limiter) = on_a_dead_server(limiters);
-        let (unsaid, said) = (limited(&limiter, "unsaid", 100), failing(&limiter, "said", own));
-        for answer in together(&limiter, &[unsaid.check("a"), said.check("a")]).await {
+        let (unset, with_policy) = (limited(&limiter, "unset", 100), failing(&limiter, "own", own));
+        for answer in together(&limiter, &[unset.check("a"), with_policy.check("a")]).await {
             assert_eq!(answer.is_err(), is_an_error, "{limiters:?}, {own:?}: {answer:?}");
         }
     }
@@ -211,20 +212,16 @@ async fn shadow_limit_does_not_change_the_failure_policy() {
     }
 }
 
-/// Not even where the scope, or the limiter, is closed.
+/// Also when the policy of the scope, or of the limiter, is `Closed`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_of_nothing_but_shadows_never_fails() {
+async fn check_of_shadow_limits_alone_never_fails() {
     let (_server, limiter) = on_a_dead_server(Closed);
     let [closed, local] = [Closed, LOCAL].map(|own| failing(&limiter, &format!("{own:?}"), own));
-    let unsaid = limited(&limiter, "unsaid", 100);
-    let cases: [(&[&Scope], u64); 4] = [
-        (&[&closed], 100),
-        (&[&unsaid], 100),
-        (&[&closed, &unsaid], 100),
-        (&[&closed, &local], 50),
-    ];
+    let unset = limited(&limiter, "unset", 100);
+    let cases: [(&[&Scope], u64); 4] =
+        [(&[&closed], 100), (&[&unset], 100), (&[&closed, &unset], 100), (&[&closed, &local], 50)];
     for (scopes, share) in cases {
-        // More than there is: it would refuse, and does not.
+        // A cost above the limit would be refused by an enforced limit.
         let checks: Vec<_> = scopes.iter().map(|own| own.check("a").cost(101).shadow()).collect();
         for answer in together(&limiter, &checks).await {
             let answer = answer.unwrap();
@@ -238,15 +235,15 @@ async fn a_check_of_nothing_but_shadows_never_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_through_a_scope_has_its_deadline() {
+async fn every_request_through_a_scope_uses_the_scopes_deadline() {
     let own = 40 * MS;
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = at(&server.url());
         let scope = named(&limiter, "scope", LIMITS[1]).deadline(own);
         until_decided(&scope).await;
-        let unhurried = named(&limiter, "scope", LIMITS[1]);
-        let receipt = unhurried.check("a").await.unwrap().into_receipt();
+        let without_deadline = named(&limiter, "scope", LIMITS[1]);
+        let receipt = without_deadline.check("a").await.unwrap().into_receipt();
         server.freeze();
         let began = Instant::now();
         assert_eq!(timed_out_after(scope.check("a").await), own);
@@ -258,7 +255,7 @@ async fn every_request_through_a_scope_has_its_deadline() {
         for answer in together(&limiter, &[scope.check("a"), scope.check("b")]).await {
             assert_eq!(timed_out_after(answer), own);
         }
-        // A caller's own is still less.
+        // A caller's shorter deadline still counts.
         assert_eq!(timed_out_after(scope.check("a").within(20 * MS).await), 17 * MS);
         assert_took(began, 8 * own + 17 * MS);
         assert_eq!(breaker(&limiter), BreakerState::Closed, "{flavour}");
@@ -271,28 +268,28 @@ async fn every_request_through_a_scope_has_its_deadline() {
 async fn joint_check_uses_the_shortest_deadline_of_its_enforced_limits() {
     let server = start(Flavour::Redis);
     let limiter = within(&server.url(), 300 * MS);
-    let unsaid = limited(&limiter, "unsaid", 100);
+    let unset = limited(&limiter, "unset", 100);
     let [short, long] =
         [100, 900].map(|ms| limited(&limiter, &ms.to_string(), 100).deadline(ms * MS));
-    until_decided(&unsaid).await;
+    until_decided(&unset).await;
     server.freeze();
     for (checks, want) in [
         (vec![short.check("a"), long.check("a")], 100 * MS),
-        (vec![long.check("a"), short.check("a"), unsaid.check("a")], 100 * MS),
-        (vec![unsaid.check("a"), long.check("a")], 300 * MS),
+        (vec![long.check("a"), short.check("a"), unset.check("a")], 100 * MS),
+        (vec![unset.check("a"), long.check("a")], 300 * MS),
         (vec![long.check("a"), short.check("a").shadow()], 900 * MS),
         (vec![long.check("a").shadow(), short.check("a")], 100 * MS),
     ] {
         assert_eq!(together_time_out_after(&limiter, &checks).await, want);
         server.thaw();
-        until_decided(&unsaid).await;
+        until_decided(&unset).await;
         server.freeze();
     }
 }
 
-/// One in a queue is told by its own timer, and takes no others of its batch with it.
+/// Also for requests in the queue. A timeout does not fail the other requests of the batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_of_a_batch_have_each_their_own_deadline() {
+async fn requests_of_a_batch_each_keep_their_own_deadline() {
     for is_behind_others in [false, true] {
         let server = start(Flavour::Redis);
         let limiter = at(&server.url());
@@ -300,17 +297,17 @@ async fn requests_of_a_batch_have_each_their_own_deadline() {
             [100, 600].map(|ms| limited(&limiter, &ms.to_string(), 100).deadline(ms * MS));
         until_decided(&long).await;
         server.freeze();
-        let unsaid = limited(&limiter, "unsaid", 1_000);
+        let unset = limited(&limiter, "unset", 1_000);
         let others: Vec<_> = match is_behind_others {
-            true => (0..300).map(|_| unsaid.check("a").into_future()).collect(),
+            true => (0..300).map(|_| unset.check("a").into_future()).collect(),
             false => Vec::new(),
         };
         let began = Instant::now();
         let requests = [&long, &short, &long, &short].map(|own| [own.check("a")]);
         let answers = limiter.batch(&requests.each_ref().map(|own| &own[..])).await.unwrap();
         assert_took(began, 600 * MS);
-        let told: Vec<_> = answers.into_iter().map(timed_out_after).collect();
-        assert_eq!(told, [600, 100, 600, 100].map(|ms| ms * MS), "{is_behind_others}");
+        let timeouts: Vec<_> = answers.into_iter().map(timed_out_after).collect();
+        assert_eq!(timeouts, [600, 100, 600, 100].map(|ms| ms * MS), "{is_behind_others}");
         server.thaw();
         for other in others {
             assert!(other.await.unwrap().is_allowed());
@@ -319,92 +316,92 @@ async fn requests_of_a_batch_have_each_their_own_deadline() {
     }
 }
 
-/// The server is well; it is the scope that has no time.
+/// The server answers within the limiter's deadline, so the scope's timeouts do not count against it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_scope_deadline_does_not_open_the_breaker() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr()).unwrap();
     let limiter = at(&proxy.url());
-    let unsaid = limited(&limiter, "unsaid", 100);
-    let hurried = limited(&limiter, "hurried", 100).deadline(MS);
-    until_decided(&unsaid).await;
+    let unset = limited(&limiter, "unset", 100);
+    let short = limited(&limiter, "short", 100).deadline(MS);
+    until_decided(&unset).await;
     proxy.delay(|| 50 * MS);
     let mut failed = 0;
     for _ in 0..30 {
-        failed += u64::from(hurried.check("a").await.is_err());
+        failed += u64::from(short.check("a").await.is_err());
         assert_eq!(breaker(&limiter), BreakerState::Closed);
     }
     assert!(failed > 5, "{failed}");
-    assert!(unsaid.check("a").await.unwrap().is_allowed());
+    assert!(unset.check("a").await.unwrap().is_allowed());
     assert_eq!(breaker(&limiter), BreakerState::Closed);
     assert_eq!(limiter.health().unwrap().failed, failed);
 }
 
-/// A server that is too slow for the limiter, and not for the scope, is not left alone.
+/// The breaker stays closed while the server is too slow for the limiter's deadline but not for the scope's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scopes_deadline_may_exceed_its_limiters() {
     let server = start(Flavour::Valkey);
     let proxy = Proxy::start(server.addr()).unwrap();
-    let limiter = within(&proxy.url(), SOON);
-    let unsaid = limited(&limiter, "unsaid", 100);
-    let patient = limited(&limiter, "patient", 100).deadline(PATIENCE);
-    until_decided(&patient).await;
-    proxy.delay(|| 3 * SOON);
+    let limiter = within(&proxy.url(), SHORT_DEADLINE);
+    let unset = limited(&limiter, "unset", 100);
+    let long = limited(&limiter, "long", 100).deadline(PATIENCE);
+    until_decided(&long).await;
+    proxy.delay(|| 3 * SHORT_DEADLINE);
     for left in (88..100).rev() {
-        assert_eq!(patient.check("a").await.unwrap().remaining(), left);
+        assert_eq!(long.check("a").await.unwrap().remaining(), left);
         assert_eq!(breaker(&limiter), BreakerState::Closed);
     }
-    assert_eq!(together_time_out_after(&limiter, &[unsaid.check("a")]).await, SOON);
+    assert_eq!(together_time_out_after(&limiter, &[unset.check("a")]).await, SHORT_DEADLINE);
 }
 
-/// Longer than a batch holds up the next: all who have the time are answered, each once, those in the
-/// queue as well.
+/// The server is frozen for 1.2 s, longer than a batch delays the next one. All checks with the long deadline are
+/// answered once, in flight and in the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_deadlines_outlast_a_frozen_server_without_delaying_others() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
-        let limiter = within(&server.url(), SOON);
-        let unsaid = limited(&limiter, "unsaid", 100);
-        let patient = limited(&limiter, "patient", 1_000).deadline(PATIENCE);
-        until_decided(&patient).await;
+        let limiter = within(&server.url(), SHORT_DEADLINE);
+        let unset = limited(&limiter, "unset", 100);
+        let long = limited(&limiter, "long", 1_000).deadline(PATIENCE);
+        until_decided(&long).await;
         server.freeze();
-        let answers: Vec<_> = (0..300).map(|_| patient.check("a").into_future()).collect();
+        let answers: Vec<_> = (0..300).map(|_| long.check("a").into_future()).collect();
         let frozen = Instant::now();
         let mut took = Vec::new();
         while frozen.elapsed() < Duration::from_millis(1_200) {
             let began = Instant::now();
-            store_error(unsaid.check("a").await);
+            store_error(unset.check("a").await);
             took.push(began.elapsed());
         }
         took.sort();
-        assert!(took[took.len() / 2] < 4 * SOON, "{flavour}: {took:?}");
-        assert!(took.iter().all(|it| *it < SOON + MARGIN), "{flavour}: {took:?}");
+        assert!(took[took.len() / 2] < 4 * SHORT_DEADLINE, "{flavour}: {took:?}");
+        assert!(took.iter().all(|it| *it < SHORT_DEADLINE + MARGIN), "{flavour}: {took:?}");
         server.thaw();
         for answer in answers {
             assert!(answer.await.unwrap().is_allowed(), "{flavour}");
         }
-        until_decided(&unsaid).await;
-        assert_eq!(remaining(&patient, "a").await, 700, "{flavour}");
+        until_decided(&unset).await;
+        assert_eq!(remaining(&long, "a").await, 700, "{flavour}");
     }
 }
 
-/// However long some would wait for it.
+/// Every check has a deadline of 30 s, and the breaker still opens after five batches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patient_scopes_do_not_keep_the_breaker_from_opening() {
+async fn long_scope_deadlines_do_not_keep_the_breaker_from_opening() {
     let server = start(Flavour::Redis);
-    let limiter = builder(&server.url()).deadline(SOON).build().unwrap();
-    let patient = limited(&limiter, "patient", 100).deadline(PATIENCE);
-    until_decided(&patient).await;
+    let limiter = builder(&server.url()).deadline(SHORT_DEADLINE).build().unwrap();
+    let long = limited(&limiter, "long", 100).deadline(PATIENCE);
+    until_decided(&long).await;
     server.freeze();
     let began = Instant::now();
     let mut answers = Vec::new();
     while breaker(&limiter) == BreakerState::Closed {
-        // Five batches, of which two are on their way at a time, a second each.
+        // Five batches of a second each, two in flight at a time.
         assert!(began.elapsed() < 3 * Duration::from_secs(1) + MARGIN);
-        answers.push(patient.check("a").into_future());
+        answers.push(long.check("a").into_future());
         tokio::time::sleep(MS).await;
     }
-    assert!(matches!(store_error(patient.check("a").await), StoreError::BreakerOpen { .. }));
+    assert!(matches!(store_error(long.check("a").await), StoreError::BreakerOpen { .. }));
     server.thaw();
-    until_decided(&patient).await;
+    until_decided(&long).await;
 }

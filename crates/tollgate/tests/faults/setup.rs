@@ -1,4 +1,4 @@
-//! Servers, limiters on them, and a few ways to ask.
+//! Servers, limiters on them, and helpers that send commands to a server.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use redis::{Cmd, Connection, FromRedisValue};
 use tollgate::{BreakerState, Error, Limit, Limiter, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+/// Every algorithm with a limit of 100. No unit comes back while a test runs.
 pub(crate) const LIMITS: [&str; 6] = [
     "fixed-window limit=100 window=366d",
     "sliding-window-log limit=100 window=366d",
@@ -19,14 +19,14 @@ pub(crate) const LIMITS: [&str; 6] = [
 /// Long enough for any machine: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How much later than promised an answer may come on a busy machine.
+/// How much later than its deadline an answer may come on a busy machine.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 
-/// How long after its cause is gone a failure may last: a breaker is open for 1.2 s at most.
+/// How long a failure may last after its cause is gone. A breaker is open for at most 1.2 s.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(5);
 
-/// For tests in which a server that is well is never too slow, and one that is not is waited for.
-pub(crate) const SOON: Duration = Duration::from_millis(50);
+/// A deadline that a working server meets, and that is short enough to wait for when it fails.
+pub(crate) const SHORT_DEADLINE: Duration = Duration::from_millis(50);
 
 pub(crate) fn start(flavour: Flavour) -> Server {
     launch(&Launch::new(flavour))
@@ -36,23 +36,23 @@ pub(crate) fn launch(launch: &Launch) -> Server {
     launch.start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Of one that says when a server fails.
+/// A builder with the policy `Closed`, so that a failure of the server is an error.
 pub(crate) fn builder(url: &str) -> Redis {
     Redis::at(url).unwrap().on_failure(OnFailure::Closed)
 }
 
-/// Of one that says when a server fails, and gives it all the time there is.
-pub(crate) fn patient(url: &str) -> Redis {
+/// A builder with the policy `Closed` and a deadline of 30 s.
+pub(crate) fn long_deadline(url: &str) -> Redis {
     builder(url).deadline(PATIENCE)
 }
 
 pub(crate) fn at(url: &str) -> Limiter {
-    patient(url).build().unwrap()
+    long_deadline(url).build().unwrap()
 }
 
-/// Of this policy, for servers that are soon given up.
+/// A limiter with this policy and a deadline of 50 ms.
 pub(crate) fn with(url: &str, on_failure: OnFailure) -> Limiter {
-    builder(url).deadline(SOON).on_failure(on_failure).build().unwrap()
+    builder(url).deadline(SHORT_DEADLINE).on_failure(on_failure).build().unwrap()
 }
 
 pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
@@ -68,7 +68,7 @@ pub(crate) fn scope(limiter: &Limiter, text: &str) -> Scope {
     named(limiter, text, text)
 }
 
-/// A limit of so many, of which nothing comes back while a test runs.
+/// A limit of `limit` units. No unit comes back while a test runs.
 pub(crate) fn limited(limiter: &Limiter, name: &str, limit: u64) -> Scope {
     named(limiter, name, &format!("fixed-window limit={limit} window=366d"))
 }
@@ -84,21 +84,21 @@ pub(crate) async fn remaining(scope: &Scope, key: &str) -> u64 {
     scope.peek(key).await.unwrap().remaining()
 }
 
-/// Whether the only server of a limiter is asked.
+/// The breaker's state for the only server of a limiter.
 pub(crate) fn breaker(limiter: &Limiter) -> BreakerState {
     limiter.health().unwrap().servers[0].breaker
 }
 
-/// Looks until it is so.
+/// Waits until `is_so` returns true.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not yet: {what}");
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Looks at a key until there is an answer, which takes no longer than a failure may last.
+/// Peeks at a key until the server answers, for at most [`RECOVERY`]. Returns what remains.
 pub(crate) async fn until_answered(scope: &Scope, key: &str) -> u64 {
     let began = Instant::now();
     loop {
@@ -110,12 +110,12 @@ pub(crate) async fn until_answered(scope: &Scope, key: &str) -> u64 {
     }
 }
 
-/// A connection past the limiter.
+/// A connection to the server that does not go through a limiter.
 pub(crate) fn admin(server: &Server) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// A command of these words: `CLIENT KILL TYPE normal`.
+/// Makes a command from its words, as in `CLIENT KILL TYPE normal`.
 pub(crate) fn command(text: &str) -> Cmd {
     let mut words = text.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
@@ -123,7 +123,7 @@ pub(crate) fn command(text: &str) -> Cmd {
     command
 }
 
-/// Asks past the limiter, and past everything that stands before the server.
+/// Sends a command to the server itself, not through a limiter or a proxy.
 pub(crate) fn ask<T: FromRedisValue>(server: &Server, text: &str) -> T {
     server.ask(&command(text)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -140,20 +140,20 @@ pub(crate) fn info(server: &Server, name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} in {all}")).to_owned()
 }
 
-/// Asks until the server decides, and those who ask next are not held back any more either.
+/// Peeks until the server decides and every breaker is closed, so that the next check is sent too.
 pub(crate) async fn until_decided(scope: &Scope) {
     let began = Instant::now();
-    let is_asked = || {
+    let is_closed = || {
         let servers = scope.limiter().health().unwrap().servers;
         servers.iter().all(|server| server.breaker == BreakerState::Closed)
     };
-    while !(scope.peek("anybody").await.is_ok_and(|it| !it.is_degraded()) && is_asked()) {
+    while !(scope.peek("probe").await.is_ok_and(|it| !it.is_degraded()) && is_closed()) {
         assert!(began.elapsed() < PATIENCE, "{:?}", scope.limiter().health());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// How often the server ran a script, whether it knew it or was sent it.
+/// How often the server ran a script, by its hash or by its text.
 pub(crate) fn scripts_run(server: &Server) -> u64 {
     let stats: String = server.ask(redis::cmd("INFO").arg("commandstats")).unwrap();
     let calls = |command: &str| {
@@ -164,7 +164,7 @@ pub(crate) fn scripts_run(server: &Server) -> u64 {
     calls("evalsha") + calls("eval")
 }
 
-/// The same numbers every time, and no two alike for a long while.
+/// A pseudo-random generator (xorshift): the same numbers in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, EncodingKey, crypto};
 use parking_lot::Mutex;
 
-/// A key for these tests and nothing else: everybody has it.
+/// A private key for these tests only. It is public.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEINYH3OBBALtVgg8RgzCNZFhq3+VOKfTOeqQihfDFl9W6
 -----END PRIVATE KEY-----
@@ -29,7 +29,7 @@ struct Published {
 }
 
 impl Issuer {
-    /// Publishes its key under the name `id`.
+    /// Starts an issuer that publishes its key under the name `id`.
     pub(crate) async fn start(id: &str) -> Issuer {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -45,7 +45,7 @@ impl Issuer {
         issuer
     }
 
-    /// From now on the key has another name.
+    /// Publishes the key under another name from now on.
     pub(crate) fn publish(&self, id: &str) {
         *self.published.set.lock() = set_of(id);
     }
@@ -59,14 +59,14 @@ impl Issuer {
     }
 }
 
-/// The issuer's key set.
+/// The issuer's key set, with the key under the name `id`.
 pub(crate) fn set_of(id: &str) -> String {
     format!(
         r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","use":"sig","kid":"{id}","x":"Ls5AiS3G1dnetVQbtVTWeiL7HVYdr_KUD-GmO5SpiVc"}}]}}"#
     )
 }
 
-/// A token that the key of this name signed.
+/// A token signed with the issuer's key, which names the key `id`.
 pub(crate) fn token(id: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"EdDSA","kid":"{id}"}}"#));
     let claims = URL_SAFE_NO_PAD.encode(r#"{"sub":"ada","exp":4102444800}"#);
@@ -76,11 +76,11 @@ pub(crate) fn token(id: &str) -> String {
     format!("{message}.{signature}")
 }
 
-/// Waits until something holds that another thread brings about.
+/// Waits until `holds` returns true.
 pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {
-        assert!(Instant::now() < deadline, "it does not come about");
+        assert!(Instant::now() < deadline, "the condition did not become true in 30 s");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Key sets in a file and under a URL, in rules and without.
+//! Key sets in a file and under a URL, named by rules and set in code.
 
 use std::fs;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tollgate::rules::{Config, Rules, RulesFile};
 
 use crate::issuer::{Issuer, set_of, token, until};
 
-/// Whether a request with this token has its claims.
-fn is_believed(identity: &Identity, token: &str) -> bool {
+/// Whether the claims of this token count for a request.
+fn is_accepted(identity: &Identity, token: &str) -> bool {
     let peer = Peer("203.0.113.9:4711".parse().unwrap());
     let request = Request::get("/").header("authorization", format!("Bearer {token}"));
     let request = request.extension(peer).body(()).unwrap();
@@ -19,7 +19,7 @@ fn is_believed(identity: &Identity, token: &str) -> bool {
 }
 
 /// Whether a request with this token is answered 401.
-fn is_unwelcome(identity: &Identity, token: &str) -> bool {
+fn is_refused(identity: &Identity, token: &str) -> bool {
     let request = Request::get("/").header("authorization", format!("Bearer {token}"));
     RequestHead::new(&request.body(()).unwrap(), identity).token_refusal().is_some()
 }
@@ -36,26 +36,26 @@ fn config(jwks: &str, more: &str) -> Config {
     Config::parse("limits.yaml", rules_text(jwks, more)).unwrap()
 }
 
-fn believes(rules: &Rules, token: &str) -> bool {
-    is_believed(rules.snapshot().identity().unwrap(), token)
+fn rules_accept(rules: &Rules, token: &str) -> bool {
+    is_accepted(rules.snapshot().identity().unwrap(), token)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_fetched_from_the_url_that_rules_name() {
+async fn keys_are_fetched_from_the_url_in_the_rules() {
     let issuer = Issuer::start("a").await;
     let jwks = format!("{{ url: '{}' }}", issuer.url());
     let rules = Rules::new(&Limiter::memory(), &config(&jwks, "")).unwrap();
-    until(|| believes(&rules, &token("a"))).await;
-    assert!(!believes(&rules, &token("b")));
-    // Other rules with the same set go on with its keys, and nothing is fetched anew.
+    until(|| rules_accept(&rules, &token("a"))).await;
+    assert!(!rules_accept(&rules, &token("b")));
+    // New rules with the same set keep its keys, and nothing is fetched again.
     rules.replace(&config(&jwks, "trusted_proxies: [10.0.0.0/8],")).unwrap();
-    assert!(believes(&rules, &token("a")));
+    assert!(rules_accept(&rules, &token("a")));
     assert_eq!(issuer.fetches(), 1);
-    // Of another set they have none at first.
+    // New rules with another set have no keys until it is fetched.
     let other = Issuer::start("b").await;
     rules.replace(&config(&format!("{{ url: '{}' }}", other.url()), "")).unwrap();
-    until(|| believes(&rules, &token("b"))).await;
-    assert!(!believes(&rules, &token("a")));
+    until(|| rules_accept(&rules, &token("b"))).await;
+    assert!(!rules_accept(&rules, &token("a")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,14 +66,14 @@ async fn reading_and_testing_rules_fetches_nothing() {
         "tests: [{ name: t, domain: api, attributes: { ip: 192.0.2.1 }, expect: { a: {} } }]\n";
     let config = Config::parse("limits.yaml", text + tests).unwrap();
     assert_eq!(config.tests(), 1);
-    // Whatever was begun before would be there by now.
+    // An earlier fetch would have been counted by now.
     let rules = Rules::new(&Limiter::memory(), &config).unwrap();
-    until(|| believes(&rules, &token("a"))).await;
+    until(|| rules_accept(&rules, &token("a"))).await;
     assert_eq!(issuer.fetches(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_load_while_the_issuer_is_down_and_say_so() {
+async fn rules_load_and_report_the_problem_while_the_issuer_is_down() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("limits.yaml");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -88,61 +88,61 @@ async fn rules_load_while_the_issuer_is_down_and_say_so() {
     assert!(!problem().contains("hush"), "{}", problem());
     let now = file.rules().snapshot();
     let identity = now.identity().unwrap();
-    // Nobody is refused because the issuer is down; nor is anybody believed.
+    // While the issuer is down no token is refused, and none is accepted.
     for token in [token("a"), token("invented")] {
-        assert!(!is_believed(identity, &token) && !is_unwelcome(identity, &token));
+        assert!(!is_accepted(identity, &token) && !is_refused(identity, &token));
     }
-    assert!(is_unwelcome(identity, "garbage"));
+    assert!(is_refused(identity, "garbage"));
     let unknown =
         identity.rejected_tokens().into_iter().find(|(reason, _)| *reason == "unknown_key");
     assert_eq!(unknown, Some(("unknown_key", 4)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_rotated_before_their_max_age() {
+async fn key_set_is_fetched_again_by_its_max_age() {
     let issuer = Issuer::start("a").await;
     let keys = Jwks::url(&issuer.url()).unwrap().max_age(Duration::from_secs(1)).start();
     let identity = Identity::new().jwt(Jwt::from_jwks(keys.clone()));
-    until(|| is_believed(&identity, &token("a"))).await;
+    until(|| is_accepted(&identity, &token("a"))).await;
     issuer.publish("b");
-    until(|| is_believed(&identity, &token("b"))).await;
-    assert!(!is_believed(&identity, &token("a")), "withdrawn, although it was remembered");
+    until(|| is_accepted(&identity, &token("b"))).await;
+    assert!(!is_accepted(&identity, &token("a")), "a withdrawn key still counts");
     let status = keys.status();
     assert!(status.refreshes >= 2 && status.failures == 0, "{status:?}");
 }
 
 #[test]
-fn a_file_with_a_key_set_is_read_again_when_it_changes() {
+fn key_set_file_is_read_again_when_it_changes() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::write(path("jwks.json"), set_of("a")).unwrap();
     fs::write(path("limits.yaml"), rules_text("{ file: jwks.json }", "")).unwrap();
     let file = RulesFile::open(&Limiter::memory(), path("limits.yaml")).unwrap();
-    assert!(believes(file.rules(), &token("a")));
+    assert!(rules_accept(file.rules(), &token("a")));
     let _following = file.follow().unwrap();
     fs::write(path("jwks.json"), set_of("b")).unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    while !believes(file.rules(), &token("b")) {
+    while !rules_accept(file.rules(), &token("b")) {
         assert!(std::time::Instant::now() < deadline, "the file was not read again");
         std::thread::yield_now();
     }
-    assert!(!believes(file.rules(), &token("a")));
-    // A bad one is refused, and the keys stay.
+    assert!(!rules_accept(file.rules(), &token("a")));
+    // A bad file is refused, and the keys stay.
     fs::write(path("jwks.json"), r#"{"keys":[{"kty":"oct","k":"aHVzaA"}]}"#).unwrap();
     let refused = file.reload().unwrap_err().to_string();
     assert!(refused.contains("`file` has a symmetric key (`oct`)"), "{refused}");
-    assert!(believes(file.rules(), &token("b")));
+    assert!(rules_accept(file.rules(), &token("b")));
 }
 
 #[test]
-fn a_set_is_loaded_from_a_file() {
+fn key_set_is_loaded_from_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("jwks.json");
     let missing = Jwks::load(&path).unwrap_err().to_string();
     assert_eq!(missing, "the key set cannot be read: entity not found");
     fs::write(&path, set_of("a")).unwrap();
     let identity = Identity::new().jwt(Jwt::from_jwks(Jwks::load(&path).unwrap()));
-    assert!(is_believed(&identity, &token("a")));
+    assert!(is_accepted(&identity, &token("a")));
     fs::write(&path, " ".repeat(300_000)).unwrap();
     let large = Jwks::load(&path).unwrap_err().to_string();
     assert_eq!(large, "the key set is larger than 256 KiB");
@@ -153,10 +153,10 @@ async fn invented_keys_cause_no_fetch_while_the_set_is_fresh() {
     let issuer = Issuer::start("a").await;
     let keys = Jwks::url(&issuer.url()).unwrap().start();
     let identity = Identity::new().jwt(Jwt::from_jwks(keys)).refuse_invalid_tokens();
-    until(|| is_believed(&identity, &token("a"))).await;
+    until(|| is_accepted(&identity, &token("a"))).await;
     for number in 0..10 {
-        assert!(is_unwelcome(&identity, &token(&format!("invented-{number}"))));
+        assert!(is_refused(&identity, &token(&format!("invented-{number}"))));
     }
-    assert!(is_believed(&identity, &token("a")));
+    assert!(is_accepted(&identity, &token("a")));
     assert_eq!(issuer.fetches(), 1);
 }

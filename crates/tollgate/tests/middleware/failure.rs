@@ -1,4 +1,4 @@
-//! On a real Redis: as in memory while it is well, and as each limit says while it is not.
+//! The middleware on a real Redis: the same responses as in memory while it works, and the failure policy while it fails.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use tower::{Layer, Service, ServiceExt};
 use crate::servers::{PATIENCE, until};
 use crate::support::*;
 
-/// A store that fails when it is told to.
+/// A Redis behind a proxy that can fail.
 pub(crate) struct Store {
     server: Server,
     proxy: Proxy,
@@ -34,7 +34,7 @@ impl Store {
         Store { server, proxy }
     }
 
-    /// Of a limiter that has all the time there is.
+    /// A builder with a deadline of 30 s.
     pub(crate) fn builder(&self) -> Redis {
         Redis::at(&self.proxy.url()).unwrap().deadline(PATIENCE)
     }
@@ -43,27 +43,27 @@ impl Store {
         self.builder().build().unwrap()
     }
 
-    /// From now on there is no answer.
+    /// Makes the store fail from now on.
     pub(crate) fn fail(&self) {
         self.proxy.refuse_connections();
         self.proxy.cut_connections();
     }
 
-    /// From now on there is, and the limiter has noticed.
+    /// Makes the store answer again, and waits until the limiter uses it.
     async fn recover(&self, limiter: &Limiter) {
-        // On a connection that has lost a reply nothing is answered any more.
+        // A connection that has lost a reply carries no more replies.
         self.proxy.cut_connections();
         self.proxy.pass();
         let scope = scope(limiter, "probe", "fixed-window limit=1 window=366d").deadline(PATIENCE);
         let began = Instant::now();
-        let is_asked = || limiter.health().unwrap().servers[0].breaker == BreakerState::Closed;
-        while !(scope.peek("").await.is_ok_and(|it| !it.is_degraded()) && is_asked()) {
+        let is_closed = || limiter.health().unwrap().servers[0].breaker == BreakerState::Closed;
+        while !(scope.peek("").await.is_ok_and(|it| !it.is_degraded()) && is_closed()) {
             assert!(began.elapsed() < PATIENCE, "{:?}", limiter.health());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// What tells where it is.
+    /// The parts of the store's address that must not be shown.
     fn secrets(&self) -> [String; 4] {
         let port = |addr: std::net::SocketAddr| addr.port().to_string();
         [port(self.server.addr()), port(self.proxy.addr()), "127.0.0.1".into(), "redis".into()]
@@ -74,7 +74,7 @@ fn ten(limiter: &Limiter, on_failure: OnFailure) -> Scope {
     scope(limiter, "ten", "fixed-window limit=10 window=366d").on_failure(on_failure)
 }
 
-/// How many responses had which status.
+/// Sends requests. Returns how many responses had each status.
 async fn statuses(app: &Router, path: &str, count: usize) -> BTreeMap<u16, usize> {
     let mut seen = BTreeMap::new();
     for _ in 0..count {
@@ -93,15 +93,15 @@ async fn open_policy_admits_every_request_without_headers() {
     store.fail();
     for _ in 0..20 {
         let response = send(&app, get("/")).await;
-        assert_eq!(told(&response), "200\n");
+        assert_eq!(rate_limit_headers(&response), "200\n");
         assert_eq!(text(response).await, "hello");
     }
-    // What was spent before is spent, and nothing since.
+    // Units spent before the failure stay spent, and none was spent since.
     store.recover(&limiter).await;
     assert_eq!(statuses(&app, "/", 15).await, BTreeMap::from([(200, 9), (429, 6)]));
 }
 
-/// A refusal because nobody could decide.
+/// Asserts that a response is the 503 for a request that was not decided.
 async fn assert_undecided(response: Response<Body>, store: &Store) {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let headers = response.headers();
@@ -132,7 +132,7 @@ async fn closed_policy_refuses_every_request_with_retry_after() {
     let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Closed)));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     store.fail();
-    // Also once the breaker is open.
+    // Also when the breaker is open.
     for _ in 0..20 {
         assert_undecided(send(&app, get("/")).await, &store).await;
     }
@@ -141,14 +141,14 @@ async fn closed_policy_refuses_every_request_with_retry_after() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_decides_on_the_share() {
+async fn local_policy_decides_on_the_share() {
     let store = Store::start();
     let limiter = store.limiter();
     let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Local { processes: 2 })));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     store.fail();
     for _ in 0..5 {
-        assert_eq!(told(&send(&app, get("/")).await), "200\n");
+        assert_eq!(rate_limit_headers(&send(&app, get("/")).await), "200\n");
     }
     for _ in 0..5 {
         let refused = send(&app, get("/")).await;
@@ -172,10 +172,10 @@ rules:
   - { name: shadow, when: { path: /open }, key: [ip], limit: ten, on_store_failure: closed, shadow: true }
 ";
 
-/// What a hook sees, by path: a name for each kind of decision.
+/// The decisions that a hook has seen: the count for each path and kind.
 type Seen = Arc<Mutex<BTreeMap<String, usize>>>;
 
-fn noting(layer: RateLimitLayer, seen: &Seen) -> RateLimitLayer {
+fn recording(layer: RateLimitLayer, seen: &Seen) -> RateLimitLayer {
     let seen = Arc::clone(seen);
     layer.on_decision(move |request, decided| {
         let kind = match decided {
@@ -198,22 +198,22 @@ fn counted(seen: &Seen) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_rule_says_what_a_failure_does_and_a_hook_sees_it_apart_from_refusals() {
+async fn each_rule_follows_its_failure_policy_and_the_hook_tells_failures_from_refusals() {
     let store = Store::start();
     let limiter = store.limiter();
     let seen = Seen::default();
-    let app = app(noting(RateLimitLayer::rules(&rules(&limiter, EACH), "api"), &seen));
+    let app = app(recording(RateLimitLayer::rules(&rules(&limiter, EACH), "api"), &seen));
     for path in ["/open", "/closed", "/local"] {
         assert_eq!(statuses(&app, path, 2).await, BTreeMap::from([(200, 2)]));
     }
     assert_eq!(counted(&seen), "/closed allowed: 2\n/local allowed: 2\n/open allowed: 2\n");
     store.fail();
     assert_eq!(statuses(&app, "/open", 15).await, BTreeMap::from([(200, 15)]));
-    assert_eq!(told(&send(&app, get("/open")).await), "200\n");
+    assert_eq!(rate_limit_headers(&send(&app, get("/open")).await), "200\n");
     assert_undecided(send(&app, get("/closed")).await, &store).await;
     assert_undecided(send(&app, get("/both")).await, &store).await;
     assert_eq!(statuses(&app, "/local", 8).await, BTreeMap::from([(200, 5), (429, 3)]));
-    // No rule is for it, and no store is asked.
+    // No rule applies, so the store is not used.
     assert_eq!(status(&app, get("/none")).await, StatusCode::OK);
     let want = "/both undecided: 1\n/closed undecided: 1\n/local degraded: 5\n\
         /local share spent: 3\n/none allowed: 1\n/open degraded: 16\n";
@@ -227,7 +227,7 @@ async fn each_rule_says_what_a_failure_does_and_a_hook_sees_it_apart_from_refusa
     assert_eq!(counted(&seen), want);
 }
 
-/// A way to spoil what a store says next, and its name.
+/// A fault of the next reply, and its name.
 type Fault = (&'static str, fn(&Proxy));
 
 const FAULTS: [Fault; 4] = [
@@ -240,7 +240,7 @@ const FAULTS: [Fault; 4] = [
     }),
 ];
 
-async fn answers_despite_faults(policy: OnFailure, want: StatusCode) {
+async fn assert_faults_are_answered(policy: OnFailure, want: StatusCode) {
     let store = Store::start();
     let limiter = store.builder().on_failure(policy).deadline(ms(50)).build().unwrap();
     let yaml = "
@@ -259,14 +259,14 @@ rules: [{ name: r, domain: api, key: [ip], limit: plenty }]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fault_of_the_store_is_an_error_of_the_service() {
+async fn store_faults_are_answered_by_the_failure_policy() {
     let mut policies = JoinSet::new();
     for (policy, want) in [
         (OnFailure::Open, StatusCode::OK),
         (OnFailure::Closed, StatusCode::SERVICE_UNAVAILABLE),
         (OnFailure::Local { processes: 1 }, StatusCode::OK),
     ] {
-        policies.spawn(answers_despite_faults(policy, want));
+        policies.spawn(assert_faults_are_answered(policy, want));
     }
     policies.join_all().await;
 }
@@ -293,15 +293,15 @@ rules: [{ name: r, domain: api, key: [ip], limit: it, deadline: 30s }]
             }
         }
     }
-    let mut went = [0; 2];
+    let mut admitted_counts = [0; 2];
     for (which, admitted) in tasks.join_all().await {
-        went[which] += admitted;
+        admitted_counts[which] += admitted;
     }
-    assert_eq!(went, [50, 50]);
+    assert_eq!(admitted_counts, [50, 50]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn responses_are_the_same_on_either_store() {
+async fn responses_are_the_same_in_memory_and_on_redis() {
     let store = Store::start();
     let limits = [
         "fixed-window limit=4 window=10s",
@@ -327,7 +327,7 @@ rules:
                 RateLimitLayer::new(direct),
                 RateLimitLayer::rules(&rules(&limiter, &yaml), "api"),
             ];
-            // Whoever would be delayed is refused: nobody waits here.
+            // A request that would be delayed is refused, so the test does not wait.
             layers.map(|layer| app(layer.max_wait(Duration::ZERO)))
         };
         let memory = on(Limiter::builder().clock(&clock).build());
@@ -335,7 +335,7 @@ rules:
         let mut seed = 7_u64;
         for step in 0..60 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // From nothing to two seconds, to the microsecond.
+            // Up to two seconds, in microseconds.
             clock.advance(Duration::from_micros((seed >> 33) % 2_000_000 * (seed >> 63)));
             let client = || request("GET", "/", ["203.0.113.9", "[2001:db8::9]"][step % 2]);
             for (memory, redis) in memory.iter().zip(&redis) {
@@ -356,18 +356,18 @@ async fn delayed_charge_is_refunded_on_the_server_when_dropped() {
     let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
     let seen = Seen::default();
     let layer = RateLimitLayer::new(even.clone()).max_wait(ms(24 * 3_600_000));
-    let app = app(noting(layer, &seen));
+    let app = app(recording(layer, &seen));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     let mut waiting = Box::pin(send(&app, get("/")));
     tokio::select! {
         response = &mut waiting => panic!("{response:?}"),
-        () = until("it is delayed", || seen.lock().unwrap().values().sum::<usize>() == 2) => {}
+        () = until("the request is delayed", || seen.lock().unwrap().values().sum::<usize>() == 2) => {}
     }
     assert_eq!(even.peek("ip=203.0.113.9").await.unwrap().remaining(), 8);
     drop(waiting);
     let began = Instant::now();
     while even.peek("ip=203.0.113.9").await.unwrap().remaining() != 9 {
-        assert!(began.elapsed() < PATIENCE, "the place is not back");
+        assert!(began.elapsed() < PATIENCE, "the charge is not refunded");
     }
 }
 
@@ -387,33 +387,33 @@ async fn charge_is_refunded_when_dropped_before_the_server_answers() {
         (by_rules, scope(&limiter, "api/even", shaping)),
     ];
     for (layer, even) in layers {
-        gives_the_place_back(&app(layer.max_wait(ms(24 * 3_600_000))), &even).await;
+        assert_dropped_request_is_refunded(&app(layer.max_wait(ms(24 * 3_600_000))), &even).await;
     }
 }
 
-async fn gives_the_place_back(app: &Router, even: &Scope) {
+async fn assert_dropped_request_is_refunded(app: &Router, even: &Scope) {
     assert_eq!(status(app, get("/")).await, StatusCode::OK);
     for round in 0..20 {
-        let mut asking = Box::pin(send(app, get("/")));
+        let mut response = Box::pin(send(app, get("/")));
         std::future::poll_fn(|context| {
-            assert!(asking.as_mut().poll(context).is_pending());
+            assert!(response.as_mut().poll(context).is_pending());
             Poll::Ready(())
         })
         .await;
-        // At once, or when the answer may be there and was not read.
+        // Dropped at once, or when the answer may have come and was not read.
         if round % 2 == 0 {
             even.peek("ip=203.0.113.9").await.unwrap();
         }
-        drop(asking);
+        drop(response);
         let began = Instant::now();
         while even.peek("ip=203.0.113.9").await.unwrap().remaining() != 9 {
-            assert!(began.elapsed() < PATIENCE, "round {round}: the place is not back");
+            assert!(began.elapsed() < PATIENCE, "round {round}: the charge is not refunded");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_requests_are_bounded_while_the_server_is_asked() {
+async fn waiting_requests_are_bounded_on_redis() {
     let store = Store::start();
     let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
     let even = scope(&limiter, "even", "leaky-bucket capacity=1000 leak=1/h mode=shaping");
@@ -433,18 +433,18 @@ async fn waiting_requests_are_bounded_while_the_server_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_and_keys_are_verified_once_a_request_on_a_server() {
+async fn tokens_and_keys_are_verified_once_a_request_on_redis() {
     let store = Store::start();
     let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
     let limit = scope(&limiter, "free", "fixed-window limit=1000 window=366d");
-    let (asked, seen): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
-    let (asks, sees) = (Arc::clone(&asked), Arc::clone(&seen));
+    let (verified, seen): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+    let (verifies, sees) = (Arc::clone(&verified), Arc::clone(&seen));
     let identity = Identity::new()
         .jwt(Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap())
         .token_verifications("fixed-window limit=10 window=366d")
         .unwrap()
         .verify_api_keys(move |_| {
-            asks.fetch_add(1, Ordering::Relaxed);
+            verifies.fetch_add(1, Ordering::Relaxed);
             None
         });
     let layer = RateLimitLayer::new(limit).identity(identity);
@@ -455,17 +455,18 @@ async fn tokens_and_keys_are_verified_once_a_request_on_a_server() {
     }));
     for number in 0..6 {
         let claims = format!(r#"{{"sub":"{number}","exp":4102444800}}"#);
-        let junk = signed(b"a secret that somebody made up ...", &claims);
+        let junk = signed(b"a secret that the client made up..", &claims);
         send(&app, with(bearing(&junk, "203.0.113.9"), "x-api-key", "k")).await;
     }
-    // Six of ten bad ones, so that a good one is looked at; and the verifier was asked once each, if at all.
+    // Six of ten verifications are used, so the good token is verified. The key verifier was called once for each of the
+    // seven requests.
     let good = bearing(&token(r#""sub":"alice""#), "203.0.113.9");
     send(&app, with(good, "x-api-key", "k")).await;
-    assert_eq!((asked.load(Ordering::Relaxed), seen.load(Ordering::Relaxed)), (7, 1));
+    assert_eq!((verified.load(Ordering::Relaxed), seen.load(Ordering::Relaxed)), (7, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reused_service_does_not_wait_for_its_own_permit_on_the_server() {
+async fn reused_service_does_not_wait_for_its_own_permit_on_redis() {
     let store = Store::start();
     let limiter = store.builder().build().unwrap();
     let served = tower::service_fn(|_: Request<Body>| async {

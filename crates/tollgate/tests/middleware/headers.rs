@@ -1,4 +1,4 @@
-//! What clients are told.
+//! Headers and bodies of responses.
 
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -45,14 +45,14 @@ async fn every_response_has_rate_limit_headers() {
         let app = app(RateLimitLayer::new(scope(&limiter, "free", limit)).max_wait(ms(3_000)));
         for _ in 0..4 {
             let response = send(&app, get("/")).await;
-            seen += &format!("{limit}: {}\n\n", told(&response));
+            seen += &format!("{limit}: {}\n\n", rate_limit_headers(&response));
         }
     }
     insta::assert_snapshot!(seen);
 }
 
 #[tokio::test(start_paused = true)]
-async fn ietf_headers_are_structured_fields_with_true_numbers() {
+async fn ietf_headers_are_structured_fields_with_correct_numbers() {
     for limit in LIMITS {
         let (clock, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(&limiter, "free", limit)).max_wait(ms(0)));
@@ -63,7 +63,7 @@ async fn ietf_headers_are_structured_fields_with_true_numbers() {
             assert_eq!(policies, [("free".into(), vec![("q".into(), 3), ("w".into(), 10)])]);
             let [(name, params)] = &standings[..] else { panic!("{standings:?}") };
             assert_eq!(name, "free");
-            // After t seconds there is more than r.
+            // After t seconds more than r remain.
             let (left, wait) = (number(params, "r").unwrap(), number(params, "t").unwrap());
             let later = ms(wait.unsigned_abs() * 1_000);
             let (clock_then, limiter_then) = at_midnight();
@@ -100,24 +100,24 @@ async fn headers_report_every_rule_and_the_tightest_in_x_ratelimit() {
     let app = app(RateLimitLayer::rules(&rules(&limiter, TWO), "api"));
     let mut seen = String::new();
     for _ in 0..5 {
-        seen += &format!("{}\n\n", told(&send(&app, get("/")).await));
+        seen += &format!("{}\n\n", rate_limit_headers(&send(&app, get("/")).await));
     }
     insta::assert_snapshot!(seen);
 }
 
 #[tokio::test]
-async fn a_shadow_is_never_mentioned() {
+async fn shadow_rule_is_never_mentioned() {
     let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, TWO), "api"));
     for _ in 0..5 {
         let response = send(&app, get("/")).await;
-        assert!(!told(&response).contains("stricter"));
+        assert!(!rate_limit_headers(&response).contains("stricter"));
         assert!(!text(response).await.contains("stricter"));
     }
 }
 
 #[tokio::test]
-async fn each_family_can_be_turned_off() {
+async fn each_header_family_can_be_turned_off() {
     let all = HeaderFamilies::ALL;
     let kinds = [
         (all.without_ietf(), ["ratelimit", "ratelimit-policy"].as_slice()),
@@ -132,7 +132,7 @@ async fn each_family_can_be_turned_off() {
         let limit = scope(&limiter, "free", "fixed-window limit=1 window=10s");
         let app = app(RateLimitLayer::new(limit).headers(families));
         for response in [send(&app, get("/")).await, send(&app, get("/")).await] {
-            let names = told(&response);
+            let names = rate_limit_headers(&response);
             for name in gone {
                 assert!(!names.contains(&format!("\n{name}:")), "{name} in {names}");
             }
@@ -152,17 +152,17 @@ async fn retry_after_is_rounded_up_and_never_zero() {
     let app =
         app(RateLimitLayer::new(scope(&limiter, "free", "token-bucket capacity=1 refill=1/2s")));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
-    for (after_us, said) in [(0, "2"), (999_999, "2"), (1, "1"), (999_999, "1")] {
+    for (after_us, retry_after) in [(0, "2"), (999_999, "2"), (1, "1"), (999_999, "1")] {
         clock.advance(std::time::Duration::from_micros(after_us));
         let response = send(&app, get("/")).await;
-        assert_eq!(header(response.headers(), "retry-after").as_deref(), Some(said));
+        assert_eq!(header(response.headers(), "retry-after").as_deref(), Some(retry_after));
     }
     clock.advance(std::time::Duration::from_micros(1));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn request_that_can_never_go_has_no_retry_after() {
+async fn request_that_can_never_be_allowed_has_no_retry_after() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=3 refill=1/s");
     let app = app(RateLimitLayer::new(limit).cost(|_| 4));
@@ -173,7 +173,7 @@ async fn request_that_can_never_go_has_no_retry_after() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_problem_that_names_the_policies() {
+async fn refusal_is_a_problem_document_that_names_the_policies() {
     let (_, limiter) = at_midnight();
     let yaml = TWO.replace("limit=4", "limit=1").replace("capacity=10", "capacity=3");
     let app = app(RateLimitLayer::rules(&rules(&limiter, &yaml), "api"));
@@ -189,7 +189,7 @@ async fn a_refusal_is_a_problem_that_names_the_policies() {
 }
 
 #[tokio::test]
-async fn an_odd_name_is_a_valid_field_all_the_same() {
+async fn odd_limit_name_makes_a_valid_header() {
     for name in ["a \"b\" \\ c", "größe\n\u{0}", &"long".repeat(100), ""] {
         let (_, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(
@@ -206,7 +206,7 @@ async fn an_odd_name_is_a_valid_field_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_layer_in_a_layer_adds_to_the_lists_and_the_tighter_one_fills_the_three() {
+async fn nested_layers_add_to_the_lists_and_the_tighter_fills_x_ratelimit() {
     let (_, limiter) = at_midnight();
     let tight = || RateLimitLayer::new(scope(&limiter, "tight", "fixed-window limit=5 window=1m"));
     let wide = || RateLimitLayer::new(scope(&limiter, "wide", "fixed-window limit=50 window=1m"));
@@ -225,14 +225,14 @@ async fn a_layer_in_a_layer_adds_to_the_lists_and_the_tighter_one_fills_the_thre
 }
 
 #[tokio::test]
-async fn a_response_to_head_has_the_length_of_a_body_that_is_not_there() {
+async fn refused_head_has_the_content_length_of_a_get() {
     let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::new(scope(&limiter, "free", "fixed-window limit=1 window=1m")));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     let full = send(&app, get("/")).await;
     let response = send(&app, request("HEAD", "/", "203.0.113.9")).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(told(&full), told(&response));
+    assert_eq!(rate_limit_headers(&full), rate_limit_headers(&response));
     let length = header(response.headers(), "content-length").unwrap();
     assert_eq!(text(response).await, "");
     assert_eq!(text(full).await.len().to_string(), length);
@@ -247,7 +247,7 @@ async fn headers_report_the_inner_layer_when_it_refuses() {
     let app = app(inner).layer(outer);
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     let response = send(&app, get("/")).await;
-    // The outer one has 1 left, the inner one 2; but that is too few.
+    // The outer limit has 1 left. The inner one has 2 left, which is too few.
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(response.headers(), "x-ratelimit-limit").as_deref(), Some("6"));
     assert_eq!(header(response.headers(), "retry-after").as_deref(), Some("2"));
@@ -270,7 +270,7 @@ async fn headers_list_the_tightest_of_many_rules() {
 }
 
 #[tokio::test]
-async fn a_blocked_request_is_a_403_without_numbers() {
+async fn blocked_request_is_a_403_without_rate_limit_headers() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=3 window=1h }
@@ -280,22 +280,22 @@ rules:
 ";
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let response = send(&app, get("/secret")).await;
-    assert_eq!(told(&response), "403\n");
+    assert_eq!(rate_limit_headers(&response), "403\n");
     insta::assert_snapshot!(text(response).await);
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_blocked_request_can_be_answered_with_429() {
+async fn blocked_request_can_be_answered_with_429() {
     let (_, limiter) = at_midnight();
     let yaml = "rules: [{ name: banned, domain: api, key: [ip], limit: block }]";
     let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api")
         .on_refusal(|_, refusal| refusal.with_status(StatusCode::TOO_MANY_REQUESTS).response());
-    assert_eq!(told(&send(&app(layer), get("/")).await), "429\n");
+    assert_eq!(rate_limit_headers(&send(&app(layer), get("/")).await), "429\n");
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_limit_of_the_clients_tier() {
+async fn refusal_names_the_limit_of_the_clients_tier() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=1 window=1h, pro: fixed-window limit=2 window=1h }
@@ -318,7 +318,7 @@ rules: [{ name: per-client, domain: api, key: [tier], limit: { by: tier, tiers: 
 }
 
 #[tokio::test]
-async fn an_application_adds_to_what_rules_know() {
+async fn application_can_add_attributes_for_rules() {
     #[derive(Clone)]
     struct User(&'static str);
     let (_, limiter) = at_midnight();
@@ -330,7 +330,7 @@ rules: [{ name: r, domain: api, key: [user], limit: { by: tier, tiers: { pro: pr
         RateLimitLayer::rules(&rules(&limiter, yaml), "api").attributes(|request, attributes| {
             match request.extensions().get() {
                 Some(User(plan)) => attributes.with("tier", *plan).with("user", "alice"),
-                None => attributes.with("user", "nobody"),
+                None => attributes.with("user", "anonymous"),
             }
         });
     let app = app(layer);

@@ -1,4 +1,4 @@
-//! Who clients are, by what they send.
+//! How clients are identified by their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,15 +10,15 @@ use tollgate::tower::RateLimitLayer;
 
 use crate::support::*;
 
-/// Knows keys that begin with `k_`, and counts how often it was asked.
+/// An identity that knows keys that begin with `k_`, and the count of calls to its verifier.
 fn counting() -> (Arc<AtomicUsize>, Identity) {
-    let asked = Arc::<AtomicUsize>::default();
-    let counts = Arc::clone(&asked);
+    let calls = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&calls);
     let identity = Identity::new().verify_api_keys(move |key| {
         counts.fetch_add(1, Ordering::Relaxed);
         key.strip_prefix("k_").map(|rest| format!("tier {rest}"))
     });
-    (asked, identity)
+    (calls, identity)
 }
 
 fn per_ip(limit: usize) -> RateLimitLayer {
@@ -30,41 +30,41 @@ fn with_key(key: &str, peer: &str) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_closure_makes_keys_of_api_keys_that_are_known() {
+async fn key_closure_can_use_verified_api_keys() {
     let (_, identity) = counting();
     let app = app(per_ip(3).identity(identity).key(|request| Some(request.api_key()?.to_owned())));
     for key in ["k_1", "k_2"] {
         let from = |at| with_key(key, &format!("203.0.113.{at}"));
         assert_eq!(admitted(&app, (0..9).map(from)).await, 3, "{key}");
     }
-    // Invented ones are the address.
+    // Requests with invented keys count for the address.
     let invented = |at| with_key(&format!("x_{at}"), "198.51.100.1");
     assert_eq!(admitted(&app, (0..9).map(invented)).await, 3);
 }
 
 #[tokio::test]
-async fn a_limit_of_its_own_is_by_address_though_keys_are_verified() {
-    let (asked, identity) = counting();
+async fn per_ip_layer_counts_by_address_and_verifies_no_keys() {
+    let (calls, identity) = counting();
     let app = app(per_ip(3).identity(identity));
     let keys = (0..9).map(|at| with_key(&format!("k_{at}"), "203.0.113.9"));
     assert_eq!(admitted(&app, keys).await, 3);
-    // And nobody was asked for nothing.
-    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    // The verifier was not called, because no key was needed.
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
-async fn key_verifier_is_called_once_a_request() {
-    let (asked, identity) = counting();
+async fn key_verifier_is_called_at_most_once_a_request() {
+    let (calls, identity) = counting();
     let layer = per_ip(9).identity(identity);
     let layer = layer.skip(|request| request.tier() == Some("tier 0"));
     let layer = layer.key(|request| Some(format!("{}{}", request.api_key()?, request.tier()?)));
     let app = app(layer.on_decision(|request, _| assert_ne!(request.api_key(), Some(""))));
     for (key, want) in [("k_1", 1), ("x_1", 2), ("k_0", 3)] {
         assert_eq!(status(&app, with_key(key, "203.0.113.9")).await, StatusCode::OK);
-        assert_eq!(asked.load(Ordering::Relaxed), want, "{key}");
+        assert_eq!(calls.load(Ordering::Relaxed), want, "{key}");
     }
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
-    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
 
     let (_, limiter) = at_midnight();
     let yaml = "
@@ -73,15 +73,15 @@ rules:
   - { name: a, domain: api, key: [{ first_of: [api_key, ip] }], limit: { by: tier, tiers: { pro: free }, default: free } }
   - { name: b, domain: api, when: { tier: tier 1 }, key: [tier], limit: free }
 ";
-    let (asked, identity) = counting();
+    let (calls, identity) = counting();
     let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api").identity(identity);
     let app = crate::support::app(layer.key(|request| request.tier().map(str::to_owned)));
     assert_eq!(status(&app, with_key("k_1", "203.0.113.9")).await, StatusCode::OK);
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
 
 #[test]
-fn a_key_and_its_tier_are_there_if_it_is_known_and_the_only_one() {
+fn head_has_key_and_tier_only_of_a_single_known_key() {
     let (_, identity) = counting();
     let table: [(&[&str], Option<&str>, Option<&str>); 5] = [
         (&[], None, None),
@@ -95,9 +95,9 @@ fn a_key_and_its_tier_are_there_if_it_is_known_and_the_only_one() {
         let head = RequestHead::new(&request, &identity);
         assert_eq!((head.api_key(), head.tier()), (key, tier), "{keys:?}");
     }
-    // Without anybody who knows them there are none.
-    let (request, nobody) = (with(get("/"), "x-api-key", "k_1"), Identity::new());
-    let head = RequestHead::new(&request, &nobody);
+    // Without a verifier no key is known.
+    let (request, identity) = (with(get("/"), "x-api-key", "k_1"), Identity::new());
+    let head = RequestHead::new(&request, &identity);
     assert_eq!((head.api_key(), head.tier()), (None, None));
 }
 
@@ -121,7 +121,7 @@ api_keys: { k_genuine: pro }
 }
 
 #[tokio::test]
-async fn lines_of_a_header_are_one_list() {
+async fn header_lines_are_joined_into_one_list() {
     let yaml = "
 limits: { free: fixed-window limit=1 window=366d }
 rules:
@@ -142,7 +142,7 @@ rules:
 }
 
 #[tokio::test]
-async fn methods_that_a_client_invents_are_one() {
+async fn invented_methods_share_one_key() {
     let yaml = "
 limits: { free: fixed-window limit=3 window=366d, purges: fixed-window limit=1 window=366d }
 rules:
@@ -152,7 +152,7 @@ rules:
     let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let of = |method: &str| request(method, "/", "203.0.113.9");
-    // Its own rule still knows it.
+    // A rule can still name an invented method.
     assert_eq!(admitted(&app, (0..9).map(|_| of("PURGE"))).await, 1);
     assert_eq!(admitted(&app, (0..9).map(|at| of(&format!("M{at}")))).await, 2);
     let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -164,7 +164,7 @@ rules:
 }
 
 #[tokio::test]
-async fn preflights_of_a_key_have_a_quota_of_their_own() {
+async fn preflights_have_their_own_quota_for_each_key() {
     let (_, limiter) = at_midnight();
     let layer = RateLimitLayer::new(scope(&limiter, "free", "fixed-window limit=3 window=366d"));
     let layer = layer.key(|request| request.headers().get("x-user")?.to_str().ok().map(Into::into));
@@ -182,7 +182,7 @@ async fn preflights_of_a_key_have_a_quota_of_their_own() {
 }
 
 #[tokio::test]
-async fn only_a_call_by_grpc_is_refused_as_one() {
+async fn only_grpc_calls_are_refused_with_a_grpc_status() {
     let app = app(per_ip(1));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     for (method, content_type, want) in [

@@ -1,4 +1,4 @@
-//! What the layer lets through.
+//! The requests that the layer lets through.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::support::*;
 
 #[tokio::test]
-async fn networks_are_compared_with_the_whole_address_of_a_client() {
+async fn networks_match_the_whole_client_address() {
     let (_, limiter) = at_midnight();
     let yaml = "
 rules: [{ name: it, domain: api, when: { ip: [198.51.100.0/24, 2001:db8::7] }, key: [ip], limit: block }]
@@ -35,14 +35,14 @@ rules: [{ name: it, domain: api, when: { ip: [198.51.100.0/24, 2001:db8::7] }, k
 }
 
 #[tokio::test]
-async fn one_line_limits_each_address() {
+async fn per_ip_limits_each_address() {
     let app = app(RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap());
     for peer in ["203.0.113.9", "203.0.113.10", "[2001:db8::1]"] {
         assert_eq!(admitted(&app, (0..5).map(|_| request("GET", "/", peer))).await, 3);
     }
 }
 
-/// The second label of a path: `/v1/ada` is Ada's.
+/// Takes the key from the second segment of the path: `/v1/ada` is Ada's.
 struct PathKeyExtractor;
 
 impl KeyExtractor for PathKeyExtractor {
@@ -52,7 +52,7 @@ impl KeyExtractor for PathKeyExtractor {
 }
 
 #[tokio::test]
-async fn a_key_extractor_makes_the_key_and_none_is_the_address() {
+async fn key_extractor_makes_the_key_or_falls_back_to_the_address() {
     let per_ip = || RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap();
     let closure = |request: &RequestHead<'_>| PathKeyExtractor.extract(request);
     for layer in [per_ip().key_extractor(PathKeyExtractor), per_ip().key_extractor(closure)] {
@@ -69,13 +69,13 @@ async fn a_key_extractor_makes_the_key_and_none_is_the_address() {
 }
 
 #[test]
-fn a_mistake_in_the_line_is_said_at_once() {
+fn invalid_limit_is_an_error_of_per_ip() {
     let error = RateLimitLayer::per_ip("fixed-window limit=3").unwrap_err();
     insta::assert_snapshot!(error);
 }
 
 #[tokio::test]
-async fn clones_routes_and_connections_share_one_limit() {
+async fn clones_and_routes_share_one_limit() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=10 window=1h").unwrap();
     let app = Router::new()
         .route("/a", on_get(|| async { "a" }))
@@ -97,7 +97,7 @@ async fn clones_routes_and_connections_share_one_limit() {
 }
 
 #[tokio::test]
-async fn a_single_route_can_have_its_own() {
+async fn single_route_can_have_its_own_limit() {
     let logins = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
     let app = Router::new()
         .route("/login", post(|| async { "welcome" }).layer(logins))
@@ -111,13 +111,13 @@ async fn a_single_route_can_have_its_own() {
 #[tokio::test]
 async fn requests_without_an_address_share_a_quota() {
     let app = app(RateLimitLayer::per_ip("fixed-window limit=2 window=1h").unwrap());
-    let nobody = || Request::new(Body::empty());
-    assert_eq!(admitted(&app, (0..4).map(|_| nobody())).await, 2);
+    let without_address = || Request::new(Body::empty());
+    assert_eq!(admitted(&app, (0..4).map(|_| without_address())).await, 2);
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn rules_without_an_address_hold_all_the_same() {
+async fn rules_apply_to_requests_without_an_address() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=2 window=1h }
@@ -128,7 +128,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: free }]
 }
 
 #[tokio::test]
-async fn a_closure_makes_the_key_and_without_one_it_is_the_address() {
+async fn key_closure_makes_the_key_or_falls_back_to_the_address() {
     #[derive(Clone)]
     struct User(&'static str);
     let layer = RateLimitLayer::per_ip("fixed-window limit=2 window=1h").unwrap();
@@ -142,12 +142,12 @@ async fn a_closure_makes_the_key_and_without_one_it_is_the_address() {
     assert_eq!(admitted(&app, (0..4).map(|at| of("alice", &format!("203.0.113.{at}")))).await, 2);
     assert_eq!(admitted(&app, (0..4).map(|_| of("bob", "203.0.113.1"))).await, 2);
     assert_eq!(admitted(&app, (0..4).map(|_| get("/"))).await, 2);
-    // A name that looks like an address is not one.
+    // A key that looks like an address is not the key of that address.
     assert_eq!(admitted(&app, (0..4).map(|_| of("203.0.113.9", "203.0.113.77"))).await, 2);
 }
 
 #[tokio::test]
-async fn a_closure_says_what_a_request_costs_and_nothing_is_free() {
+async fn cost_closure_sets_the_cost_and_0_is_free() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=10 window=1h").unwrap();
     let app = app(layer.cost(|request| match request.path() {
         "/report" => 4,
@@ -174,13 +174,13 @@ async fn skipped_request_is_not_limited_and_has_no_headers() {
         .skip(|request| request.path() == "/ready"));
     for path in ["/health", "/ready", "/health"] {
         let response = send(&app, get(path)).await;
-        assert_eq!(told(&response), "200\n");
+        assert_eq!(rate_limit_headers(&response), "200\n");
     }
     assert_eq!(admitted(&app, (0..3).map(|_| get("/"))).await, 1);
 }
 
 #[tokio::test]
-async fn a_hook_sees_every_decision() {
+async fn on_decision_hook_sees_every_decision() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let hook = Arc::clone(&seen);
     let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
@@ -207,7 +207,7 @@ async fn a_hook_sees_every_decision() {
 }
 
 #[tokio::test]
-async fn an_application_answers_refusals_in_its_own_words() {
+async fn on_refusal_hook_makes_the_response() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
     let app = app(layer.on_refusal(|request, refusal| {
         let words = format!("{} must wait {:?}", request.path(), refusal.retry_after().is_some());
@@ -226,7 +226,7 @@ async fn an_application_answers_refusals_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn preflights_have_a_quota_of_their_own() {
+async fn preflights_have_their_own_quota() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=3 window=1h }
@@ -242,7 +242,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: free }]
         };
         assert_eq!(admitted(&app, (0..5).map(|_| preflight())).await, 3);
         assert_eq!(admitted(&app, (0..5).map(|_| get("/"))).await, 3);
-        // Without what makes it a preflight it is a request like any other.
+        // An OPTIONS request without the headers of a preflight is limited as any other.
         assert_eq!(
             status(&app, request("OPTIONS", "/", "203.0.113.9")).await,
             StatusCode::TOO_MANY_REQUESTS
@@ -251,7 +251,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: free }]
 }
 
 #[tokio::test]
-async fn the_path_is_the_whole_path_in_a_nested_router() {
+async fn path_in_a_nested_router_is_the_whole_path() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=1 window=1h }
@@ -264,14 +264,14 @@ rules: [{ name: r, domain: api, when: { path: /v1/items }, key: [ip], limit: fre
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_is_not_called() {
-    /// Ready once for every time that it is asked.
+async fn inner_service_is_called_only_when_ready() {
+    /// A service that must be polled ready before each call.
     #[derive(Clone)]
-    struct Wary {
+    struct ReadyOnce {
         ready: bool,
         calls: Arc<AtomicUsize>,
     }
-    impl Service<Request<Body>> for Wary {
+    impl Service<Request<Body>> for ReadyOnce {
         type Response = Response<Full<Bytes>>;
         type Error = Infallible;
         type Future = std::future::Ready<Result<Response<Full<Bytes>>, Infallible>>;
@@ -283,7 +283,7 @@ async fn a_service_that_is_not_ready_is_not_called() {
             std::task::Poll::Ready(Ok(()))
         }
         fn call(&mut self, _: Request<Body>) -> Self::Future {
-            assert!(std::mem::take(&mut self.ready), "called without being asked");
+            assert!(std::mem::take(&mut self.ready), "called without being polled ready");
             self.calls.fetch_add(1, Ordering::Relaxed);
             std::future::ready(Ok(Response::new(Full::default())))
         }
@@ -294,7 +294,7 @@ async fn a_service_that_is_not_ready_is_not_called() {
         ["fixed-window limit=9 window=1h", "leaky-bucket capacity=9 leak=1000/s mode=shaping"]
     {
         let layer = RateLimitLayer::new(scope(&limiter, limit, limit));
-        let mut service = layer.layer(Wary { ready: false, calls: Arc::clone(&calls) });
+        let mut service = layer.layer(ReadyOnce { ready: false, calls: Arc::clone(&calls) });
         for _ in 0..3 {
             assert_eq!(service.ready().await.unwrap().call(get("/")).await.unwrap().status(), 200);
         }
@@ -343,13 +343,13 @@ rules: [{ name: r, domain: api, key: [user], limit: free }]
     let lines = lines.lock().unwrap();
     assert!(lines[0].starts_with("WARN no rule is of the domain `apj`"), "{lines:?}");
     assert!(lines[1].starts_with("WARN checks name a domain that has no rules"), "{lines:?}");
-    // Once in ten seconds.
-    let said = lines.iter().filter(|line| line.starts_with("WARN requests are answered 503: "));
-    assert_eq!((said.count(), lines.len()), (2, 4), "{lines:?}");
+    // At most one warning in ten seconds.
+    let warnings = lines.iter().filter(|line| line.starts_with("WARN requests are answered 503: "));
+    assert_eq!((warnings.count(), lines.len()), (2, 4), "{lines:?}");
 }
 
 #[tokio::test]
-async fn an_ip_address_is_the_key_that_the_layer_gives_its_client() {
+async fn scope_accepts_an_ip_address_as_the_layers_key() {
     let (_, limiter) = at_midnight();
     let scope = scope(&limiter, "api", "fixed-window limit=10 window=1h");
     let app = app(RateLimitLayer::new(scope.clone()));

@@ -1,5 +1,5 @@
-//! The middleware, as services see it and over real sockets.
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+//! The middleware, called as a service and over real sockets.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unused_must_use)]
 
 mod failure;

@@ -1,4 +1,4 @@
-//! Charges that are given back, by the layer and by handlers.
+//! Charges that are refunded by the layer and by handlers.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -37,12 +37,12 @@ fn statuses(layer: RateLimitLayer) -> Router {
     Router::new().fallback(any(answer).layer(layer))
 }
 
-/// Returns the units that remain, as the headers have it.
+/// Returns the units that remain, as the header reports them.
 fn left(response: &Response<Body>) -> Option<String> {
     header(response.headers(), "x-ratelimit-remaining")
 }
 
-/// A layer of each kind, with what remains after a charge.
+/// A layer of each kind: its name, the layer, and what remains before and after a charge.
 fn layers(limiter: &Limiter) -> [(&'static str, RateLimitLayer, &'static str, &'static str); 3] {
     let limit = "fixed-window limit=10 window=1h";
     let of = |name: &str| RateLimitLayer::new(scope(limiter, name, limit));
@@ -54,7 +54,7 @@ fn layers(limiter: &Limiter) -> [(&'static str, RateLimitLayer, &'static str, &'
     ]
 }
 
-async fn refund_if_gives_the_charge_back(limiter: &Limiter) {
+async fn assert_refund_if_refunds(limiter: &Limiter) {
     for (kind, layer, whole, charged) in layers(limiter) {
         let app = statuses(layer.refund_if(|response| response.status().is_server_error()));
         for _ in 0..20 {
@@ -64,7 +64,7 @@ async fn refund_if_gives_the_charge_back(limiter: &Limiter) {
         assert_eq!(left(&kept).as_deref(), Some(charged), "{kind}");
         let refunded = send(&app, get("/503")).await;
         // After the refund, the headers are the same as after the request before.
-        let [kept, refunded] = [kept, refunded].map(|response| told(&response));
+        let [kept, refunded] = [kept, refunded].map(|response| rate_limit_headers(&response));
         assert_eq!(
             refunded.split_once('\n').unwrap().1,
             kept.split_once('\n').unwrap().1,
@@ -74,16 +74,16 @@ async fn refund_if_gives_the_charge_back(limiter: &Limiter) {
 }
 
 #[tokio::test]
-async fn refund_if_refunds_the_charge_and_headers_tell_what_remains_then_in_memory() {
+async fn refund_if_refunds_the_charge_and_updates_headers_in_memory() {
     let (_, limiter) = at_midnight();
-    refund_if_gives_the_charge_back(&limiter).await;
+    assert_refund_if_refunds(&limiter).await;
 }
 
 #[tokio::test]
-async fn refund_if_refunds_the_charge_and_headers_tell_what_remains_then_on_redis() {
+async fn refund_if_refunds_the_charge_and_updates_headers_on_redis() {
     let (store, clock) = (Store::start(), tollgate::ManualClock::at_us(MIDNIGHT_US));
     let limiter = store.builder().clock(&clock).build().unwrap();
-    refund_if_gives_the_charge_back(&limiter).await;
+    assert_refund_if_refunds(&limiter).await;
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn refund_if_refunds_when_one_of_its_conditions_holds() {
     }
 }
 
-/// The service is a handler of axum that refunds unless the path is `/keep`.
+/// A handler that refunds the charge unless the path is `/keep`.
 async fn login(admission: Admission, request: Request<Body>) -> String {
     let tightest = admission.outcome().tightest().unwrap();
     let seen = format!("{} {}", tightest.name(), tightest.decision().remaining());
@@ -166,7 +166,7 @@ async fn headers_include_a_handlers_refund() {
 }
 
 #[tokio::test]
-async fn a_service_inside_sees_the_decision_only_if_it_is_asked_for() {
+async fn inner_service_sees_the_decision_only_when_enabled() {
     let (_, limiter) = at_midnight();
     let seen = |request: Request<Body>| async move {
         format!("{:?}", request.extensions().get::<Admission>().map(Admission::is_refunded))
@@ -183,7 +183,7 @@ async fn a_service_inside_sees_the_decision_only_if_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_limited_has_no_decision() {
+async fn skipped_request_has_no_decision() {
     let (_, limiter) = at_midnight();
     let [(_, layer, ..), ..] = layers(&limiter);
     let layer = layer.with_decision().skip(|request| request.path() != "/limited");
@@ -210,9 +210,9 @@ async fn handlers_refund_the_inner_one_of_two_layers() {
     assert_eq!(outer.peek("ip=203.0.113.9").now().unwrap().remaining(), 9);
 }
 
-/// A place at the end of the queue comes back, and the next request waits no longer for it.
+/// The refund of the last charge also takes back its delay for the next request.
 #[tokio::test(start_paused = true)]
-async fn a_place_in_a_shaping_limit_comes_back_when_it_is_the_last() {
+async fn last_charge_of_a_shaping_limit_is_refunded() {
     let clock = tollgate::Clock::tokio(MIDNIGHT_US);
     let limiter = Limiter::builder().clock(clock).build();
     let mail = scope(&limiter, "mail", "leaky-bucket capacity=10 leak=1/s mode=shaping");
@@ -222,13 +222,13 @@ async fn a_place_in_a_shaping_limit_comes_back_when_it_is_the_last() {
     assert_eq!(status(&app, get("/200")).await, StatusCode::OK);
     assert_eq!(delay(), ms(1_000));
     let refunded = send(&app, get("/500")).await;
-    // It waited a second, and what it was charged came back: one is left of what goes each second.
+    // The request waited a second, in which the first charge leaked, and its own charge was refunded.
     assert_eq!(left(&refunded).as_deref(), Some("10"));
     assert_eq!(delay(), ms(0));
 }
 
 #[tokio::test]
-async fn a_degraded_decision_has_nothing_to_refund() {
+async fn degraded_decision_has_nothing_to_refund() {
     let store = Store::start();
     let limiter = store.builder().on_failure(OnFailure::Open).deadline(ms(50)).build().unwrap();
     store.fail();
@@ -246,7 +246,7 @@ async fn a_degraded_decision_has_nothing_to_refund() {
 }
 
 #[tokio::test]
-async fn a_response_goes_when_the_store_fails_to_refund() {
+async fn response_is_sent_when_the_refund_fails() {
     let log = Log::default();
     let lines = Arc::clone(&log.lines);
     let _logging = tracing::subscriber::set_default(log);
@@ -264,13 +264,13 @@ async fn a_response_goes_when_the_store_fails_to_refund() {
         let layer = layer.refund_if(|response| response.status().is_server_error());
         let app = Router::new().fallback(any(fail).layer(layer));
         let response = send(&app, get("/")).await;
-        // With the numbers of the decision, whose charge stays.
+        // The headers report the decision, whose charge stays.
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR, "{kind}");
         assert_eq!(left(&response).as_deref(), Some(charged), "{kind}");
     }
     let lines = lines.lock().unwrap();
     let warned = lines.iter().filter(|line| line.contains("was not given back")).count();
-    assert_eq!(warned, 3, "one for each layer");
+    assert_eq!(warned, 3, "one warning for each layer");
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn handler_gets_an_error_when_a_refund_fails() {
 }
 
 #[tokio::test]
-async fn a_dropped_response_future_keeps_the_charge() {
+async fn dropped_response_future_keeps_the_charge() {
     let (_, limiter) = at_midnight();
     let scope = scope(&limiter, "plain", "fixed-window limit=10 window=1h");
     let layer = RateLimitLayer::new(scope.clone()).refund_if(|_| true);
@@ -305,7 +305,7 @@ async fn a_dropped_response_future_keeps_the_charge() {
 }
 
 #[tokio::test]
-async fn refusals_are_what_axum_makes_a_response_of() {
+async fn refuse_with_sends_axum_responses_and_replaces_late_or_large_bodies() {
     let (_, limiter) = at_midnight();
     let layer = || RateLimitLayer::new(scope(&limiter, "none", "fixed-window limit=1 window=1h"));
     let refuse = |layer: RateLimitLayer| async move {
@@ -320,7 +320,7 @@ async fn refusals_are_what_axum_makes_a_response_of() {
     let expected = (StatusCode::SERVICE_UNAVAILABLE, Some("1".to_owned()), "{\"detail\":true}");
     let (status, limit, body) = refuse(json).await;
     assert_eq!((status, limit, &*body), expected);
-    // A body that is not there at once, or too large, is replaced.
+    // A body that is not ready at once, or too large, is replaced.
     let never = layer().refuse_with(|_, _| Body::new(Never));
     let large = layer().refuse_with(|_, _| vec![b'a'; (1 << 20) + 1]);
     for layer in [never, large] {
@@ -330,7 +330,7 @@ async fn refusals_are_what_axum_makes_a_response_of() {
     }
 }
 
-/// A body whose first bytes never come.
+/// A body that is never ready.
 struct Never;
 
 impl hyper::body::Body for Never {

@@ -1,4 +1,4 @@
-//! Rules that change while requests come.
+//! Rules that are replaced while requests arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ identity: {{ {identity} }}
     )
 }
 
-const NOBODY: &str = "ipv6_prefix: 64";
+const PLAIN: &str = "ipv6_prefix: 64";
 const PROXY: &str = "trusted_proxies: [10.0.0.7]";
 const TOKENS: &str = "jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret }], \
     verifications: fixed-window limit=1 window=366d }";
@@ -39,23 +39,23 @@ fn replace(rules: &Rules, yaml: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_fails_while_rules_are_replaced_and_no_more_go_than_the_larger_limit() {
-    let (rules, app) = start(&limited_to(100, NOBODY));
+async fn replacing_rules_fails_no_request_and_admits_the_larger_limit() {
+    let (rules, app) = start(&limited_to(100, PLAIN));
     let server = serve(app).await;
-    let (went, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let (admitted_count, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
     let mut clients = JoinSet::new();
     for number in 0..8 {
-        let (went, is_over) = (Arc::clone(&went), Arc::clone(&is_over));
+        let (admitted_count, is_over) = (Arc::clone(&admitted_count), Arc::clone(&is_over));
         clients.spawn(async move {
             let mut connection = Connection::open(server, VERSIONS[number % 2]).await;
             loop {
                 let is_last = is_over.load(Ordering::Acquire);
                 let response = connection.get("/").await;
-                // Told by the rules that decided it, and not by those that came meanwhile.
+                // The header has the limit of the rules that decided, not of rules that replaced them meanwhile.
                 let limit = header(response.headers(), "x-ratelimit-limit").unwrap();
                 assert!(limit == "100" || limit == "150", "{limit}");
                 match response.status() {
-                    StatusCode::OK => _ = went.fetch_add(1, Ordering::Relaxed),
+                    StatusCode::OK => _ = admitted_count.fetch_add(1, Ordering::Relaxed),
                     status => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
                 }
                 if is_last && response.status() != StatusCode::OK {
@@ -64,10 +64,9 @@ async fn no_request_fails_while_rules_are_replaced_and_no_more_go_than_the_large
             }
         });
     }
-    let configs =
-        [(150, PROXY), (100, NOBODY)].map(|(limit, identity)| limited_to(limit, identity));
+    let configs = [(150, PROXY), (100, PLAIN)].map(|(limit, identity)| limited_to(limit, identity));
     let mut turns = 0;
-    while went.load(Ordering::Relaxed) < 100 || turns < 50 {
+    while admitted_count.load(Ordering::Relaxed) < 100 || turns < 50 {
         replace(&rules, &configs[turns % 2]);
         turns += 1;
         tokio::task::yield_now().await;
@@ -77,43 +76,43 @@ async fn no_request_fails_while_rules_are_replaced_and_no_more_go_than_the_large
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    assert_eq!(went.load(Ordering::Relaxed), 150, "{turns} turns");
+    assert_eq!(admitted_count.load(Ordering::Relaxed), 150, "{turns} turns");
 }
 
 #[tokio::test]
-async fn new_limits_hold_from_then_on_and_what_was_spent_is_spent() {
-    let (rules, app) = start(&limited_to(5, NOBODY));
+async fn new_limits_apply_at_once_and_spent_units_stay_spent() {
+    let (rules, app) = start(&limited_to(5, PLAIN));
     assert_eq!(admitted(&app, (0..10).map(|_| get("/"))).await, 5);
-    replace(&rules, &limited_to(8, NOBODY));
+    replace(&rules, &limited_to(8, PLAIN));
     let response = send(&app, get("/")).await;
     assert_eq!(header(response.headers(), "x-ratelimit-limit").as_deref(), Some("8"));
     assert_eq!(admitted(&app, (0..10).map(|_| get("/"))).await, 2);
-    replace(&rules, &limited_to(3, NOBODY));
+    replace(&rules, &limited_to(3, PLAIN));
     assert_eq!(status(&app, get("/")).await, StatusCode::TOO_MANY_REQUESTS);
     let other = || request("GET", "/", "203.0.113.10");
     assert_eq!(admitted(&app, (0..10).map(|_| other())).await, 3);
 }
 
 #[tokio::test]
-async fn a_new_identity_holds_from_then_on() {
+async fn new_identity_applies_at_once() {
     let forwarded = |at: usize| {
         let client = format!("203.0.113.{at}");
         with(request("GET", "/", "10.0.0.7"), "x-forwarded-for", &client)
     };
-    let (rules, app) = start(&limited_to(5, NOBODY));
+    let (rules, app) = start(&limited_to(5, PLAIN));
     assert_eq!(admitted(&app, (0..50).map(forwarded)).await, 5);
     replace(&rules, &limited_to(5, PROXY));
     assert_eq!(admitted(&app, (0..50).map(forwarded)).await, 50);
-    replace(&rules, &limited_to(5, NOBODY));
+    replace(&rules, &limited_to(5, PLAIN));
     assert_eq!(admitted(&app, (0..50).map(forwarded)).await, 0);
-    // Without any, as with one that says nothing of proxies.
-    let without = limited_to(6, NOBODY).replace("identity: { ipv6_prefix: 64 }", "");
+    // Without an identity, as with one that has no proxies.
+    let without = limited_to(6, PLAIN).replace("identity: { ipv6_prefix: 64 }", "");
     replace(&rules, &without);
     assert_eq!(admitted(&app, (0..50).map(forwarded)).await, 1);
 }
 
 #[tokio::test]
-async fn a_layers_own_identity_stays_whatever_the_file_says() {
+async fn layers_own_identity_overrides_the_rules_file() {
     let (_, limiter) = at_midnight();
     let rules = rules(&limiter, &limited_to(5, PROXY));
     let layer = RateLimitLayer::rules(&rules, "api");
@@ -130,25 +129,25 @@ async fn a_layers_own_identity_stays_whatever_the_file_says() {
 #[tokio::test]
 async fn tokens_stay_known_while_identity_stays_the_same() {
     let (rules, app) = start(&limited_to(2, TOKENS));
-    let (home, elsewhere) = ("203.0.113.9", "198.51.100.1");
+    let (address, other_address) = ("203.0.113.9", "198.51.100.1");
     let (ada, bob) = (token(r#""sub":"ada""#), token(r#""sub":"bob""#));
-    let went = async |token: &str| {
-        // Good tokens earn their address verifications, and this one should have none.
-        let address = if token == ada { elsewhere } else { home };
-        admitted(&app, (0..9).map(|_| bearing(token, address))).await
+    let admitted_count = async |token: &str| {
+        // Good tokens earn verifications for their address, and the first address should have none.
+        let from = if token == ada { other_address } else { address };
+        admitted(&app, (0..9).map(|_| bearing(token, from))).await
     };
-    assert_eq!(went(&ada).await, 2);
-    // The only verification that the address has; its own quota with it.
-    let forged = signed(b"a secret that somebody made up ...", r#"{"sub":"eve","exp":4102444800}"#);
-    assert_eq!(went(&forged).await, 2);
-    assert_eq!(went(&bob).await, 0);
+    assert_eq!(admitted_count(&ada).await, 2);
+    // The forged token uses the only verification of the address, and its requests spend the address's quota.
+    let forged = signed(b"a secret that the client made up..", r#"{"sub":"eve","exp":4102444800}"#);
+    assert_eq!(admitted_count(&forged).await, 2);
+    assert_eq!(admitted_count(&bob).await, 0);
     replace(&rules, &limited_to(5, TOKENS));
     // Ada has 3 more of her new quota. Bob's token is still not verified, so his requests are limited by address.
-    assert_eq!((went(&ada).await, went(&bob).await), (3, 3));
-    // Another identity begins anew.
+    assert_eq!((admitted_count(&ada).await, admitted_count(&bob).await), (3, 3));
+    // Another identity knows no tokens yet.
     replace(&rules, &limited_to(5, &TOKENS.replace("366d", "365d")));
-    assert_eq!((went(&ada).await, went(&bob).await), (0, 5));
-    // Without tokens there are only addresses.
-    replace(&rules, &limited_to(7, NOBODY));
-    assert_eq!(went(&bob).await, 2);
+    assert_eq!((admitted_count(&ada).await, admitted_count(&bob).await), (0, 5));
+    // Without tokens all requests count for their address.
+    replace(&rules, &limited_to(7, PLAIN));
+    assert_eq!(admitted_count(&bob).await, 2);
 }

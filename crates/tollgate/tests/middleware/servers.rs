@@ -1,4 +1,4 @@
-//! Servers on ports of their own, and connections to them.
+//! Servers on free ports, and connections to them.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -26,14 +26,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const VERSIONS: [Version; 2] = [Version::HTTP_11, Version::HTTP_2];
 
-/// A port of its own.
+/// Listens on a free port.
 pub(crate) async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
-/// axum, with the addresses of its clients.
+/// Serves an application with axum, with the addresses of clients.
 pub(crate) async fn serve(app: Router) -> SocketAddr {
     let (listener, address) = listener().await;
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -41,7 +41,7 @@ pub(crate) async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// Plain hyper, which is told the address of every connection.
+/// Serves `hello` with plain hyper, with the address of every connection.
 pub(crate) async fn serve_hyper(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listener().await;
     let service = layer.layer(service_fn(|_: Request<Incoming>| async {
@@ -57,7 +57,7 @@ pub(crate) async fn serve_hyper(layer: RateLimitLayer) -> SocketAddr {
             tokio::spawn(async move {
                 let builder = auto::Builder::new(TokioExecutor::new());
                 let service = TowerToHyperService::new(service);
-                // However it ends is the client's affair.
+                // The client may end the connection in any way.
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -65,7 +65,7 @@ pub(crate) async fn serve_hyper(layer: RateLimitLayer) -> SocketAddr {
     address
 }
 
-/// One connection; dropped, it is closed.
+/// A connection, which is closed when dropped.
 pub(crate) struct Connection {
     to: SocketAddr,
     sender: Sender,
@@ -82,7 +82,7 @@ impl Connection {
         Connection::from([127, 0, 0, 1].into(), to, version).await
     }
 
-    /// From another address of this machine.
+    /// Opens a connection from another address of this machine.
     pub(crate) async fn from(own: IpAddr, to: SocketAddr, version: Version) -> Connection {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(own, 0)).unwrap();
@@ -138,7 +138,7 @@ impl Wire {
         Wire { stream: BufReader::new(TcpStream::connect(to).await.unwrap()) }
     }
 
-    /// A request without a body.
+    /// Sends a request without a body. Returns the head of the response.
     pub(crate) async fn ask(&mut self, method: &str, path: &str) -> String {
         self.write(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
         self.head().await
@@ -148,7 +148,7 @@ impl Wire {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// The head of a response, in small letters.
+    /// The head of a response, in lower case.
     pub(crate) async fn head(&mut self) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -167,7 +167,7 @@ impl Wire {
         String::from_utf8(body).unwrap()
     }
 
-    /// Whether the other side has closed it, and said nothing more.
+    /// Whether the server has closed the connection without sending more.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         let read = self.stream.read_to_end(&mut rest);
@@ -180,11 +180,11 @@ pub(crate) fn in_head<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// Looks until it is so.
+/// Waits until `is_so` returns true.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not yet: {what}");
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
         tokio::task::yield_now().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are really delayed.
+//! Delayed requests, on tokio's paused clock.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -19,13 +19,13 @@ use crate::support::*;
 type Departures = Arc<Mutex<Vec<(usize, Duration)>>>;
 type Served = Response<Full<Bytes>>;
 
-/// On tokio's clock, which stands still until all wait.
+/// A limiter on tokio's clock, which is paused and advances when all tasks wait.
 fn limiter() -> Limiter {
     Limiter::builder().clock(Clock::tokio(MIDNIGHT_US)).build()
 }
 
-/// A service that notes who comes when.
-fn noting(
+/// A service that records the number and time of each request.
+fn recording(
     departures: &Departures,
 ) -> impl Service<Request<usize>, Response = Served, Error = Infallible, Future: Send> + Clone + use<>
 {
@@ -69,7 +69,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
     let by_rules = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
     for layer in [direct, by_rules] {
         let departures = Departures::default();
-        let service = layer.layer(noting(&departures));
+        let service = layer.layer(recording(&departures));
         let responses =
             join_all((0..50).map(|number| service.clone().oneshot(numbered(number)))).await;
         assert!(responses.into_iter().all(|response| response.unwrap().status() == 200));
@@ -79,14 +79,14 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_that_is_no_whole_millisecond_is_late_by_less_than_one_and_never_early() {
+async fn fractional_delay_is_late_by_less_than_a_millisecond_and_never_early() {
     let departures = Departures::default();
     let layer = RateLimitLayer::new(scope(
         &limiter(),
         "thirds",
         "leaky-bucket capacity=100 leak=3/s mode=shaping",
     ));
-    let service = layer.layer(noting(&departures));
+    let service = layer.layer(recording(&departures));
     join_all((0..20).map(|number| service.clone().oneshot(numbered(number)))).await;
     for (number, at) in departures.lock().unwrap().iter() {
         let due_us = (*number as u128 * 1_000_000).div_ceil(3);
@@ -98,7 +98,8 @@ async fn a_delay_that_is_no_whole_millisecond_is_late_by_less_than_one_and_never
 async fn too_long_delay_is_refused_at_once_without_a_charge() {
     let departures = Departures::default();
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
-    let service = RateLimitLayer::new(limit.clone()).max_wait(ms(300)).layer(noting(&departures));
+    let service =
+        RateLimitLayer::new(limit.clone()).max_wait(ms(300)).layer(recording(&departures));
     let start = Instant::now();
     let statuses = join_all((0..10).map(|number| service.clone().oneshot(numbered(number)))).await;
     let refused = statuses
@@ -106,7 +107,7 @@ async fn too_long_delay_is_refused_at_once_without_a_charge() {
         .filter(|response| response.as_ref().unwrap().status() == StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.count(), 6);
     assert_eq!(start.elapsed(), ms(300));
-    // Four went, and three of them have leaked.
+    // Four requests were admitted, and three of them have leaked.
     assert_eq!(limit.peek("ip=203.0.113.9").now().unwrap().remaining(), 99);
 }
 
@@ -114,12 +115,12 @@ async fn too_long_delay_is_refused_at_once_without_a_charge() {
 async fn delay_is_refused_when_too_many_requests_wait() {
     let departures = Departures::default();
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
-    let service = RateLimitLayer::new(limit).max_waiting(2).layer(noting(&departures));
+    let service = RateLimitLayer::new(limit).max_waiting(2).layer(recording(&departures));
     let statuses = join_all((0..10).map(|number| service.clone().oneshot(numbered(number)))).await;
-    let went =
+    let admitted =
         statuses.iter().filter(|response| response.as_ref().unwrap().status() == StatusCode::OK);
-    assert_eq!(went.count(), 3);
-    // Those that waited make room.
+    assert_eq!(admitted.count(), 3);
+    // Requests that have left the queue make room.
     let later = join_all((10..12).map(|number| service.clone().oneshot(numbered(number)))).await;
     assert!(later.iter().all(|response| response.as_ref().unwrap().status() == StatusCode::OK));
 }
@@ -141,7 +142,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
         (peeked, ruling.rules().next().unwrap().decision().unwrap().remaining())
     };
     for layer in [RateLimitLayer::new(limit.clone()), RateLimitLayer::rules(&rules, "api")] {
-        let service = layer.layer(noting(&departures));
+        let service = layer.layer(recording(&departures));
         assert_eq!(service.clone().oneshot(numbered(0)).await.unwrap().status(), 200);
         let mut second = Box::pin(service.clone().oneshot(numbered(1)));
         let mut third = Box::pin(service.clone().oneshot(numbered(2)));
@@ -152,11 +153,11 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
             .await;
             assert!(polled.is_pending());
         }
-        // The last place comes back; the one before it, too, once it is the last.
+        // The last charge is refunded, and then the one before it, which is then the last.
         drop(third);
         drop(second);
     }
-    // One was charged by each layer, and one more just now.
+    // Each layer charged one unit, and the check above another under the rule.
     assert_eq!(remaining(), (99, 98));
     assert!(departures.lock().unwrap().iter().all(|(number, _)| *number == 0));
 }
@@ -182,16 +183,16 @@ async fn delayed_requests_hold_no_concurrency_permit() {
 async fn headers_of_a_delayed_request_are_current() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=2 leak=1/10s mode=shaping");
     let departures = Departures::default();
-    let service = RateLimitLayer::new(limit.clone()).layer(noting(&departures));
+    let service = RateLimitLayer::new(limit.clone()).layer(recording(&departures));
     service.clone().oneshot(numbered(0)).await.unwrap();
     let response = service.clone().oneshot(numbered(1)).await.unwrap();
-    // One had left by then, and so there is more.
+    // The first charge has leaked by then, so more remains.
     assert_eq!(response.headers()["ratelimit"], "\"even\";r=0;t=0");
     assert_eq!(limit.peek("ip=203.0.113.9").now().unwrap().remaining(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_long_delay_is_reported_as_such() {
+async fn too_long_delay_names_its_limit_and_the_wait() {
     let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/s mode=shaping");
     let app = app(RateLimitLayer::new(limit).max_wait(Duration::ZERO));
     send(&app, get("/")).await;

@@ -1,4 +1,4 @@
-//! Over TCP, as HTTP/1.1 and HTTP/2.
+//! The middleware over TCP, with HTTP/1.1 and HTTP/2.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ fn layer(limit: &str) -> RateLimitLayer {
     RateLimitLayer::per_ip(limit).unwrap()
 }
 
-/// How many of 200 requests go, of 20 connections that send 10 each.
+/// Sends 10 requests on each of 20 connections. Returns how many were admitted.
 async fn admitted_of_200(to: SocketAddr, version: Version) -> usize {
     let mut connections = JoinSet::new();
     for _ in 0..20 {
@@ -51,7 +51,7 @@ async fn many_connections_share_one_limit_exactly() {
     }
 }
 
-/// How many of 5 requests go, from each of two addresses in turn.
+/// Sends 5 requests from each of two addresses. Returns how many of each were admitted.
 async fn from_two(to: SocketAddr) -> [usize; 2] {
     let mut admitted = [0; 2];
     for (own, admitted) in [[127, 0, 0, 1], [127, 0, 0, 2]].into_iter().zip(&mut admitted) {
@@ -64,14 +64,14 @@ async fn from_two(to: SocketAddr) -> [usize; 2] {
 }
 
 #[tokio::test]
-async fn a_client_is_the_address_of_its_connection() {
+async fn client_is_identified_by_its_connections_address() {
     let limit = "fixed-window limit=3 window=366d";
     assert_eq!(from_two(serve(app(layer(limit))).await).await, [3, 3]);
     assert_eq!(from_two(serve_hyper(layer(limit)).await).await, [3, 3]);
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_tell_addresses_has_one_quota_for_all() {
+async fn server_without_peer_addresses_has_one_quota_for_all() {
     let (listener, address) = listener().await;
     let app = app(layer("fixed-window limit=3 window=366d"));
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -79,12 +79,12 @@ async fn a_server_that_does_not_tell_addresses_has_one_quota_for_all() {
 }
 
 #[tokio::test]
-async fn a_refused_head_leaves_its_connection_in_order() {
+async fn connection_works_after_a_refused_head() {
     let layer = layer("fixed-window limit=2 window=366d");
     let own = layer.clone().skip(|request| request.path() == "/free");
     for server in [serve(app(own.clone())).await, serve_hyper(own).await] {
         let mut wire = Wire::open(server).await;
-        // The first server spends what there is; nothing is left at the second.
+        // The requests to the first server spend the limit, which both servers share.
         let mut refused = 0;
         while refused < 2 {
             let head = wire.ask("HEAD", "/").await;
@@ -94,7 +94,7 @@ async fn a_refused_head_leaves_its_connection_in_order() {
         assert!(head.starts_with("http/1.1 429"), "{head}");
         let length = in_head(&head, "content-length").unwrap().to_owned();
         assert!(in_head(&head, "retry-after").is_some(), "{head}");
-        // Were there a body after all, the next response would begin in it.
+        // If the server had sent a body, it would be read as the next response.
         let head = wire.ask("GET", "/").await;
         assert!(head.starts_with("http/1.1 429"), "{head}");
         assert_eq!(in_head(&head, "content-length"), Some(&*length));
@@ -108,7 +108,7 @@ async fn a_refused_head_leaves_its_connection_in_order() {
 }
 
 #[tokio::test]
-async fn a_refused_head_has_no_body_in_http_2_either() {
+async fn refused_head_has_no_body_in_http_2() {
     let server = serve(app(layer("fixed-window limit=1 window=366d"))).await;
     let mut connection = Connection::open(server, Version::HTTP_2).await;
     let head = || Request::head("/").body(Full::default()).unwrap();
@@ -136,13 +136,13 @@ async fn large_upload_is_refused_before_its_body_is_sent() {
         assert!(head.starts_with("http/1.1 429"), "{head}");
         let length = in_head(&head, "content-length").unwrap().parse().unwrap();
         assert!(wire.body(length).await.contains("quota-exceeded"));
-        // What was announced does not come any more, so nothing else can.
+        // The announced body never comes, so the connection cannot be used again.
         assert!(wire.is_closed().await);
     }
 }
 
 #[tokio::test]
-async fn a_refused_upload_leaves_an_http_2_connection_in_order() {
+async fn http_2_connection_works_after_a_refused_upload() {
     let layer = layer("fixed-window limit=1 window=366d");
     let server = serve(app(layer.skip(|request| request.path() == "/free"))).await;
     let mut connection = Connection::open(server, Version::HTTP_2).await;
@@ -177,7 +177,7 @@ fn may_be_read(response: &Response<Bytes>) -> bool {
 }
 
 #[tokio::test]
-async fn with_cors_outside_preflights_are_free_and_refusals_can_be_read() {
+async fn preflights_are_free_and_refusals_readable_with_cors_outside() {
     let limited = layer("fixed-window limit=2 window=366d");
     let server = serve(app(limited).layer(cors())).await;
     let mut connection = Connection::open(server, Version::HTTP_11).await;
@@ -194,7 +194,7 @@ async fn with_cors_outside_preflights_are_free_and_refusals_can_be_read() {
 }
 
 #[tokio::test]
-async fn with_cors_inside_preflights_have_a_quota_and_do_not_spend_the_pages() {
+async fn preflights_have_their_own_quota_with_cors_inside() {
     let app = Router::new().fallback(any(|| async { "hello" })).layer(cors());
     let server = serve(app.layer(layer("fixed-window limit=2 window=366d"))).await;
     let mut connection = Connection::open(server, Version::HTTP_11).await;
@@ -206,20 +206,20 @@ async fn with_cors_inside_preflights_have_a_quota_and_do_not_spend_the_pages() {
     }
 }
 
-/// How a client stops waiting.
+/// How a client cancels a request.
 #[derive(Clone, Copy, Debug)]
-enum GivesUp {
-    ByHangingUp(Version),
-    /// Which only HTTP/2 can: the connection stays.
-    ByTakingBackItsRequest,
+enum Cancel {
+    Disconnect(Version),
+    /// Resets the stream, with HTTP/2. The connection stays open.
+    ResetStream,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delayed_charge_is_refunded_when_the_client_disconnects() {
     for how in [
-        GivesUp::ByHangingUp(Version::HTTP_11),
-        GivesUp::ByHangingUp(Version::HTTP_2),
-        GivesUp::ByTakingBackItsRequest,
+        Cancel::Disconnect(Version::HTTP_11),
+        Cancel::Disconnect(Version::HTTP_2),
+        Cancel::ResetStream,
     ] {
         let (_clock, limiter) = at_midnight();
         let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
@@ -227,8 +227,8 @@ async fn delayed_charge_is_refunded_when_the_client_disconnects() {
         let hours = ms(24 * 3_600_000);
         let server = serve(app(RateLimitLayer::new(even.clone()).max_wait(hours))).await;
         let version = match how {
-            GivesUp::ByHangingUp(version) => version,
-            GivesUp::ByTakingBackItsRequest => Version::HTTP_2,
+            Cancel::Disconnect(version) => version,
+            Cancel::ResetStream => Version::HTTP_2,
         };
         let mut first = Connection::open(server, version).await;
         assert_eq!(first.get("/").await.status(), StatusCode::OK);
@@ -241,18 +241,18 @@ async fn delayed_charge_is_refunded_when_the_client_disconnects() {
             }
             assert_eq!(remaining(), 8, "{how:?}");
             drop(waiting);
-            if let GivesUp::ByHangingUp(_) = how {
+            if let Cancel::Disconnect(_) = how {
                 drop(second);
-                until("the place is back", || remaining() == 9).await;
+                until("the charge is refunded", || remaining() == 9).await;
             } else {
-                until("the place is back", || remaining() == 9).await;
+                until("the charge is refunded", || remaining() == 9).await;
                 let mut third = Box::pin(second.get("/"));
                 tokio::select! {
                     response = &mut third => panic!("{how:?}: {response:?}"),
                     () = until("the connection works", || remaining() == 8) => {}
                 }
                 drop(third);
-                until("the place is back", || remaining() == 9).await;
+                until("the charge is refunded", || remaining() == 9).await;
             }
         }
     }

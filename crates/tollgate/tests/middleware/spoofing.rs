@@ -1,4 +1,4 @@
-//! Clients that say they are somebody else.
+//! Clients that claim to be another client.
 
 use axum::Router;
 use axum::body::Body;
@@ -8,7 +8,7 @@ use tollgate::tower::RateLimitLayer;
 
 use crate::support::*;
 
-/// Everything that a client could be known by, with 5 for anybody and 1,000 for who pays.
+/// Rules with every attribute that can identify a client. The limit is 5, or 1,000 for the tier `pro`.
 const RULES: &str = "
 limits: { free: fixed-window limit=5 window=366d, pro: fixed-window limit=1000 window=366d }
 rules:
@@ -23,14 +23,14 @@ rules:
 api_keys: { k_genuine: pro, k_plain: free }
 ";
 
-/// With tokens that are verified however many are bad.
+/// Tokens, with a limit on verifications that no test reaches.
 const TOKENS: &str = "
   jwt:
     keys: [{ algorithm: HS256, secret_file: jwt.secret }, { algorithm: RS256, public_key_file: rsa.pem }]
     verifications: fixed-window limit=1000000 window=1s
 ";
 
-/// With proxies that are trusted, and what they say.
+/// Trusted proxies, and the header that they may set.
 const PROXIES: &str = "
   trusted_proxies: [10.0.0.0/8]
   trusted_headers: [x-tenant]
@@ -66,7 +66,7 @@ fn claims(at: usize, exp: u64) -> String {
     format!(r#"{{"sub":"user-{at}","plan":"pro","exp":{exp}}}"#)
 }
 
-/// In an hour.
+/// An hour after midnight, in seconds.
 const LATER: u64 = MIDNIGHT_US / 1_000_000 + 3_600;
 
 const FORGERIES: [Forgery; 17] = [
@@ -86,18 +86,18 @@ const FORGERIES: [Forgery; 17] = [
         bearer(&format!("{header}.{}.", base64(&claims(at, LATER))))
     }),
     ("authorization", |at| {
-        // Genuine once, and long expired.
+        // Correctly signed, but expired.
         bearer(&signed(SECRET, &claims(at, MIDNIGHT_US / 1_000_000 - 3_600)))
     }),
     ("authorization", |at| {
-        bearer(&signed(b"a secret that somebody made up ...", &claims(at, LATER)))
+        bearer(&signed(b"a secret that the client made up..", &claims(at, LATER)))
     }),
     ("authorization", |at| {
-        // The public key is public: it signs nothing.
+        // Signed with the public key as if it were a secret.
         bearer(&signed(RSA_PUBLIC.as_bytes(), &claims(at, LATER)))
     }),
     ("authorization", |at| {
-        // Another's signature under claims of one's own.
+        // The signature of another token, under changed claims.
         let genuine = signed(SECRET, &claims(0, LATER));
         let (_, signature) = genuine.rsplit_once('.').unwrap();
         let header = base64(r#"{"alg":"HS256"}"#);
@@ -106,13 +106,13 @@ const FORGERIES: [Forgery; 17] = [
     ("x-ratelimit-limit", |at| at.to_string()),
 ];
 
-/// Requests of one client, which says that it is somebody else each time.
+/// Requests from one address, each with another forged identity.
 fn forged((name, value): Forgery, count: usize) -> impl Iterator<Item = Request<Body>> {
     (0..count).map(move |at| with(request("GET", "/", "203.0.113.9"), name, &value(at)))
 }
 
 #[tokio::test]
-async fn client_that_invents_names_stays_in_one_bucket() {
+async fn client_that_forges_headers_stays_in_one_bucket() {
     for forgery in FORGERIES {
         let apps = [
             (by_rules(&format!("{PROXIES}{TOKENS}")), 500),
@@ -124,9 +124,9 @@ async fn client_that_invents_names_stays_in_one_bucket() {
             (by_address(trusted(Forwarding::XRealIp)), 50),
         ];
         for (number, (app, count)) in apps.iter().enumerate() {
-            let went = admitted(app, forged(forgery, *count)).await;
-            assert_eq!(went, 5, "{}: {}, app {number}", forgery.0, forgery.1(1));
-            // It has spent its own, and nobody else's.
+            let admitted_count = admitted(app, forged(forgery, *count)).await;
+            assert_eq!(admitted_count, 5, "{}: {}, app {number}", forgery.0, forgery.1(1));
+            // It has spent the quota of its own address, and of no other.
             assert_eq!(admitted(app, [request("GET", "/", "203.0.113.9")]).await, 0);
             assert_eq!(admitted(app, [request("GET", "/", "203.0.113.10")]).await, 1);
         }
@@ -134,7 +134,7 @@ async fn client_that_invents_names_stays_in_one_bucket() {
 }
 
 #[tokio::test]
-async fn everything_forged_at_once_is_still_one_bucket() {
+async fn all_forgeries_at_once_stay_in_one_bucket() {
     let app = by_rules(&format!("{PROXIES}{TOKENS}"));
     let all = (0..500).map(|at| {
         FORGERIES.iter().fold(get("/"), |request, (name, value)| with(request, name, &value(at)))
@@ -142,13 +142,13 @@ async fn everything_forged_at_once_is_still_one_bucket() {
     assert_eq!(admitted(&app, all).await, 5);
 }
 
-/// Whatever is to the left of what the proxy wrote.
+/// 500 requests through a trusted proxy, with these values of a forwarding header.
 fn through_a_proxy(header: &'static str, value: impl Fn(usize) -> String) -> Vec<Request<Body>> {
     (0..500).map(|at| with(request("GET", "/", "10.0.0.7"), header, &value(at))).collect()
 }
 
 #[tokio::test]
-async fn behind_a_trusted_proxy_the_rightmost_that_is_no_proxy_is_the_bucket() {
+async fn rightmost_untrusted_address_is_the_client_behind_a_trusted_proxy() {
     type Value = fn(usize) -> String;
     let table: [(Forwarding, &'static str, Value, Value); 5] = [
         (
@@ -181,7 +181,7 @@ async fn behind_a_trusted_proxy_the_rightmost_that_is_no_proxy_is_the_bucket() {
     for (forwarding, header, forged, other) in table {
         let app = by_address(trusted(forwarding));
         assert_eq!(admitted(&app, through_a_proxy(header, forged)).await, 5, "{}", forged(1));
-        // The same client, by another proxy, or without one.
+        // The same client without a proxy, and through another proxy.
         let direct = request("GET", "/", "203.0.113.9");
         let by_another = with(request("GET", "/", "10.9.9.9"), header, &forged(7));
         assert_eq!(admitted(&app, [direct, by_another]).await, 0, "{}", forged(1));
@@ -190,7 +190,7 @@ async fn behind_a_trusted_proxy_the_rightmost_that_is_no_proxy_is_the_bucket() {
 }
 
 #[tokio::test]
-async fn only_the_header_that_proxies_write_is_read() {
+async fn only_the_configured_forwarding_header_is_read() {
     let all = [
         (Forwarding::XForwardedFor, "x-forwarded-for", "203.0.113.9"),
         (Forwarding::Forwarded, "forwarded", "for=203.0.113.9"),
@@ -252,14 +252,14 @@ async fn addresses_of_one_ipv6_network_are_one_client() {
 }
 
 #[tokio::test]
-async fn an_ipv4_client_is_one_however_its_address_is_written() {
+async fn ipv4_client_has_one_bucket_however_its_address_is_written() {
     let ways = ["203.0.113.9", "[::ffff:203.0.113.9]", "[::ffff:cb00:7109]"];
     for app in [by_address(Identity::new()), by_rules(""), by_rules(&format!("{PROXIES}{TOKENS}"))]
     {
         let requests = (0..500).map(|at| request("GET", "/", ways[at % 3]));
         assert_eq!(admitted(&app, requests).await, 5);
     }
-    // A proxy is one, too.
+    // A proxy's address may be written in several ways too.
     let app = by_address(trusted(Forwarding::XForwardedFor));
     let requests = (0..500).map(|at| {
         let proxy = ["10.0.0.7", "[::ffff:10.0.0.7]"][at % 2];
@@ -269,14 +269,14 @@ async fn an_ipv4_client_is_one_however_its_address_is_written() {
     assert_eq!(admitted(&app, requests).await, 5);
 }
 
-/// How many of 50 go, from as many addresses.
+/// Sends 50 requests with a header, each from another address. Returns how many were admitted.
 async fn roaming(app: &Router, name: &'static str, value: &str) -> usize {
     let from = |at| with(request("GET", "/", &format!("203.0.113.{at}")), name, value);
     admitted(app, (0..50).map(from)).await
 }
 
 #[tokio::test]
-async fn an_api_key_that_is_known_has_its_own_bucket_and_tier() {
+async fn known_api_key_has_its_own_bucket_and_tier() {
     let yaml = "
 limits: { free: fixed-window limit=5 window=366d, pro: fixed-window limit=20 window=366d }
 rules:
@@ -298,9 +298,9 @@ api_keys: { k_genuine: pro, k_plain: free }
         assert_eq!(roaming(&app, "x-api-key", key).await, want, "{key}");
         assert_eq!(roaming(&app, "x-api-key", key).await, 0, "{key}");
     }
-    // Nobody's: each address has its own quota, which the keys above have not touched.
+    // An unknown key is ignored: each address has its own quota, which the keys above have not spent.
     assert_eq!(roaming(&app, "x-api-key", "k_other").await, 50);
-    // Two keys are nobody's either.
+    // A request with two keys counts for its address too.
     let both = |_| {
         let one = with(request("GET", "/", "198.51.100.1"), "x-api-key", "k_genuine");
         with(one, "x-api-key", "v_genuine")
@@ -309,24 +309,24 @@ api_keys: { k_genuine: pro, k_plain: free }
 }
 
 #[tokio::test]
-async fn a_token_that_is_genuine_has_its_own_bucket_and_tier() {
+async fn valid_token_has_its_own_bucket() {
     let app = by_rules(TOKENS);
     for (claims, want) in [
         (r#""sub":"ada""#, 5),
         (r#""sub":"bob""#, 5),
-        // Its tier is by its plan, and the other rule knows no plans.
+        // The plan makes its limit `pro` under the second rule only.
         (r#""sub":"cleo","plan":"pro""#, 5),
     ] {
         let token = bearer(&token(claims));
         assert_eq!(roaming(&app, "authorization", &token).await, want, "{claims}");
     }
-    // A new token of the same is no new client.
+    // A new token of the same user is not a new client.
     let again = bearer(&token(r#""sub":"ada","jti":"another""#));
     assert_eq!(roaming(&app, "authorization", &again).await, 0);
 }
 
 #[tokio::test]
-async fn a_header_is_known_only_from_a_trusted_proxy() {
+async fn trusted_header_counts_only_from_a_trusted_proxy() {
     let app = by_rules(PROXIES);
     let from = |peer: &'static str, tenant: fn(usize) -> String| {
         (0..100).map(move |at| {
@@ -336,6 +336,6 @@ async fn a_header_is_known_only_from_a_trusted_proxy() {
     };
     assert_eq!(admitted(&app, from("10.0.0.7", |at| format!("t{}", at % 4))).await, 20);
     assert_eq!(admitted(&app, from("198.51.100.1", |at| format!("u{at}"))).await, 5);
-    // It does not become the tenant, nor whom it says it was asked by.
+    // The forged requests above were not charged to this address.
     assert_eq!(admitted(&app, [with(get("/"), "x-other", "1")]).await, 1);
 }

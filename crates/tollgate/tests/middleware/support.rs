@@ -1,4 +1,4 @@
-//! Requests, and a service to send them to.
+//! Requests, and an application to send them to.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ use tollgate::tower::RateLimitLayer;
 use tollgate::{Limit, Limiter, ManualClock, Scope};
 use tower::ServiceExt;
 
-/// 2026-11-15 00:00:00, where every window begins.
+/// 2026-11-15 00:00:00 UTC, at which every window that divides a day starts.
 pub(crate) const MIDNIGHT_US: u64 = 1_794_700_800_000_000;
 
 pub(crate) fn at_midnight() -> (ManualClock, Limiter) {
@@ -34,7 +34,7 @@ pub(crate) fn rules(limiter: &Limiter, yaml: &str) -> Rules {
     Rules::new(limiter, &config(yaml)).unwrap()
 }
 
-/// A request of one client.
+/// A request from the address `peer`.
 pub(crate) fn request(method: &str, path: &str, peer: &str) -> Request<Body> {
     let address: SocketAddr = format!("{peer}:4711").parse().unwrap();
     let request = Request::builder().method(method).uri(path).extension(Peer(address));
@@ -50,7 +50,7 @@ pub(crate) fn with(mut request: Request<Body>, name: &'static str, value: &str) 
     request
 }
 
-/// An application that says hello, behind a layer.
+/// An application that answers `hello`, behind a layer.
 pub(crate) fn app(layer: RateLimitLayer) -> Router {
     Router::new().fallback(any(|| async { "hello" }).layer(layer))
 }
@@ -63,7 +63,7 @@ pub(crate) async fn status(app: &Router, request: Request<Body>) -> StatusCode {
     send(app, request).await.status()
 }
 
-/// How many of so many go.
+/// Sends requests. Returns how many were admitted.
 pub(crate) async fn admitted(
     app: &Router,
     requests: impl IntoIterator<Item = Request<Body>>,
@@ -79,14 +79,14 @@ pub(crate) async fn text(response: Response<Body>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap()
 }
 
-/// The lines of a header, as one.
+/// The value of a header, with its lines joined by commas.
 pub(crate) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Vec<_> = headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
-/// The rate limit headers that a response has, one a line.
-pub(crate) fn told(response: &Response<Body>) -> String {
+/// The status and the rate limit headers of a response, one a line.
+pub(crate) fn rate_limit_headers(response: &Response<Body>) -> String {
     let names = [
         "ratelimit-policy",
         "ratelimit",
@@ -104,10 +104,10 @@ pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What tokens are signed with.
+/// The secret with which tokens are signed.
 pub(crate) const SECRET: &[u8] = b"a secret for tests, 34 bytes long.";
 
-/// Rules whose file names the [`SECRET`], and a public key that anybody may know.
+/// Parses rules. The files that they name are `jwt.secret`, with the [`SECRET`], and `rsa.pem`, with a public key.
 pub(crate) fn config(yaml: &str) -> Config {
     let read = |named: &Path| match named.to_str() {
         Some("jwt.secret") => Ok(SECRET.to_vec()),
@@ -117,12 +117,12 @@ pub(crate) fn config(yaml: &str) -> Config {
     Config::parse_with("rules.yaml", yaml, read).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A token with these claims, which count for an hour from noon.
+/// A token with these claims, valid for an hour from midnight.
 pub(crate) fn token(claims: &str) -> String {
     signed(SECRET, &format!(r#"{{"exp":{},{claims}}}"#, MIDNIGHT_US / 1_000_000 + 3_600))
 }
 
-/// A token of exactly these claims, by whoever has this secret.
+/// A token with exactly these claims, signed with this secret.
 pub(crate) fn signed(secret: &[u8], claims: &str) -> String {
     let message = format!("{}.{}", base64(r#"{"alg":"HS256"}"#), base64(claims));
     let key = jsonwebtoken::EncodingKey::from_secret(secret);

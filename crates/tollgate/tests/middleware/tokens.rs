@@ -1,4 +1,4 @@
-//! Clients that carry tokens.
+//! Clients with tokens.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use tollgate::{Limiter, ManualClock};
 use crate::log::Log;
 use crate::support::*;
 
-const HOME: &str = "203.0.113.9";
-const ELSEWHERE: &str = "198.51.100.1";
+const ADDRESS: &str = "203.0.113.9";
+const OTHER_ADDRESS: &str = "198.51.100.1";
 
-/// Tokens with these claims that nobody should believe: signed, and by another.
+/// A token with these claims that is signed with a wrong secret.
 fn forged(claims: &str) -> String {
-    signed(b"a secret that somebody made up ...", claims)
+    signed(b"a secret that the client made up..", claims)
 }
 
 fn junk(number: usize) -> String {
@@ -28,7 +28,7 @@ fn identity() -> Identity {
     Identity::new().jwt(Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap())
 }
 
-/// Users have 3 each, and addresses too.
+/// An application that limits each user to 3, and each address without a user to 3.
 fn by_user(identity: Identity) -> (ManualClock, Router) {
     let (clock, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "fixed-window limit=3 window=366d");
@@ -45,13 +45,13 @@ fn times(count: usize, token: &str, peer: &str) -> Vec<Request<Body>> {
     (0..count).map(|_| bearing(token, peer)).collect()
 }
 
-/// Whether a request counts for whom its token names, and not for its address: nothing is left of that.
+/// Whether a request counts for the user of its token, and not for its address, which must have nothing left.
 async fn is_believed(app: &Router, token: &str, peer: &str) -> bool {
     assert_eq!(admitted(app, times(5, "none", peer)).await, 0, "{peer} has something left");
     status(app, bearing(token, peer)).await == StatusCode::OK
 }
 
-/// Spends what an address has, without any token.
+/// Spends the quota of an address, without a token.
 async fn spend(app: &Router, peer: &str) {
     assert_eq!(admitted(app, (0..5).map(|_| request("GET", "/", peer))).await, 3);
 }
@@ -78,18 +78,18 @@ identity: { jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret }] } }
         (r#""sub":"cleo","realm":{"plan":"unheard of"}"#, 2),
         (r#""sub":"dan""#, 2),
         (r#""sub":"eve","realm":{"plan":"banned"}"#, 0),
-        // Another plan of the same user spends on, up to the new one's limit.
+        // Under another plan the same user keeps the 7 units spent, so 13 of 20 remain.
         (r#""sub":"ada","realm":{"plan":"enterprise"}"#, 13),
-        // Nobody's in particular: the address is the key, and the plan counts.
+        // Without a user the address is the key, and the plan counts.
         (r#""realm":{"plan":"pro"}"#, 7),
     ];
     for (claims, want) in table {
-        assert_eq!(admitted(&app, times(30, &token(claims), HOME)).await, want, "{claims}");
+        assert_eq!(admitted(&app, times(30, &token(claims), ADDRESS)).await, want, "{claims}");
     }
-    // A plan that nobody verified is none.
+    // The plan of a forged token is ignored.
     let claims = r#"{"sub":"ada","realm":{"plan":"enterprise"},"exp":4102444800}"#;
-    assert_eq!(admitted(&app, times(30, &forged(claims), ELSEWHERE)).await, 2);
-    // Nor is one that has expired meanwhile: with the leeway of 5 s it counts until just before.
+    assert_eq!(admitted(&app, times(30, &forged(claims), OTHER_ADDRESS)).await, 2);
+    // The plan of an expired token is ignored too. With the leeway of 5 s it still counts 1 ms before.
     clock.advance(ms(3_605_000 - 1));
     let late = token(r#""sub":"fay","realm":{"plan":"pro"}"#);
     assert_eq!(admitted(&app, times(1, &late, "192.0.2.1")).await, 1);
@@ -105,27 +105,27 @@ async fn tokens_without_expiry_are_counted_and_logged() {
     let identity = identity();
     let (_, app) = by_user(identity.clone());
     let token = signed(SECRET, r#"{"sub":"ada"}"#);
-    assert_eq!(admitted(&app, times(12, &token, HOME)).await, 3, "as the address may");
-    assert_eq!(admitted(&app, times(1, &junk(1), ELSEWHERE)).await, 1);
+    assert_eq!(admitted(&app, times(12, &token, ADDRESS)).await, 3, "the limit of the address");
+    assert_eq!(admitted(&app, times(1, &junk(1), OTHER_ADDRESS)).await, 1);
     let counts = identity.rejected_tokens();
     let rejected: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(rejected, [("signature", 1), ("no_expiry", 12)]);
     let lines = lines.lock().unwrap();
-    let told: Vec<_> = lines.iter().filter(|line| line.contains("no `exp`")).collect();
-    assert_eq!(told.len(), 2, "the first and the tenth: {lines:?}");
-    assert!(told.iter().all(|line| line.starts_with("WARN ")), "{told:?}");
+    let warnings: Vec<_> = lines.iter().filter(|line| line.contains("no `exp`")).collect();
+    assert_eq!(warnings.len(), 2, "the first and the tenth: {lines:?}");
+    assert!(warnings.iter().all(|line| line.starts_with("WARN ")), "{warnings:?}");
 }
 
 #[tokio::test]
-async fn a_closure_makes_keys_of_claims() {
+async fn key_closure_can_use_claims() {
     let (_, app) = by_user(identity());
     for name in ["ada", "bob"] {
         let (own, other) = (user(name), token(&format!(r#""sub":"{name}","jti":"2""#)));
-        assert_eq!(admitted(&app, times(2, &own, HOME)).await, 2);
-        // Wherever they are, and with whichever token.
-        assert_eq!(admitted(&app, times(5, &other, ELSEWHERE)).await, 1);
+        assert_eq!(admitted(&app, times(2, &own, ADDRESS)).await, 2);
+        // From any address, and with any token of the user.
+        assert_eq!(admitted(&app, times(5, &other, OTHER_ADDRESS)).await, 1);
     }
-    assert_eq!(admitted(&app, times(5, &token(r#""name":"nobody""#), HOME)).await, 3);
+    assert_eq!(admitted(&app, times(5, &token(r#""name":"no subject""#), ADDRESS)).await, 3);
 }
 
 #[tokio::test]
@@ -133,14 +133,14 @@ async fn bad_token_is_ignored_unless_bad_tokens_are_refused() {
     let (clock, app) = by_user(identity());
     let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
     let bad = [junk(1), expired, "garbage".to_owned()];
-    let mut requests = bad.iter().map(|token| bearing(token, HOME));
+    let mut requests = bad.iter().map(|token| bearing(token, ADDRESS));
     assert_eq!(admitted(&app, requests.by_ref()).await, 3);
-    assert_eq!(status(&app, request("GET", "/", HOME)).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status(&app, request("GET", "/", ADDRESS)).await, StatusCode::TOO_MANY_REQUESTS);
     drop(clock);
 
     let (clock, app) = by_user(identity().refuse_invalid_tokens());
-    for (token, said) in bad.iter().zip(["signature does not hold", "expired", "malformed"]) {
-        let response = send(&app, bearing(token, HOME)).await;
+    for (token, reason) in bad.iter().zip(["signature does not hold", "expired", "malformed"]) {
+        let response = send(&app, bearing(token, ADDRESS)).await;
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
         let header = |name| header(response.headers(), name);
         assert_eq!(header("www-authenticate").as_deref(), Some("Bearer error=\"invalid_token\""));
@@ -149,15 +149,15 @@ async fn bad_token_is_ignored_unless_bad_tokens_are_refused() {
         let body = text(response).await;
         let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!((&problem["status"], &problem["type"]), (&401.into(), &"about:blank".into()));
-        assert!(problem["detail"].as_str().unwrap().contains(said), "{said}: {body}");
+        assert!(problem["detail"].as_str().unwrap().contains(reason), "{reason}: {body}");
         assert!(!body.contains(&**token));
     }
-    // The address's limit was charged nothing; who has no token, or a good one, goes.
-    spend(&app, HOME).await;
+    // Nothing was charged to the address: requests without a token, or with a good one, are admitted.
+    spend(&app, ADDRESS).await;
     let ada = user("ada");
-    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
+    assert_eq!(status(&app, bearing(&ada, ADDRESS)).await, StatusCode::OK);
     clock.advance(ms(3_605_000));
-    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status(&app, bearing(&ada, ADDRESS)).await, StatusCode::UNAUTHORIZED);
 }
 
 fn verified_at_most(limit: &str) -> Identity {
@@ -165,82 +165,82 @@ fn verified_at_most(limit: &str) -> Identity {
 }
 
 #[tokio::test]
-async fn an_address_that_sent_only_bad_tokens_has_no_new_ones_verified() {
+async fn new_tokens_are_not_verified_at_an_address_that_sent_only_bad_ones() {
     let (clock, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
-    for peer in [HOME, ELSEWHERE] {
+    for peer in [ADDRESS, OTHER_ADDRESS] {
         spend(&app, peer).await;
     }
     for number in 0..3 {
-        status(&app, bearing(&junk(number), HOME)).await;
+        status(&app, bearing(&junk(number), ADDRESS)).await;
     }
-    assert!(!is_believed(&app, &user("too late"), HOME).await);
-    // A token that was verified at another address is known at this one, too.
-    assert!(is_believed(&app, &user("elsewhere"), ELSEWHERE).await);
-    assert!(is_believed(&app, &user("elsewhere"), HOME).await);
+    assert!(!is_believed(&app, &user("too late"), ADDRESS).await);
+    // A token that was verified at another address is known at this one too.
+    assert!(is_believed(&app, &user("elsewhere"), OTHER_ADDRESS).await);
+    assert!(is_believed(&app, &user("elsewhere"), ADDRESS).await);
     clock.advance(ms(60_000));
-    assert!(is_believed(&app, &user("too late"), HOME).await);
+    assert!(is_believed(&app, &user("too late"), ADDRESS).await);
 }
 
 #[tokio::test]
 async fn new_good_tokens_are_verified_at_an_address_with_good_and_bad_ones() {
     let (_, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
-    spend(&app, HOME).await;
+    spend(&app, ADDRESS).await;
     // Each request with a good token earns the address one more verification.
     for number in 0..20 {
-        assert!(is_believed(&app, &user(&format!("colleague {number}")), HOME).await);
+        assert!(is_believed(&app, &user(&format!("colleague {number}")), ADDRESS).await);
     }
     // More bad tokens than the address has allowance for, and fewer than it earned.
     for number in 0..15 {
-        status(&app, bearing(&junk(number), HOME)).await;
+        status(&app, bearing(&junk(number), ADDRESS)).await;
     }
-    assert!(is_believed(&app, &user("new"), HOME).await);
+    assert!(is_believed(&app, &user("new"), ADDRESS).await);
 }
 
 #[tokio::test]
-async fn a_client_that_repeats_one_bad_token_does_not_keep_others_from_being_verified() {
+async fn repeated_bad_token_does_not_keep_others_from_being_verified() {
     let (_, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
-    spend(&app, HOME).await;
+    spend(&app, ADDRESS).await;
     let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
     for token in [junk(1), expired] {
         for _ in 0..100 {
-            status(&app, bearing(&token, HOME)).await;
+            status(&app, bearing(&token, ADDRESS)).await;
         }
     }
-    assert!(is_believed(&app, &user("new"), HOME).await);
+    assert!(is_believed(&app, &user("new"), ADDRESS).await);
 }
 
 #[tokio::test]
-async fn bad_tokens_of_an_address_are_verified_as_often_as_its_limit_and_its_good_requests_allow() {
+async fn bad_tokens_are_verified_within_the_limit_and_credit_of_their_address() {
     let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
     let (_, app) = by_user(identity);
     // Limited to 3 admitted requests each, but all 8 have a good token.
     for name in ["ada", "bob"] {
-        admitted(&app, times(4, &user(name), HOME)).await;
+        admitted(&app, times(4, &user(name), ADDRESS)).await;
     }
-    let statuses = seen(&app, (0..30).map(|at| bearing(&junk(at), HOME))).await;
+    let statuses = seen(&app, (0..30).map(|at| bearing(&junk(at), ADDRESS))).await;
     let verified = statuses.iter().filter(|status| **status == 401).count();
     assert_eq!(verified, 3 + 8, "{statuses:?}");
 }
 
 #[tokio::test]
-async fn good_tokens_and_tokens_that_are_bad_at_first_sight_cost_no_verification() {
+async fn good_and_malformed_tokens_use_no_verification() {
     let (_, app) = by_user(verified_at_most("fixed-window limit=1 window=1m"));
-    spend(&app, HOME).await;
+    spend(&app, ADDRESS).await;
     let unsigned = format!("{}.{}.", base64(r#"{"alg":"none"}"#), base64(r#"{"sub":"ada"}"#));
     for number in 0..50 {
-        assert!(is_believed(&app, &user(&number.to_string()), HOME).await, "{number}");
-        status(&app, bearing(&unsigned, HOME)).await;
-        status(&app, bearing(&format!("garbage.{number}"), HOME)).await;
+        assert!(is_believed(&app, &user(&number.to_string()), ADDRESS).await, "{number}");
+        status(&app, bearing(&unsigned, ADDRESS)).await;
+        status(&app, bearing(&format!("garbage.{number}"), ADDRESS)).await;
     }
     // The allowance of one and the 50 that the good tokens earned are spent by 51 bad ones, not by 50.
     for number in 0..50 {
-        status(&app, bearing(&junk(number), HOME)).await;
+        status(&app, bearing(&junk(number), ADDRESS)).await;
     }
-    assert!(is_believed(&app, &user("in time"), HOME).await);
+    assert!(is_believed(&app, &user("in time"), ADDRESS).await);
     for number in 50..52 {
-        status(&app, bearing(&junk(number), HOME)).await;
+        status(&app, bearing(&junk(number), ADDRESS)).await;
     }
-    assert!(!is_believed(&app, &user("too late"), HOME).await);
+    assert!(!is_believed(&app, &user("too late"), ADDRESS).await);
 }
 
 /// The statuses of requests, one after the other.
@@ -253,52 +253,56 @@ async fn seen(app: &Router, requests: impl IntoIterator<Item = Request<Body>>) -
 }
 
 #[tokio::test]
-async fn address_with_too_many_bad_tokens_waits() {
+async fn address_with_too_many_bad_tokens_gets_429() {
     let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
     let (clock, app) = by_user(identity);
     let ada = user("ada");
-    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
-    let bad = |at| bearing(&junk(at), HOME);
+    assert_eq!(status(&app, bearing(&ada, ADDRESS)).await, StatusCode::OK);
+    let bad = |at| bearing(&junk(at), ADDRESS);
     // The limit allows three, and the request with a good token one more.
     assert_eq!(seen(&app, (0..6).map(bad)).await, [401, 401, 401, 401, 429, 429]);
     // A new good token is not verified either, so the answer is not 401 but says how long to wait.
-    let response = send(&app, bearing(&user("bob"), HOME)).await;
+    let response = send(&app, bearing(&user("bob"), ADDRESS)).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(response.headers(), "retry-after").as_deref(), Some("60"));
     assert_eq!(header(response.headers(), "www-authenticate"), None);
     // Requests with a known token, without a token or from another address are let through.
-    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
-    spend(&app, HOME).await;
-    assert_eq!(status(&app, bearing(&user("bob"), ELSEWHERE)).await, StatusCode::OK);
+    assert_eq!(status(&app, bearing(&ada, ADDRESS)).await, StatusCode::OK);
+    spend(&app, ADDRESS).await;
+    assert_eq!(status(&app, bearing(&user("bob"), OTHER_ADDRESS)).await, StatusCode::OK);
     clock.advance(ms(60_000));
-    let bad = |at: usize| bearing(&junk(100 + at), HOME);
+    let bad = |at: usize| bearing(&junk(100 + at), ADDRESS);
     assert_eq!(seen(&app, (0..6).map(bad)).await, [401, 401, 401, 401, 429, 429]);
 }
 
 #[tokio::test]
-async fn bad_tokens_401_is_charged_to_the_address_once() {
+async fn every_401_uses_one_verification_of_its_address() {
     let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
     let unsigned = format!("{}.{}.", base64(r#"{"alg":"none"}"#), base64(r#"{"sub":"ada"}"#));
     let long = "x".repeat(9_000);
     for token in [&*junk(1), &expired, &unsigned, &long, "garbage", "a.b.c", "\tx", ""] {
         let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
         let (_, app) = by_user(identity);
-        assert_eq!(seen(&app, times(5, token, HOME)).await, [401, 401, 401, 429, 429], "{token}");
+        assert_eq!(
+            seen(&app, times(5, token, ADDRESS)).await,
+            [401, 401, 401, 429, 429],
+            "{token}"
+        );
     }
     // A good token counts as bad once it has expired. Its two good requests have earned two verifications, of which
     // one tells that it has expired; after that it is known as bad.
     let identity = verified_at_most("fixed-window limit=1 window=1m").refuse_invalid_tokens();
     let (clock, app) = by_user(identity);
     let ada = user("ada");
-    assert_eq!(seen(&app, times(2, &ada, HOME)).await, [200, 200]);
+    assert_eq!(seen(&app, times(2, &ada, ADDRESS)).await, [200, 200]);
     clock.advance(ms(3_605_000));
-    assert_eq!(seen(&app, times(3, &ada, HOME)).await, [401, 401, 429]);
+    assert_eq!(seen(&app, times(3, &ada, ADDRESS)).await, [401, 401, 429]);
 }
 
 #[tokio::test]
-async fn an_authorization_that_cannot_be_read_is_a_bad_token() {
+async fn unreadable_authorization_is_a_bad_token() {
     let lines = |lines: &[&[u8]]| {
-        let mut request = request("GET", "/", HOME);
+        let mut request = request("GET", "/", ADDRESS);
         for line in lines {
             let line = HeaderValue::from_bytes(line).unwrap();
             request.headers_mut().append("authorization", line);
@@ -327,12 +331,12 @@ async fn an_authorization_that_cannot_be_read_is_a_bad_token() {
         let challenge = header(response.headers(), "www-authenticate");
         assert_eq!(challenge.is_some(), want == 401, "{sent:?}");
     }
-    // Where such are not refused they are nobody's: the address pays, and neither of the two.
+    // If bad tokens are not refused, a request with two tokens counts for its address and for neither user.
     let (_, lenient) = by_user(identity());
     let both = (0..9).map(|_| lines(&[ada, bob]));
     assert_eq!(admitted(&lenient, both).await, 3);
-    assert_eq!(admitted(&lenient, times(9, &user("ada"), HOME)).await, 3);
-    assert_eq!(admitted(&lenient, times(9, &user("bob"), HOME)).await, 3);
+    assert_eq!(admitted(&lenient, times(9, &user("ada"), ADDRESS)).await, 3);
+    assert_eq!(admitted(&lenient, times(9, &user("bob"), ADDRESS)).await, 3);
 }
 
 #[tokio::test]
@@ -347,19 +351,19 @@ async fn token_settings_apply_in_any_order() {
     ];
     for (number, identity) in orders.into_iter().enumerate() {
         let (_, app) = by_user(identity);
-        assert_eq!(status(&app, bearing(&user("ada"), HOME)).await, StatusCode::OK);
-        let bad = (0..4).map(|at| bearing(&junk(at), HOME));
+        assert_eq!(status(&app, bearing(&user("ada"), ADDRESS)).await, StatusCode::OK);
+        let bad = (0..4).map(|at| bearing(&junk(at), ADDRESS));
         assert_eq!(seen(&app, bad).await, [401, 401, 401, 429], "{number}");
     }
     assert!(Identity::new().token_verifications("token-bucket").is_err());
-    // Without keys no token is asked for, and none is bad.
+    // Without verification keys every token is ignored.
     let (_, app) = by_user(Identity::new().refuse_invalid_tokens());
-    assert_eq!(seen(&app, times(4, "garbage", HOME)).await, [200, 200, 200, 429]);
+    assert_eq!(seen(&app, times(4, "garbage", ADDRESS)).await, [200, 200, 200, 429]);
 }
 
 #[tokio::test]
-async fn tokens_are_judged_at_the_time_of_the_limit() {
-    // Long ago, when this one was good: it is not by any other clock.
+async fn tokens_expire_by_the_limiters_clock() {
+    // The limiter's clock is in 2001, when the token was valid.
     let clock = ManualClock::at_us(1_000_000_000_000_000);
     let limiter = Limiter::builder().clock(&clock).build();
     let limit = scope(&limiter, "free", "fixed-window limit=3 window=366d");
@@ -367,13 +371,13 @@ async fn tokens_are_judged_at_the_time_of_the_limit() {
     let identity = identity().refuse_invalid_tokens().token_verifications(verifications).unwrap();
     let app = app(RateLimitLayer::new(limit).identity(identity));
     let old = signed(SECRET, r#"{"sub":"ada","nbf":1000000000,"exp":1000000100}"#);
-    assert_eq!(status(&app, bearing(&old, HOME)).await, StatusCode::OK);
+    assert_eq!(status(&app, bearing(&old, ADDRESS)).await, StatusCode::OK);
     clock.advance(ms(105_000));
     // The good request earned the address one verification more.
-    assert_eq!(seen(&app, times(3, &old, HOME)).await, [401, 401, 429]);
+    assert_eq!(seen(&app, times(3, &old, ADDRESS)).await, [401, 401, 429]);
     // The allowance of an address is counted by the same clock.
     clock.advance(ms(60_000));
-    assert_eq!(seen(&app, times(2, &old, HOME)).await, [401, 429]);
+    assert_eq!(seen(&app, times(2, &old, ADDRESS)).await, [401, 429]);
 }
 
 #[tokio::test]
@@ -388,16 +392,16 @@ async fn addresses_of_one_ipv6_network_share_token_verifications() {
 }
 
 #[tokio::test]
-async fn too_many_bad_tokens_are_reported_whatever_the_layers_limit() {
+async fn too_many_bad_tokens_are_reported_as_token_verifications() {
     let limiter = Limiter::memory();
     let limit = scope(&limiter, "free", "token-bucket capacity=20 refill=5/s");
     let app = app(RateLimitLayer::new(limit).identity(identity().refuse_invalid_tokens()));
     let mut last = None;
     for number in 0..40 {
-        last = Some(send(&app, bearing(&junk(number), HOME)).await);
+        last = Some(send(&app, bearing(&junk(number), ADDRESS)).await);
     }
     let refused = last.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    let told = header(refused.headers(), "ratelimit").unwrap();
-    assert!(told.starts_with("\"token-verifications\";r=0"), "{told}");
+    let value = header(refused.headers(), "ratelimit").unwrap();
+    assert!(value.starts_with("\"token-verifications\";r=0"), "{value}");
 }

@@ -1,4 +1,4 @@
-//! Calls by gRPC, from tonic's client to its server.
+//! gRPC calls from tonic's client to its server.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ use crate::support::{SECRET, at_midnight, ms, rules, scope, signed, token};
 const HELLO: &str = "/test.Greeter/Hello";
 const OTHER: &str = "/test.Other/Hello";
 
-/// Messages that are texts, as they are.
+/// A codec whose messages are plain text.
 #[derive(Clone, Copy, Default)]
 struct Texts;
 
@@ -65,11 +65,11 @@ impl Decoder for Texts {
     }
 }
 
-/// Says hello to whoever calls.
+/// A service that answers every call with a greeting.
 #[derive(Clone)]
 struct Greeter;
 
-/// The same under another name.
+/// The same service under another name.
 #[derive(Clone)]
 struct Other;
 
@@ -114,7 +114,7 @@ impl Service<http::Request<Body>> for Other {
     }
 }
 
-/// A server all of whose calls are limited.
+/// Starts a server with a limit on all calls.
 async fn serve(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listener().await;
     let server = Server::builder().layer(layer).add_service(Greeter).add_service(Other);
@@ -151,11 +151,11 @@ async fn send(
     client.unary(request, http::uri::PathAndQuery::from_static(method), Texts).await
 }
 
-fn said<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
+fn value_of<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
     metadata.get(name).map(|value| value.to_str().unwrap())
 }
 
-/// Whom a refusal names, and when it says to come back.
+/// The limits that a refusal names, and its retry delay.
 fn refusal(status: &Status) -> (Vec<String>, Option<Duration>) {
     let details = status.get_error_details();
     let violations = details.quota_failure().map(|it| it.violations.clone()).unwrap_or_default();
@@ -170,11 +170,11 @@ async fn allowed_call_has_rate_limit_metadata() {
     let channel = to(serve(RateLimitLayer::new(limit)).await).await;
     for (left, after) in [("1", "7"), ("0", "7")] {
         let response = call(&channel, HELLO).await.unwrap();
-        let told = response.metadata();
-        assert_eq!(said(told, "ratelimit-policy"), Some("\"free\";q=2;w=14"));
-        assert_eq!(said(told, "ratelimit"), Some(&*format!("\"free\";r={left};t={after}")));
-        assert_eq!(said(told, "x-ratelimit-remaining"), Some(left));
-        assert_eq!(said(told, "retry-after"), None);
+        let metadata = response.metadata();
+        assert_eq!(value_of(metadata, "ratelimit-policy"), Some("\"free\";q=2;w=14"));
+        assert_eq!(value_of(metadata, "ratelimit"), Some(&*format!("\"free\";r={left};t={after}")));
+        assert_eq!(value_of(metadata, "x-ratelimit-remaining"), Some(left));
+        assert_eq!(value_of(metadata, "retry-after"), None);
         assert_eq!(response.into_inner(), "hello ada");
     }
 }
@@ -196,26 +196,26 @@ async fn refused_call_names_the_limit_and_the_exact_wait() {
         assert_eq!(status.message(), format!("`free` is spent; come back in {seconds} s"));
         let exactly = Some(Duration::from_micros(left_us));
         assert_eq!(refusal(&status), (vec!["free".to_owned()], exactly));
-        assert_eq!(said(status.metadata(), "retry-after"), Some(seconds));
-        assert_eq!(said(status.metadata(), "x-ratelimit-remaining"), Some("0"));
+        assert_eq!(value_of(status.metadata(), "retry-after"), Some(seconds));
+        assert_eq!(value_of(status.metadata(), "x-ratelimit-remaining"), Some("0"));
     }
     clock.advance(Duration::from_micros(left_us));
     call(&channel, HELLO).await.unwrap();
 }
 
 #[tokio::test]
-async fn call_that_can_never_go_has_no_retry_delay() {
+async fn call_that_can_never_be_allowed_has_no_retry_delay() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/s");
     let channel = to(serve(RateLimitLayer::new(limit).cost(|_| 3)).await).await;
     let status = call(&channel, HELLO).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(refusal(&status), (vec!["free".to_owned()], None));
-    assert_eq!(said(status.metadata(), "retry-after"), None);
+    assert_eq!(value_of(status.metadata(), "retry-after"), None);
 }
 
 #[tokio::test]
-async fn a_blocked_call_has_no_permission_and_no_wait() {
+async fn blocked_call_is_permission_denied_without_a_wait() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=3 window=1h }
@@ -229,7 +229,7 @@ rules:
     assert_eq!(status.message(), "`closed` blocks such requests");
     assert_eq!(refusal(&status), (vec![], None));
     for name in ["retry-after", "ratelimit", "x-ratelimit-remaining"] {
-        assert_eq!(said(status.metadata(), name), None, "{name}");
+        assert_eq!(value_of(status.metadata(), name), None, "{name}");
     }
     call(&channel, OTHER).await.unwrap();
 }
@@ -255,7 +255,7 @@ rules:
 }
 
 #[tokio::test]
-async fn a_single_service_can_have_a_limit_of_its_own() {
+async fn single_service_can_have_its_own_limit() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=2 window=366d").unwrap();
     let limited = Server::builder().add_service(layer.layer(Greeter)).add_service(Other);
     let channel = to(serve_routes(limited).await).await;
@@ -264,17 +264,17 @@ async fn a_single_service_can_have_a_limit_of_its_own() {
     }
     assert_eq!(call(&channel, HELLO).await.unwrap_err().code(), Code::ResourceExhausted);
     let free = call(&channel, OTHER).await.unwrap();
-    assert_eq!(said(free.metadata(), "ratelimit"), None);
+    assert_eq!(value_of(free.metadata(), "ratelimit"), None);
 }
 
 #[tokio::test]
-async fn the_address_is_that_of_tonics_connection() {
+async fn client_is_identified_by_tonics_connection_address() {
     let layer = RateLimitLayer::per_ip("fixed-window limit=3 window=366d").unwrap();
     let server = serve(layer).await;
     for own in [[127, 0, 0, 1], [127, 0, 0, 2]] {
         let mut admitted = 0;
         for _ in 0..5 {
-            // A connection each.
+            // A new connection for each call.
             let channel = connect(server, own).await;
             admitted += usize::from(call(&channel, HELLO).await.is_ok());
         }
@@ -283,8 +283,8 @@ async fn the_address_is_that_of_tonics_connection() {
 }
 
 #[tokio::test]
-async fn without_the_store_a_call_is_unavailable_if_the_limit_is_closed() {
-    // It takes connections, and never says a word.
+async fn call_is_unavailable_when_the_store_fails_and_the_policy_is_closed() {
+    // A store that accepts connections and never answers.
     let (_silent, store) = listener().await;
     let limiter = Redis::at(&format!("redis://{store}")).unwrap();
     let limiter = limiter.deadline(ms(20)).on_failure(OnFailure::Closed).build().unwrap();
@@ -296,16 +296,16 @@ async fn without_the_store_a_call_is_unavailable_if_the_limit_is_closed() {
         (Code::Unavailable, "the store of limits does not answer")
     );
     assert_eq!(refusal(&status), (Vec::new(), Some(ms(1_000))));
-    assert_eq!(said(status.metadata(), "retry-after"), Some("1"));
-    assert_eq!(said(status.metadata(), "ratelimit"), None);
+    assert_eq!(value_of(status.metadata(), "retry-after"), Some("1"));
+    assert_eq!(value_of(status.metadata(), "ratelimit"), None);
     let open = RateLimitLayer::new(limit.on_failure(OnFailure::Open));
     let channel = to(serve(open).await).await;
     let response = call(&channel, HELLO).await.unwrap();
-    assert_eq!(said(response.metadata(), "ratelimit"), None);
+    assert_eq!(value_of(response.metadata(), "ratelimit"), None);
 }
 
 #[tokio::test]
-async fn a_call_with_a_bad_token_is_unauthenticated_if_such_are_refused() {
+async fn call_with_a_bad_token_is_unauthenticated_when_bad_tokens_are_refused() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "fixed-window limit=1 window=366d");
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
@@ -325,9 +325,9 @@ async fn a_call_with_a_bad_token_is_unauthenticated_if_such_are_refused() {
         let status = bearing(&forged).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
         assert_eq!(refusal(&status), (Vec::new(), None));
-        assert!(said(status.metadata(), "www-authenticate").is_some());
+        assert!(value_of(status.metadata(), "www-authenticate").is_some());
     }
-    // Neither was charged.
+    // The refused calls were charged neither to the user nor to the address.
     bearing(&token(r#""sub":"ada""#)).await.unwrap();
     call(&channel, HELLO).await.unwrap();
     assert_eq!(call(&channel, HELLO).await.unwrap_err().code(), Code::ResourceExhausted);

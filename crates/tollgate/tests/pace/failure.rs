@@ -10,7 +10,7 @@ use crate::setup::{START_US, Server, busy, paced, scope, send, send_all};
 const TEN: &str = "token-bucket capacity=1 refill=10/s";
 
 fn fails(_: u32) -> Ready<Result<Response<()>, std::io::Error>> {
-    ready(Err(std::io::Error::other("the line is dead")))
+    ready(Err(std::io::Error::other("connection lost")))
 }
 
 #[tokio::test(start_paused = true)]
@@ -19,13 +19,13 @@ async fn client_errors_are_passed_through() {
     let failing = PaceLayer::new(scope.clone()).layer(service_fn(fails));
     let failed = failing.oneshot(0).await.unwrap_err();
     assert!(matches!(failed, PaceError::Inner(_)));
-    assert_eq!(failed.to_string(), "the line is dead");
-    // It may have reached the server.
+    assert_eq!(failed.to_string(), "connection lost");
+    // The charge stays, because the request may have reached the server.
     assert_eq!(scope.peek("").now().unwrap().remaining(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_requests_for_a_server_are_bounded() {
+async fn waiting_requests_are_bounded_by_max_waiting() {
     let limiter = Limiter::builder().clock(Clock::tokio(START_US)).max_waiting(1).build();
     let scope = limiter.scope("test", TEN.parse::<Limit>().unwrap()).unwrap();
     let server = Server::new(&[busy("7"), busy("7")]);
@@ -41,12 +41,12 @@ async fn waiting_requests_for_a_server_are_bounded() {
         );
     }
     waits.await.unwrap().unwrap();
-    assert_eq!(server.came(), [(0, 0), (0, 1), (7_000, 2)]);
+    assert_eq!(server.arrivals(), [(0, 0), (0, 1), (7_000, 2)]);
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn without_its_store_a_request_goes_or_fails_as_the_scope_says() {
+async fn request_follows_the_scopes_failure_policy_without_the_store() {
     use tollgate::OnFailure;
 
     let limiter = Redis::at("redis://127.0.0.1:1").unwrap().build().unwrap();
@@ -57,10 +57,10 @@ async fn without_its_store_a_request_goes_or_fails_as_the_scope_says() {
     let closed = PaceLayer::new(scope.on_failure(OnFailure::Closed));
     let failed = send(&paced(&closed, &server), 2).await.await.unwrap();
     assert!(matches!(failed, Err(PaceError::Limiter(Error::Store(_)))), "{failed:?}");
-    assert_eq!(server.came().len(), 2);
+    assert_eq!(server.arrivals().len(), 2);
 }
 
-/// The first at once, and one every 100 ms.
+/// The first request is sent at once, then one every 100 ms.
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn requests_keep_their_pace_while_the_store_is_frozen_or_dead() {
@@ -76,14 +76,14 @@ async fn requests_keep_their_pace_while_the_store_is_frozen_or_dead() {
         }
         let server = Server::new(&[]);
         send_all(&paced(&PaceLayer::new(scope.clone()), &server), 0..4).await;
-        let came_ms = server.came_ms();
-        assert!(came_ms[3] - came_ms[0] >= 3 * 100 - 1, "{name}: {came_ms:?}");
+        let arrivals_ms = server.arrivals_ms();
+        assert!(arrivals_ms[3] - arrivals_ms[0] >= 3 * 100 - 1, "{name}: {arrivals_ms:?}");
         assert!(scope.check("").await.unwrap().is_degraded());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_not_shown() {
+async fn keys_are_not_shown_by_debug() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(TEN)).key(|_: &u32| "secret".to_owned());
     let service = paced(&layer, &server);

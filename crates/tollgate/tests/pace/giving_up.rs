@@ -19,7 +19,7 @@ fn remaining(scope: &Scope) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_dropped_while_held_leaves_no_trace() {
+async fn request_dropped_while_held_is_not_charged_and_leaves_the_queue() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[busy("7")]);
@@ -34,12 +34,12 @@ async fn request_dropped_while_held_leaves_no_trace() {
         drop(held);
         assert_eq!(scope.limiter().waiting(), 0);
         send_all(&service, 4..6).await;
-        assert_eq!(server.came(), [(0, 0), (7_000, 4), (7_100, 5)], "{limit}");
+        assert_eq!(server.arrivals(), [(0, 0), (7_000, 4), (7_100, 5)], "{limit}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_request_lets_the_next_go() {
+async fn next_request_is_sent_when_the_waiting_one_is_dropped() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[]);
@@ -47,12 +47,12 @@ async fn dropped_request_lets_the_next_go() {
         send_all(&service, 0..1).await;
         let mut waiting: Polled = Box::pin(service.call(1));
         assert!(poll(&mut waiting).is_none());
-        advance(ms(95)).await; // the shaping limit's place is taken by now
+        advance(ms(95)).await; // The shaping limit is charged by now.
         assert!(poll(&mut waiting).is_none());
         drop(waiting);
         assert_eq!(scope.limiter().waiting(), 0);
         send_all(&service, 2..3).await;
-        assert_eq!(server.came(), [(0, 0), (100, 2)], "{limit}");
+        assert_eq!(server.arrivals(), [(0, 0), (100, 2)], "{limit}");
     }
 }
 
@@ -62,27 +62,27 @@ async fn unpolled_request_is_not_queued() {
     let server = Server::new(&[]);
     let mut service = paced(&PaceLayer::new(scope.clone()), &server);
     drop(service.call(0));
-    assert_eq!((remaining(&scope), server.came()), (1, vec![]));
+    assert_eq!((remaining(&scope), server.arrivals()), (1, vec![]));
 }
 
-/// A server behind a client that is not always ready.
+/// A client that is not ready until `become_ready` is called.
 #[derive(Clone)]
-struct Slow {
+struct NotYetReady {
     is_ready: Arc<AtomicBool>,
     server: Server,
 }
 
-impl Slow {
-    fn new(server: &Server) -> Slow {
-        Slow { is_ready: Arc::default(), server: server.clone() }
+impl NotYetReady {
+    fn new(server: &Server) -> NotYetReady {
+        NotYetReady { is_ready: Arc::default(), server: server.clone() }
     }
 
-    fn wake_up(&self) {
+    fn become_ready(&self) {
         self.is_ready.store(true, Ordering::Relaxed);
     }
 }
 
-impl Service<u32> for Slow {
+impl Service<u32> for NotYetReady {
     type Response = Response<()>;
     type Error = Infallible;
     type Future = <Server as Service<u32>>::Future;
@@ -103,58 +103,58 @@ impl Service<u32> for Slow {
 #[tokio::test(start_paused = true)]
 async fn request_dropped_before_the_client_is_ready_is_not_charged() {
     let scope = scope(TEN);
-    let slow = Slow::new(&Server::new(&[]));
-    let mut service = PaceLayer::new(scope.clone()).layer(slow.clone());
-    let mut turned = Box::pin(service.call(0));
-    assert!(poll(&mut turned).is_none());
+    let client = NotYetReady::new(&Server::new(&[]));
+    let mut service = PaceLayer::new(scope.clone()).layer(client.clone());
+    let mut pending = Box::pin(service.call(0));
+    assert!(poll(&mut pending).is_none());
     assert_eq!((remaining(&scope), scope.limiter().waiting()), (0, 0));
-    drop(turned);
+    drop(pending);
     assert_eq!(remaining(&scope), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_goes_when_its_client_becomes_ready_and_is_charged_once() {
+async fn request_is_sent_when_its_client_becomes_ready_and_charged_once() {
     let scope = scope(TEN);
     let server = Server::new(&[]);
-    let slow = Slow::new(&server);
-    let mut service = PaceLayer::new(scope.clone()).layer(slow.clone());
-    let mut turned = Box::pin(service.call(0));
-    assert!(poll(&mut turned).is_none());
-    slow.wake_up();
-    assert!(poll(&mut turned).is_some_and(|outcome| outcome.is_ok()));
-    drop(turned);
-    assert_eq!((remaining(&scope), server.came_ms()), (0, vec![0]));
+    let client = NotYetReady::new(&server);
+    let mut service = PaceLayer::new(scope.clone()).layer(client.clone());
+    let mut pending = Box::pin(service.call(0));
+    assert!(poll(&mut pending).is_none());
+    client.become_ready();
+    assert!(poll(&mut pending).is_some_and(|outcome| outcome.is_ok()));
+    drop(pending);
+    assert_eq!((remaining(&scope), server.arrivals_ms()), (0, vec![0]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_waits_again_when_the_server_says_so_before_the_client_is_ready() {
+async fn request_waits_for_a_retry_after_that_comes_before_its_client_is_ready() {
     let scope = scope("token-bucket capacity=2 refill=10/s");
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope.clone());
-    let slow = Slow::new(&server);
-    let mut service = layer.layer(slow.clone());
-    let mut turned = Box::pin(service.call(0));
-    assert!(poll(&mut turned).is_none());
+    let client = NotYetReady::new(&server);
+    let mut service = layer.layer(client.clone());
+    let mut pending = Box::pin(service.call(0));
+    assert!(poll(&mut pending).is_none());
     advance(ms(1_000)).await;
-    send_all(&paced(&layer, &server), 1..2).await; // told to wait
-    slow.wake_up();
-    assert!(poll(&mut turned).is_none());
+    send_all(&paced(&layer, &server), 1..2).await; // answered with `Retry-After: 7`
+    client.become_ready();
+    assert!(poll(&mut pending).is_none());
     assert_eq!((remaining(&scope), scope.limiter().waiting()), (1, 1));
-    turned.await.unwrap();
-    assert_eq!(server.came(), [(1_000, 1), (8_000, 0)]);
+    pending.await.unwrap();
+    assert_eq!(server.arrivals(), [(1_000, 1), (8_000, 0)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_counts_from_the_start() {
+async fn max_wait_counts_from_the_start_of_the_request() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope("token-bucket capacity=2 refill=10/s")).max_wait(ms(7_500));
-    let slow = Slow::new(&server);
-    let mut service = layer.layer(slow.clone());
-    let mut turned = Box::pin(service.call(0));
-    assert!(poll(&mut turned).is_none());
+    let client = NotYetReady::new(&server);
+    let mut service = layer.layer(client.clone());
+    let mut pending = Box::pin(service.call(0));
+    assert!(poll(&mut pending).is_none());
     advance(ms(1_000)).await;
     send_all(&paced(&layer, &server), 1..2).await;
-    slow.wake_up();
-    let late = poll(&mut turned).unwrap().unwrap_err();
+    client.become_ready();
+    let late = poll(&mut pending).unwrap().unwrap_err();
     assert_eq!(late.to_string(), "would have to wait 8s; try again later, or raise `max_wait`");
 }

@@ -12,23 +12,23 @@ async fn retry_after_holds_all_clones() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY));
     let service = paced(&layer, &server);
-    let told = send(&service, 0).await.await.unwrap().unwrap();
-    assert_eq!(told.status(), 429);
+    let refused = send(&service, 0).await.await.unwrap().unwrap();
+    assert_eq!(refused.status(), 429);
     let of_the_layer = send(&paced(&layer.clone(), &server), 1).await;
     let of_the_service = send(&service.clone(), 2).await;
     for sent in [of_the_layer, of_the_service] {
         assert_eq!(sent.await.unwrap().unwrap().status(), 200);
     }
-    assert_eq!(server.came(), [(0, 0), (7_000, 1), (7_000, 2)]);
+    assert_eq!(server.arrivals(), [(0, 0), (7_000, 1), (7_000, 2)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_requests_go_at_the_limits_pace() {
+async fn held_requests_are_sent_at_the_limits_pace() {
     for limit in [TEN, SHAPED] {
         let server = Server::new(&[busy("7")]);
         send_all(&paced(&PaceLayer::new(scope(limit)), &server), 0..5).await;
         assert_eq!(
-            server.came(),
+            server.arrivals(),
             [(0, 0), (7_000, 1), (7_100, 2), (7_200, 3), (7_300, 4)],
             "{limit}"
         );
@@ -36,37 +36,37 @@ async fn held_requests_go_at_the_limits_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queued_requests_wait_when_the_server_says_so() {
+async fn queued_requests_wait_for_retry_after() {
     for limit in [TEN, SHAPED] {
         let server = Server::new(&[busy("1").after(ms(50))]);
         send_all(&paced(&PaceLayer::new(scope(limit)), &server), 0..4).await;
-        assert_eq!(server.came(), [(0, 0), (1_050, 1), (1_150, 2), (1_250, 3)], "{limit}");
+        assert_eq!(server.arrivals(), [(0, 0), (1_050, 1), (1_150, 2), (1_250, 3)], "{limit}");
     }
 }
 
-/// Its place in the limit is taken 10 ms ahead: it goes along with the first in line, in any order.
+/// A shaping limit is charged 10 ms ahead. Such a request is sent at the same time as the first in line, in any order.
 #[tokio::test(start_paused = true)]
-async fn request_about_to_go_waits_when_the_server_says_so() {
+async fn request_about_to_be_sent_waits_for_retry_after() {
     let server = Server::new(&[busy("1").after(ms(95))]);
     send_all(&paced(&PaceLayer::new(scope(SHAPED)), &server), 0..4).await;
-    let mut came = server.came();
-    came.sort();
-    assert_eq!(came, [(0, 0), (1_095, 1), (1_095, 2), (1_195, 3)]);
+    let mut arrivals = server.arrivals();
+    arrivals.sort();
+    assert_eq!(arrivals, [(0, 0), (1_095, 1), (1_095, 2), (1_195, 3)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_of_several_holds() {
+async fn longest_of_several_retry_afters_counts() {
     let [seven, three, nine] = [busy("7"), busy("3"), busy("9")];
     let script = [seven.after(ms(1)), three.after(ms(1_000)), nine.after(ms(2_000))];
     let server = Server::new(&script);
     let service = paced(&PaceLayer::new(scope(PLENTY)), &server);
-    // The first is told later than the others go.
-    let told = [send(&service, 0).await, send(&service, 1).await, send(&service, 2).await];
-    for told in told {
-        assert_eq!(told.await.unwrap().unwrap().status(), 429);
+    // All three are sent before the first answer comes.
+    let sent = [send(&service, 0).await, send(&service, 1).await, send(&service, 2).await];
+    for sent in sent {
+        assert_eq!(sent.await.unwrap().unwrap().status(), 429);
     }
     send_all(&service, 3..4).await;
-    assert_eq!(server.came().last(), Some(&(11_000, 3)));
+    assert_eq!(server.arrivals().last(), Some(&(11_000, 3)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +74,7 @@ async fn retry_after_holds_only_its_key() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY)).key(|request: &u32| (request % 2).to_string());
     send_all(&paced(&layer, &server), 0..4).await;
-    assert_eq!(server.came(), [(0, 0), (0, 1), (0, 3), (7_000, 2)]);
+    assert_eq!(server.arrivals(), [(0, 0), (0, 1), (0, 3), (7_000, 2)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,20 +85,20 @@ async fn retry_after_does_not_hold_another_layer() {
         let layer = PaceLayer::new(scope.clone());
         send_all(&paced(&layer, &server), request..request + 1).await;
     }
-    assert_eq!(server.came_ms(), [0, 0]);
+    assert_eq!(server.arrivals_ms(), [0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_fine_may_say_that_nothing_remains() {
+async fn ratelimit_header_of_a_success_holds_requests_when_nothing_remains() {
     let spent = Answer { header: ("ratelimit", "\"default\";r=0;t=5"), ..FINE };
     let some = Answer { header: ("ratelimit", "\"default\";r=1;t=5"), ..FINE };
     let server = Server::new(&[spent, some]);
     send_all(&paced(&PaceLayer::new(scope(PLENTY)), &server), 0..3).await;
-    assert_eq!(server.came_ms(), [0, 5_000, 5_000]);
+    assert_eq!(server.arrivals_ms(), [0, 5_000, 5_000]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_cannot_stop_a_client_for_longer_than_it_lets_it() {
+async fn hold_is_capped_at_max_hold() {
     let an_hour_ms = 3_600_000;
     for (max_hold, want_ms) in [(None, an_hour_ms), (Some(ms(2_000)), 2_000), (Some(ms(0)), 0)] {
         let mut layer = PaceLayer::new(scope(PLENTY));
@@ -107,37 +107,37 @@ async fn a_server_cannot_stop_a_client_for_longer_than_it_lets_it() {
         }
         let server = Server::new(&[busy("99999999999999999999999999")]);
         send_all(&paced(&layer, &server), 0..2).await;
-        assert_eq!(server.came_ms(), [0, want_ms]);
+        assert_eq!(server.arrivals_ms(), [0, want_ms]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whole_burst_goes_after_the_longest_hold() {
+async fn whole_burst_is_sent_after_max_hold() {
     let server = Server::new(&[busy("9000"); 4].map(|answer| answer.after(ms(5))));
     let burst_of_three = scope("token-bucket capacity=3 refill=10/s");
     let service = paced(&PaceLayer::new(burst_of_three).max_hold(ms(2_000)), &server);
     send(&service, 0).await.await.unwrap().unwrap();
     send_all(&service, 1..5).await;
-    assert_eq!(server.came(), [(0, 0), (2_005, 1), (2_005, 2), (2_005, 3), (4_010, 4)]);
+    assert_eq!(server.arrivals(), [(0, 0), (2_005, 1), (2_005, 2), (2_005, 3), (4_010, 4)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_date_counts_from_the_wall_clock() {
+async fn retry_after_date_counts_from_the_wall_clock() {
     let past = busy("Sun, 06 Nov 1994 08:49:37 GMT");
     let future = busy("Fri, 31 Dec 9999 23:59:59 GMT");
     let server = Server::new(&[past, future]);
     let layer = PaceLayer::new(scope(PLENTY)).max_hold(ms(2_000));
     send_all(&paced(&layer, &server), 0..3).await;
-    assert_eq!(server.came_ms(), [0, 0, 2_000]);
+    assert_eq!(server.arrivals_ms(), [0, 0, 2_000]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_client_needs_no_types_spelled_out() {
+async fn layer_needs_no_type_annotations() {
     let server = Server::new(&[busy("1")]);
     let mut service = PaceLayer::new(scope(PLENTY)).layer(server.clone());
     for request in 0..2 {
         let ready = tower::ServiceExt::ready(&mut service).await.unwrap();
         ready.call(request).await.unwrap();
     }
-    assert_eq!(server.came_ms(), [0, 1_000]);
+    assert_eq!(server.arrivals_ms(), [0, 1_000]);
 }

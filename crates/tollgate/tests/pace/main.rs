@@ -1,12 +1,12 @@
-//! A client's requests wait their turn, and for as long as the server asks, under tokio's paused clock.
+//! A client's requests are sent at the limit's pace, and after the server's `Retry-After`, under tokio's paused clock.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod failure;
 mod giving_up;
 mod hold;
+mod max_wait;
 mod order;
-mod patience;
 mod retry;
 mod setup;
 mod sockets;

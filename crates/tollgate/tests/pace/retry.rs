@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt};
 
 use crate::setup::{Outcome, Server, busy, paced, scope};
 
-/// Again for as long as the server is busy.
+/// Retries while the server answers 429.
 #[derive(Clone)]
 struct WhileBusy;
 
@@ -24,10 +24,10 @@ impl Policy<u32, Response<()>, PaceError> for WhileBusy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_goes_when_the_server_said() {
+async fn retry_is_sent_after_the_servers_retry_after() {
     let server = Server::new(&[busy("2"), busy("3")]);
     let layer = PaceLayer::new(scope("token-bucket capacity=1 refill=10/s"));
     let service = RetryLayer::new(WhileBusy).layer(paced(&layer, &server));
     assert_eq!(service.oneshot(0).await.unwrap().status(), 200);
-    assert_eq!(server.came_ms(), [0, 2_000, 5_000]);
+    assert_eq!(server.arrivals_ms(), [0, 2_000, 5_000]);
 }

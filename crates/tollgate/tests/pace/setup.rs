@@ -1,4 +1,4 @@
-//! A server that answers as scripted, and notes when requests came.
+//! A server that answers as scripted, and records when requests arrive.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tower::{Layer, Service};
 
 pub(crate) type Outcome = Result<Response<()>, PaceError>;
 
-/// Some midnight: a start of every window that divides a day.
+/// A midnight (UTC), at which every window that divides a day starts.
 pub(crate) const START_US: u64 = 1_699_920_000_000_000;
 
 pub(crate) fn scope(limit: &str) -> Scope {
@@ -29,15 +29,15 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Requests are numbers.
+/// A scripted server. Its requests are numbers.
 #[derive(Clone)]
 pub(crate) struct Server {
     started: Instant,
     script: Arc<Mutex<VecDeque<Answer>>>,
-    came: Arc<Mutex<Vec<(u128, u32)>>>,
+    arrivals: Arc<Mutex<Vec<(u128, u32)>>>,
 }
 
-/// What the server says, and how long it takes for it.
+/// An answer of the server, and how long it takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -60,20 +60,20 @@ impl Answer {
 }
 
 impl Server {
-    /// One that gives these answers in turn, and then is fine.
+    /// Makes a server that gives these answers in turn, and then only 200.
     pub(crate) fn new(script: &[Answer]) -> Server {
         let script = Arc::new(Mutex::new(script.iter().copied().collect()));
-        Server { started: Instant::now(), script, came: Arc::default() }
+        Server { started: Instant::now(), script, arrivals: Arc::default() }
     }
 
-    /// Milliseconds from the start, and which request.
-    pub(crate) fn came(&self) -> Vec<(u128, u32)> {
-        self.came.lock().unwrap().clone()
+    /// The milliseconds from the start, and the number, of each request that arrived.
+    pub(crate) fn arrivals(&self) -> Vec<(u128, u32)> {
+        self.arrivals.lock().unwrap().clone()
     }
 
-    /// Milliseconds from the start.
-    pub(crate) fn came_ms(&self) -> Vec<u128> {
-        self.came().into_iter().map(|(at_ms, _)| at_ms).collect()
+    /// The milliseconds from the start of each request that arrived.
+    pub(crate) fn arrivals_ms(&self) -> Vec<u128> {
+        self.arrivals().into_iter().map(|(at_ms, _)| at_ms).collect()
     }
 }
 
@@ -87,7 +87,7 @@ impl Service<u32> for Server {
     }
 
     fn call(&mut self, request: u32) -> Self::Future {
-        self.came.lock().unwrap().push((self.started.elapsed().as_millis(), request));
+        self.arrivals.lock().unwrap().push((self.started.elapsed().as_millis(), request));
         let answer = self.script.lock().unwrap().pop_front().unwrap_or(FINE);
         let (name, value) = answer.header;
         let response = Response::builder().status(answer.status).header(name, value);
@@ -100,7 +100,7 @@ impl Service<u32> for Server {
     }
 }
 
-/// Sends a request from a task of its own, which has begun to wait by the time that this returns.
+/// Sends a request from a new task. When this returns, the task has polled it.
 pub(crate) async fn send(service: &Pace<Server, u32>, request: u32) -> JoinHandle<Outcome> {
     let mut service = service.clone();
     let sent = tokio::spawn(async move { service.call(request).await });
@@ -108,7 +108,7 @@ pub(crate) async fn send(service: &Pace<Server, u32>, request: u32) -> JoinHandl
     sent
 }
 
-/// Sends requests one after the other, and waits for all.
+/// Sends requests one after the other, and waits for all responses.
 pub(crate) async fn send_all(service: &Pace<Server, u32>, requests: std::ops::Range<u32>) {
     let mut sent = Vec::new();
     for request in requests {
@@ -119,12 +119,12 @@ pub(crate) async fn send_all(service: &Pace<Server, u32>, requests: std::ops::Ra
     }
 }
 
-/// A service of its own on the layer.
+/// Makes a new service of the layer.
 pub(crate) fn paced(layer: &PaceLayer<u32>, server: &Server) -> Pace<Server, u32> {
     layer.layer(server.clone())
 }
 
-/// A request that a test polls itself; nobody is woken.
+/// A request that a test polls itself, with a waker that does nothing.
 pub(crate) type Polled = Pin<Box<PaceFuture<Server, u32>>>;
 
 pub(crate) fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {

@@ -1,4 +1,4 @@
-//! Real clients, a real server, and one second of real time.
+//! Real clients and a real server, with a `Retry-After` of one second.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tollgate::tower::PaceLayer;
 use tollgate::{Limit, Limiter, Scope};
 use tower::{Layer, Service, ServiceExt};
 
-/// Refuses the first request for a second.
+/// Starts a server that answers the first request with 429 and `Retry-After: 1`.
 async fn busy_once() -> SocketAddr {
     let count = Arc::new(AtomicUsize::new(0));
     let answer = move || {
@@ -41,7 +41,7 @@ fn plenty() -> Scope {
     Limiter::memory().scope("test", limit).unwrap()
 }
 
-/// From when the first was refused.
+/// Asserts that a second has passed since the refusal.
 fn assert_waited_a_second(since: Instant) {
     let waited = since.elapsed();
     assert!(waited >= Duration::from_millis(990), "{waited:?}");

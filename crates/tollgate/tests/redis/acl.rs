@@ -1,4 +1,4 @@
-//! The least that a user on the server must be allowed.
+//! The minimal rights of a user on the server.
 
 use redis::Connection;
 use tollgate::{Error, Limiter, Scope};
@@ -6,9 +6,8 @@ use tollgate_launcher::{Flavour, Launch, Server};
 
 use crate::setup::{LIMITS, PATIENCE, admin, builder, keys, launch, named, refusal};
 
-/// What Tollgate needs of a user, besides its name and password: its own keys, and the commands that
-/// run a script and that the script runs. `~` is the limiter's prefix. `+select` is only for a
-/// database other than 0.
+/// The rights that Tollgate needs: its own keys, the commands that run a script, and the commands that the
+/// script runs. `~` is followed by the limiter's prefix. A database other than 0 also needs `+select`.
 ///
 /// The documentation quotes this line.
 const RULES: &str = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +set +getrange \
@@ -18,7 +17,7 @@ const COMMANDS: [&str; 10] =
     ["evalsha", "eval", "time", "get", "set", "getrange", "setrange", "strlen", "expire", "del"];
 
 #[test]
-fn the_documentation_has_these_rules() {
+fn documentation_quotes_the_acl_rules() {
     let user = format!("user tollgate on >PASSWORD {RULES}\n");
     assert!(include_str!("../../../../docs/operate/redis.md").contains(&user));
     assert!(include_str!("../../../../docs/guide/library.md").contains(RULES));
@@ -35,8 +34,8 @@ fn open_as(server: &Server, prefix: &str, database: u8) -> Limiter {
     builder.deadline(PATIENCE).build().unwrap()
 }
 
-/// Everything there is to ask, of every algorithm, and of logs short and long.
-async fn use_everything(limiter: &Limiter) -> Result<(), Error> {
+/// Makes every operation under every algorithm, and on short and long logs.
+async fn run_every_operation(limiter: &Limiter) -> Result<(), Error> {
     for text in LIMITS {
         let scope = named(limiter, text, text);
         let receipt = scope.check("a").cost(5).await?.into_receipt().unwrap();
@@ -81,6 +80,7 @@ async fn use_logs(scope: &Scope) -> Result<(), Error> {
     Ok(())
 }
 
+/// The entries of `ACL LOG`: what the server refused to users.
 fn denied(admin: &mut Connection) -> Vec<String> {
     let log: redis::Value = redis::cmd("ACL").arg("LOG").query(admin).unwrap();
     match log {
@@ -90,13 +90,13 @@ fn denied(admin: &mut Connection) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn everything_works_as_a_user_that_may_do_little() {
+async fn every_operation_works_with_the_minimal_rights() {
     for flavour in Flavour::ALL {
         let server = start_with(flavour, RULES);
         let mut admin = admin(&server);
-        redis::cmd("SET").arg("somebody").arg("else's").exec(&mut admin).unwrap();
-        use_everything(&open_as(&server, "tollgate:", 0)).await.unwrap();
-        // What the connection says of itself may be refused: nobody minds.
+        redis::cmd("SET").arg("foreign").arg("value").exec(&mut admin).unwrap();
+        run_every_operation(&open_as(&server, "tollgate:", 0)).await.unwrap();
+        // `CLIENT SETINFO`, which names the client library, may be refused.
         let refused: Vec<String> = denied(&mut admin)
             .into_iter()
             .filter(|entry| !entry.contains("client|setinfo"))
@@ -104,26 +104,26 @@ async fn everything_works_as_a_user_that_may_do_little() {
         assert_eq!(refused, [""; 0], "{flavour}");
         let ours = |key: &Vec<u8>| key.starts_with(b"tollgate:");
         let foreign: Vec<_> = keys(&mut admin).into_iter().filter(|key| !ours(key)).collect();
-        assert_eq!(foreign, [b"somebody"]);
+        assert_eq!(foreign, [b"foreign"]);
     }
 }
 
 #[tokio::test]
-async fn a_database_of_its_own_needs_one_command_more() {
+async fn database_other_than_0_also_needs_the_select_right() {
     for flavour in Flavour::ALL {
         let server = start_with(flavour, RULES);
         let scope = named(&open_as(&server, "tollgate:", 3), "scope", LIMITS[0]);
         let problem = refusal(scope.check("a").await);
         assert!(problem.contains("permission"), "{problem}");
         let server = start_with(flavour, &format!("{RULES} +select"));
-        use_everything(&open_as(&server, "tollgate:", 3)).await.unwrap();
+        run_every_operation(&open_as(&server, "tollgate:", 3)).await.unwrap();
         let mut admin = admin(&server);
         assert_eq!(keys(&mut admin), [b""; 0]);
     }
 }
 
 #[tokio::test]
-async fn keys_that_the_user_may_not_touch_are_refused_and_not_denied() {
+async fn forbidden_keys_are_an_error_and_not_a_denial() {
     for flavour in Flavour::ALL {
         let server = start_with(flavour, RULES);
         for text in LIMITS {
@@ -140,18 +140,18 @@ async fn keys_that_the_user_may_not_touch_are_refused_and_not_denied() {
 }
 
 #[tokio::test]
-async fn every_command_that_the_user_may_use_is_needed() {
+async fn every_right_of_the_minimal_user_is_needed() {
     let listed: Vec<&str> = RULES.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
     assert_eq!(listed, COMMANDS);
     for flavour in Flavour::ALL {
         for dropped in COMMANDS {
             let rules = format!("{RULES} -{dropped}");
             let server = start_with(flavour, &rules);
-            let outcome = use_everything(&open_as(&server, "tollgate:", 0)).await;
+            let outcome = run_every_operation(&open_as(&server, "tollgate:", 0)).await;
             let problem = refusal(outcome);
-            let is_said =
+            let is_named =
                 problem.contains("ermission") || problem.contains("can't run this command");
-            assert!(is_said, "{flavour}, without {dropped}: {problem}");
+            assert!(is_named, "{flavour}, without {dropped}: {problem}");
         }
     }
 }

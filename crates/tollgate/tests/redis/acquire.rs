@@ -1,4 +1,4 @@
-//! Waiting for a turn on a server: in real time, so these are short.
+//! Waiting in `acquire` on a server, in real time, so the waits are short.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tollgate_launcher::Flavour;
 use crate::setup::{LIMITS, PATIENCE, Random, named, open, remaining, scope, start, within};
 
 #[tokio::test]
-async fn waiters_go_in_arrival_order() {
+async fn waiters_are_admitted_in_arrival_order() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let scope = named(&open(&server), "scope", "token-bucket capacity=5 refill=1/5ms");
@@ -31,7 +31,7 @@ async fn waiters_go_in_arrival_order() {
         }
         tasks.join_all().await;
         assert_eq!(*went.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6], "{flavour}");
-        // Nobody before its time: 17 units, one every 5 ms.
+        // None is admitted early: 17 units come back, one every 5 ms.
         assert!(began.elapsed() >= Duration::from_millis(17 * 5), "{flavour}");
         assert_eq!(scope.limiter().waiting(), 0);
     }
@@ -56,33 +56,33 @@ async fn acquire_that_would_be_late_is_refused_at_once() {
         let refused = scope.acquire("a").max_wait(hours(2)).await.unwrap();
         assert!(began.elapsed() < PATIENCE / 3);
         let AcquireOutcome::Refused { would_wait, .. } = refused else { panic!("{refused:?}") };
-        // Behind two, one an hour.
+        // Behind two waiters, with one unit an hour.
         let would_wait = would_wait.unwrap();
         assert!(hours(2) < would_wait && would_wait <= hours(3), "{flavour}: {would_wait:?}");
-        // One that has the time stays.
-        let patient = scope.acquire("a").max_wait(hours(4)).into_future();
-        assert!(tokio::time::timeout(Duration::from_millis(20), patient).await.is_err());
+        // An acquire with a longer `max_wait` stays in line.
+        let later = scope.acquire("a").max_wait(hours(4)).into_future();
+        assert!(tokio::time::timeout(Duration::from_millis(20), later).await.is_err());
         ahead.iter().for_each(|task| task.abort());
         assert_eq!(remaining(&scope, "a").await, 0);
     }
 }
 
-/// A unit that comes back lets the first in line go at once, and not when its wait is over.
+/// The first waiter is admitted when units are given back, before its own wait is over.
 #[tokio::test]
-async fn a_refund_or_a_reset_wakes_the_first_in_line() {
-    the_first_in_line_is_woken().await;
+async fn refund_or_reset_wakes_the_first_waiter() {
+    assert_first_waiter_is_woken().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refund_or_a_reset_on_another_thread_wakes_the_first_in_line() {
-    the_first_in_line_is_woken().await;
+async fn refund_or_reset_wakes_the_first_waiter_on_another_thread() {
+    assert_first_waiter_is_woken().await;
 }
 
-async fn the_first_in_line_is_woken() {
+async fn assert_first_waiter_is_woken() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = open(&server);
-        // Not the shaping one, in which a place would stay spent.
+        // Without the shaping limit, which refunds only its last charge.
         for text in &LIMITS[..5] {
             let scope = named(&limiter, text, text);
             for round in 0..40 {
@@ -99,20 +99,20 @@ async fn the_first_in_line_is_woken() {
                     scope.reset(&key).await.unwrap();
                 }
                 let acquired = tokio::time::timeout(PATIENCE / 3, front).await;
-                assert!(acquired.is_ok(), "{flavour}, {text}, {round}: it waits");
+                assert!(acquired.is_ok(), "{flavour}, {text}, {round}: the waiter was not woken");
                 assert!(acquired.unwrap().unwrap().unwrap().is_admitted());
             }
         }
     }
 }
 
-/// An acquire that is dropped after so many polls, if it has not come to its end.
-struct Fickle<'a> {
+/// An acquire that is dropped after `polls_left` polls, unless it ends before.
+struct DroppedAfterPolls<'a> {
     acquiring: Option<AcquireFuture<'a>>,
     polls_left: u64,
 }
 
-impl Future for Fickle<'_> {
+impl Future for DroppedAfterPolls<'_> {
     type Output = Option<Result<AcquireOutcome, Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -127,20 +127,20 @@ impl Future for Fickle<'_> {
     }
 }
 
-/// How many of those who acquire one key are told that they may go; the others give up somewhere.
-async fn delivered(scope: &Scope, key: &str, random: &mut Random) -> u64 {
+/// Makes 12 acquires of one key, and drops most of them at random points. Returns how many were admitted.
+async fn admitted(scope: &Scope, key: &str, random: &mut Random) -> u64 {
     let mut tasks = JoinSet::new();
     for caller in 0..12 {
         let (scope, key) = (scope.clone(), key.to_owned());
         let (polls, yields) = (random.below(40), random.below(10));
-        // One has all the time there is, and one has none.
+        // The first is never dropped; the second is dropped before its first poll.
         let polls_left = [u64::MAX, 0].get(caller).copied().unwrap_or(polls);
         tasks.spawn(async move {
             for _ in 0..yields {
                 tokio::task::yield_now().await;
             }
             let acquiring = Some(scope.acquire(&key).cost(3).into_future());
-            match (Fickle { acquiring, polls_left }).await {
+            match (DroppedAfterPolls { acquiring, polls_left }).await {
                 Some(acquired) => u64::from(acquired.unwrap().is_admitted()),
                 None => 0,
             }
@@ -149,25 +149,25 @@ async fn delivered(scope: &Scope, key: &str, random: &mut Random) -> u64 {
     tasks.join_all().await.into_iter().sum()
 }
 
-/// Keys that many have acquired and given up on, and what should remain of each.
-async fn given_up(scope: &Scope, seed: u64) -> Vec<(String, u64)> {
+/// Makes and drops acquires of 60 keys. Returns each key and what should remain of it.
+async fn drop_at_random(scope: &Scope, seed: u64) -> Vec<(String, u64)> {
     let mut random = Random(seed);
     let mut keys = Vec::new();
     for round in 0..60 {
         let key = format!("key {round}");
-        let units = 3 * delivered(scope, &key, &mut random).await;
+        let units = 3 * admitted(scope, &key, &mut random).await;
         assert!((3..36).contains(&units), "{units}");
         keys.push((key, 100 - units));
     }
     keys
 }
 
-async fn no_charge_is_lost(text: &str, flavour: Flavour, seed: u64) {
+async fn assert_dropped_acquires_are_refunded(text: &str, flavour: Flavour, seed: u64) {
     let server = start(flavour);
     let scope = named(&open(&server), "scope", text);
-    for (key, want) in given_up(&scope, seed).await {
+    for (key, want) in drop_at_random(&scope, seed).await {
         let began = Instant::now();
-        // A charge that nobody was told of is refunded when its answer is there.
+        // A charge whose acquire was dropped is refunded when its answer comes.
         while remaining(&scope, &key).await != want {
             assert!(
                 began.elapsed() < PATIENCE / 3,
@@ -183,20 +183,20 @@ async fn no_charge_is_lost(text: &str, flavour: Flavour, seed: u64) {
 }
 
 #[tokio::test]
-async fn acquires_that_give_up_anywhere_are_charged_nothing() {
+async fn acquires_dropped_after_any_poll_are_charged_nothing() {
     for (seed, text) in (1..).zip(&LIMITS[..5]) {
-        no_charge_is_lost(text, Flavour::Redis, seed * 7_919).await;
+        assert_dropped_acquires_are_refunded(text, Flavour::Redis, seed * 7_919).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquires_that_give_up_on_other_threads_are_charged_nothing() {
+async fn acquires_dropped_on_other_threads_are_charged_nothing() {
     for (seed, text) in (1..).zip(&LIMITS[..5]) {
-        no_charge_is_lost(text, Flavour::Valkey, seed * 104_729).await;
+        assert_dropped_acquires_are_refunded(text, Flavour::Valkey, seed * 104_729).await;
     }
 }
 
-/// Waits until `remaining` is as wanted, and looks a few times whether it stays so.
+/// Waits until `want` units remain, and asserts that this does not change any more.
 async fn assert_comes_back(scope: &Scope, key: &str, want: u64) {
     let began = Instant::now();
     while remaining(scope, key).await != want {
@@ -209,10 +209,10 @@ async fn assert_comes_back(scope: &Scope, key: &str, want: u64) {
     }
 }
 
-/// Makes 1,000 checks or acquires of one unit, `at_a_time` at a time, polls each of them once, and drops them in any order.
-/// Returns how many were charged and answered at once.
+/// Makes 1,000 checks or acquires of one unit, at most `at_a_time` at once, polls each once, and drops them in random
+/// order. Returns how many were charged and answered at the first poll.
 ///
-/// Nothing should be spent of the key: units that were charged before would hide refunds that give back too little.
+/// Nothing may be spent of the key before, or the test would not notice refunds that give back too little.
 async fn drop_all<F: Future>(
     scope: &Scope,
     mut make: impl FnMut() -> F,
@@ -222,18 +222,18 @@ async fn drop_all<F: Future>(
 ) -> u64 {
     let mut random = Random(seed);
     let mut charged = 0;
-    let mut under_way = Vec::new();
+    let mut pending = Vec::new();
     for _ in 0..1_000 {
         let mut future = Box::pin(make());
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => charged += u64::from(is_charged(answer)),
-            Poll::Pending => under_way.push(future),
+            Poll::Pending => pending.push(future),
         }
-        while under_way.len() >= at_a_time || (!under_way.is_empty() && random.below(2) == 0) {
-            let at = random.below(under_way.len() as u64) as usize;
-            drop(under_way.swap_remove(at));
+        while pending.len() >= at_a_time || (!pending.is_empty() && random.below(2) == 0) {
+            let at = random.below(pending.len() as u64) as usize;
+            drop(pending.swap_remove(at));
         }
-        // Now and then the answers to all that was sent are there.
+        // Sometimes wait until everything sent so far is answered.
         if random.below(20) == 0 {
             let _ = scope.peek("another key").await;
         }
@@ -254,7 +254,7 @@ async fn drop_acquires(scope: &Scope, seed: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquires_that_are_polled_once_and_dropped_are_charged_nothing() {
+async fn acquires_dropped_after_one_poll_are_charged_nothing() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = open(&server);
@@ -268,7 +268,7 @@ async fn acquires_that_are_polled_once_and_dropped_are_charged_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refundable_checks_that_are_dropped_are_charged_nothing() {
+async fn dropped_refundable_checks_are_charged_nothing() {
     let server = start(Flavour::Redis);
     let limiter = open(&server);
     for text in &LIMITS[..5] {
@@ -280,7 +280,7 @@ async fn refundable_checks_that_are_dropped_are_charged_nothing() {
     }
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 async fn until(is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -291,7 +291,7 @@ async fn until(is_so: impl Fn() -> bool) {
 
 /// The deadline passes while the server is frozen, before some answers are dropped and after others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn charges_of_dropped_answers_come_back_when_the_server_answers_late() {
+async fn dropped_charges_are_refunded_when_the_server_answers_late() {
     let server = start(Flavour::Redis);
     let direct = open(&server);
     for text in &LIMITS[..5] {
@@ -306,16 +306,16 @@ async fn charges_of_dropped_answers_come_back_when_the_server_answers_late() {
         until(|| limiter.health().unwrap().failed > 0).await;
         drop(checks);
         server.thaw();
-        // On the same connection, behind the charges.
+        // The peek is behind the charges on the same connection.
         while ours.peek("a").await.is_err() {}
         assert_comes_back(&scope(&direct, text), "a", 100).await;
     }
 }
 
-/// The order of the refunds is known within a process. Other processes that give up charges to the same bucket at the
-/// same time can make some of them stay spent, and never more than those.
+/// Within a process refunds are made in the right order. Processes that refund charges of the same bucket at the same
+/// time can leave some units spent, but never get back too many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_give_up_at_the_same_time_are_not_given_more_than_they_were_charged() {
+async fn concurrent_processes_get_back_no_more_than_they_were_charged() {
     let server = start(Flavour::Redis);
     let direct = scope(&open(&server), LIMITS[3]);
     let mut processes = JoinSet::new();

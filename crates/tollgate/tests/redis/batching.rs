@@ -1,11 +1,11 @@
-//! How many round trips it takes.
+//! The number of round trips.
 
 use tollgate_launcher::Flavour;
 
 use crate::setup::{LIMITS, admin, calls, open, scope, scripts_run, start};
 
 #[tokio::test]
-async fn a_caller_alone_takes_one_round_trip_for_each_check() {
+async fn single_caller_takes_one_round_trip_for_each_check() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (limiter, mut admin) = (open(&server), admin(&server));
@@ -18,7 +18,7 @@ async fn a_caller_alone_takes_one_round_trip_for_each_check() {
                 scope.check("a").await.unwrap();
             }
             let after = (of("evalsha"), of("eval"), of("time"), of("client"));
-            // The clock is read once in each.
+            // Each script reads the clock once.
             let want = (before.0 + 20, before.1, before.2 + 20, before.3);
             assert_eq!(after, want, "{flavour}, {text}");
         }
@@ -26,18 +26,18 @@ async fn a_caller_alone_takes_one_round_trip_for_each_check() {
 }
 
 #[tokio::test]
-async fn one_operation_of_any_kind_is_one_round_trip() {
+async fn each_kind_of_operation_takes_one_round_trip() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (limiter, mut admin) = (open(&server), admin(&server));
         for text in LIMITS {
             let scope = scope(&limiter, text);
             let receipt = scope.check("a").await.unwrap().into_receipt().unwrap();
-            let mut asked = scripts_run(&mut admin);
+            let mut before = scripts_run(&mut admin);
             let mut one_more = |what: &str| {
                 let now = scripts_run(&mut admin);
-                assert_eq!(now, asked + 1, "{flavour}, {text}, {what}");
-                asked = now;
+                assert_eq!(now, before + 1, "{flavour}, {text}, {what}");
+                before = now;
             };
             scope.peek("a").await.unwrap();
             one_more("peek");
@@ -79,7 +79,7 @@ async fn concurrent_checks_share_round_trips() {
 }
 
 #[tokio::test]
-async fn a_script_is_sent_once_and_then_called_by_name() {
+async fn script_is_sent_once_and_then_called_by_its_hash() {
     let server = start(Flavour::Redis);
     let (limiter, mut admin) = (open(&server), admin(&server));
     let scope = scope(&limiter, LIMITS[0]);
@@ -90,7 +90,7 @@ async fn a_script_is_sent_once_and_then_called_by_name() {
 }
 
 #[tokio::test]
-async fn a_check_of_more_logs_than_redis_decides_in_2_ms_is_an_error() {
+async fn joint_check_above_256_units_of_work_is_an_error() {
     let server = start(Flavour::Redis);
     let limiter = open(&server);
     let check = async |limit: &str, count: usize| {

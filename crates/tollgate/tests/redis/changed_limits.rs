@@ -1,6 +1,6 @@
-//! A limit that changes keeps what was spent, and processes with the old one and the new one share it.
+//! When a limit changes, spent units stay spent, and processes with the old and the new limit share them.
 //!
-//! Here a limiter is a process: each has its own limit under the same name.
+//! Each limiter stands for a process, with its own limit under the same name.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::setup::{
     LIMITS, PATIENCE, admin, builder, kept, key_with, named, open, remaining, scripts_run, start,
 };
 
-/// Every algorithm, with numbers that come back soon.
+/// Every algorithm, with limits that refill soon.
 const SHORT: [&str; 8] = [
     "fixed-window limit=10 window=7s",
     "sliding-window-log limit=10 window=10s",
@@ -26,19 +26,19 @@ const SHORT: [&str; 8] = [
 
 const NOW_US: u64 = 1_000_000_023_000_000;
 
-/// The same with room for so many.
+/// The same limit with another size.
 fn sized(text: &str, size: u64) -> String {
     let text = text.replace("=100 ", &format!("={size} "));
     assert_eq!(text.parse::<Limit>().unwrap().size(), size);
     text
 }
 
-/// One of a process of its own.
+/// A scope on a new limiter, as in another process.
 fn api(server: &Server, text: &str) -> Scope {
     named(&open(server), "api", text)
 }
 
-/// The same, at the time of a clock.
+/// A scope on a new limiter with this clock.
 fn timed(server: &Server, clock: &ManualClock, text: &str) -> Scope {
     let limiter = builder(&server.url()).clock(clock).deadline(PATIENCE).build().unwrap();
     named(&limiter, "api", text)
@@ -66,7 +66,7 @@ async fn lowering_and_raising_a_limit_keeps_spent_units() {
 }
 
 #[tokio::test]
-async fn more_spent_than_the_lowered_limit_holds_leaves_nothing() {
+async fn lowered_limit_has_nothing_remaining_when_more_is_spent() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {
@@ -77,10 +77,10 @@ async fn more_spent_than_the_lowered_limit_holds_leaves_nothing() {
             }
             let seen = lower.peek("a").await.unwrap();
             assert_eq!((seen.is_allowed(), seen.remaining()), (false, 0), "{flavour}, {text}");
-            // Looking changes nothing.
+            // A peek changes nothing.
             assert_eq!(remaining(&old, "a").await, 20, "{flavour}, {text}");
             assert!(!lower.check("a").await.unwrap().is_allowed(), "{flavour}, {text}");
-            // Nobody is forgiven anything by a smaller one.
+            // The lower limit gives no units back.
             assert_eq!(remaining(&old, "a").await, 20, "{flavour}, {text}");
         }
     }
@@ -109,7 +109,7 @@ async fn changing_the_algorithm_keeps_spent_units() {
     }
 }
 
-/// Were the carried state not kept, the old rate would go on until the next check.
+/// A refused check must store the carried state, or the old rate would count until the next check.
 #[tokio::test]
 async fn wait_under_a_changed_limit_is_exact() {
     for flavour in Flavour::ALL {
@@ -138,7 +138,7 @@ async fn wait_under_a_changed_limit_is_exact() {
 }
 
 #[tokio::test]
-async fn until_the_limit_changes_the_old_rate_counts_and_then_the_new_one() {
+async fn bucket_refills_at_the_old_rate_until_the_change_and_then_at_the_new_one() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);
@@ -146,7 +146,7 @@ async fn until_the_limit_changes_the_old_rate_counts_and_then_the_new_one() {
         let new = timed(&server, &clock, "token-bucket capacity=10 refill=1/m");
         spend(&old, "a", 10).await;
         clock.advance(Duration::from_millis(3_500));
-        // 6.5 are spent, and 5 fit when 1.5 have come back.
+        // 6.5 units are spent, and 5 fit when 1.5 have come back at one a minute.
         let refused = new.check("a").cost(5).await.unwrap();
         assert_eq!(refused.retry_after(), Some(Duration::from_secs(90)), "{flavour}");
         clock.advance(Duration::from_secs(60));
@@ -155,7 +155,7 @@ async fn until_the_limit_changes_the_old_rate_counts_and_then_the_new_one() {
 }
 
 #[tokio::test]
-async fn looking_under_another_limit_changes_nothing() {
+async fn peek_and_listing_under_another_limit_change_nothing() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (clock, mut admin) = (ManualClock::at_us(NOW_US), admin(&server));
@@ -180,7 +180,7 @@ async fn looking_under_another_limit_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_refusal_keeps_what_it_carried_over() {
+async fn refused_check_stores_the_state_that_it_carried_over() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (clock, mut admin) = (ManualClock::at_us(NOW_US), admin(&server));
@@ -192,14 +192,14 @@ async fn a_refusal_keeps_what_it_carried_over() {
         assert!(!new.check("a").cost(4).await.unwrap().is_allowed(), "{flavour}");
         let carried = kept(&mut admin, key.as_bytes());
         assert_ne!(carried, before, "{flavour}");
-        // Of a limit that does not change, a refusal changes nothing.
+        // When the limit has not changed, a refusal changes nothing.
         assert!(!new.check("a").cost(4).await.unwrap().is_allowed(), "{flavour}");
         assert_eq!(kept(&mut admin, key.as_bytes()), carried, "{flavour}");
     }
 }
 
 #[tokio::test]
-async fn a_receipt_is_good_as_far_as_its_charge_was_carried_over() {
+async fn receipt_refunds_its_whole_cost_after_the_limit_changed() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);
@@ -218,7 +218,7 @@ async fn a_receipt_is_good_as_far_as_its_charge_was_carried_over() {
                 "leaky-bucket capacity=20 leak=1/h mode=shaping",
                 6,
             ),
-            // A refund is applied where the charge is.
+            // Between algorithms, the refund is applied under the limit that the key is under.
             ("fixed-window limit=10 window=7s", "token-bucket capacity=10 refill=1/s", 6),
             ("token-bucket capacity=10 refill=1/s", "fixed-window limit=10 window=7s", 6),
             ("token-bucket capacity=10 refill=1/s", "sliding-window-log limit=10 window=7s", 6),
@@ -235,7 +235,7 @@ async fn a_receipt_is_good_as_far_as_its_charge_was_carried_over() {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_what_was_spent_under_any_limit() {
+async fn reset_forgets_units_spent_under_any_limit() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -252,8 +252,8 @@ async fn a_reset_forgets_what_was_spent_under_any_limit() {
     }
 }
 
-/// Two limits of one check, of which one was changed since.
-async fn changed_and_not(server: &Server, clock: &ManualClock, old: &str) -> (Limiter, [Scope; 2]) {
+/// Charges 30 units to two scopes, then changes the limit of the first. Returns both.
+async fn one_changed(server: &Server, clock: &ManualClock, old: &str) -> (Limiter, [Scope; 2]) {
     let with = |text: &str| {
         let limiter = builder(&server.url()).clock(clock).deadline(PATIENCE).build().unwrap();
         let scopes = [named(&limiter, "changed", text), named(&limiter, "same", LIMITS[0])];
@@ -266,14 +266,14 @@ async fn changed_and_not(server: &Server, clock: &ManualClock, old: &str) -> (Li
 }
 
 #[tokio::test]
-async fn a_check_of_several_limits_carries_over_the_one_that_changed() {
+async fn joint_check_carries_over_the_limit_that_changed() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);
         for old in LIMITS {
             let what = format!("{flavour}, {old}");
             clock.set_us(NOW_US);
-            let (limiter, [changed, same]) = changed_and_not(&server, &clock, old).await;
+            let (limiter, [changed, same]) = one_changed(&server, &clock, old).await;
             let refused = limiter.check_all(&[same.check("a"), changed.check("a").cost(25)]).await;
             let refused = refused.unwrap();
             assert_eq!(refused.refused_by(), Some(1), "{what}");
@@ -281,7 +281,7 @@ async fn a_check_of_several_limits_carries_over_the_one_that_changed() {
             let left: Vec<u64> =
                 allowed.unwrap().each().iter().map(|each| each.remaining()).collect();
             assert_eq!(left, [69, 5], "{what}");
-            // It is under the new limit now, and comes back at its rate.
+            // The key is under the new limit now, and refills at its rate.
             clock.advance(Duration::from_secs(5));
             assert_eq!(remaining(&changed, "a").await, 10, "{what}");
             changed.reset("a").await.unwrap();
@@ -291,15 +291,15 @@ async fn a_check_of_several_limits_carries_over_the_one_that_changed() {
 }
 
 #[tokio::test]
-async fn a_shadow_limit_that_changed_is_carried_over_even_if_the_check_is_refused() {
+async fn changed_shadow_limit_is_carried_over_when_the_check_is_refused() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let clock = ManualClock::at_us(NOW_US);
-        let (limiter, [changed, same]) = changed_and_not(&server, &clock, LIMITS[3]).await;
+        let (limiter, [changed, same]) = one_changed(&server, &clock, LIMITS[3]).await;
         let shadow = changed.check("a").cost(1).shadow();
         let refused = limiter.check_all(&[same.check("a").cost(71), shadow]).await.unwrap();
         assert_eq!(refused.refused_by(), Some(0), "{flavour}");
-        // At a token a second since then, and not at one in 88 hours.
+        // It refilled at a token a second since then, not at one in 88 hours.
         clock.advance(Duration::from_secs(10));
         let seen = remaining(&changed, "a").await;
         assert_eq!(seen, 30, "{flavour}");
@@ -307,7 +307,7 @@ async fn a_shadow_limit_that_changed_is_carried_over_even_if_the_check_is_refuse
 }
 
 #[tokio::test]
-async fn requests_that_are_sent_again_keep_their_order() {
+async fn requests_of_a_batch_keep_their_order_when_some_are_sent_again() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for old in LIMITS {
@@ -340,7 +340,7 @@ async fn requests_that_are_sent_again_keep_their_order() {
 }
 
 #[tokio::test]
-async fn a_change_takes_one_more_round_trip_and_then_none() {
+async fn limit_change_takes_one_more_round_trip_once() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -353,7 +353,7 @@ async fn a_change_takes_one_more_round_trip_and_then_none() {
             assert_eq!(scripts_run(&mut admin), before + 2, "{flavour}, {text}");
             spend(&new, "a", 3).await;
             assert_eq!(scripts_run(&mut admin), before + 3, "{flavour}, {text}");
-            // Flushed, the script is sent again.
+            // After a flush the script is sent again.
             redis::cmd("SCRIPT").arg("FLUSH").exec(&mut admin).unwrap();
             spend(&old, "a", 3).await;
             assert_eq!(remaining(&old, "a").await, 88, "{flavour}, {text}");
@@ -361,9 +361,9 @@ async fn a_change_takes_one_more_round_trip_and_then_none() {
     }
 }
 
-/// Old and new processes side by side, as in a rolling restart.
+/// Processes with the old limit and with the new one, as in a rolling restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_with_different_limits_admit_no_more_than_the_larger() {
+async fn processes_with_different_limits_admit_exactly_the_larger() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {

@@ -1,4 +1,4 @@
-//! Refusals that are remembered, instead of asking again.
+//! The deny cache: refusals that are answered without a round trip.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{LIMITS, PATIENCE, admin, builder, named, open, scripts_run, start};
 
-/// What can be refused and is not over in a second.
+/// The size of every limit. A refusal lasts longer than a second.
 const FULL: u64 = 100;
 
 fn scripts(admin: &mut Connection) -> u64 {
@@ -20,7 +20,7 @@ fn setup(server: &Server, text: &str) -> (Scope, Connection) {
 }
 
 #[tokio::test]
-async fn a_refusal_answers_for_its_cost_or_more_without_a_command() {
+async fn cached_refusal_answers_the_same_or_a_higher_cost_without_a_command() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {
@@ -28,27 +28,27 @@ async fn a_refusal_answers_for_its_cost_or_more_without_a_command() {
             scope.check("a").cost(FULL - 4).await.unwrap();
             let refused = scope.check("a").cost(10).await.unwrap();
             assert!(!refused.is_allowed() && !refused.is_cached(), "{flavour}, {text}");
-            let asked = scripts(&mut admin);
+            let before = scripts(&mut admin);
             for cost in [10, 11, FULL, FULL + 1] {
                 let again = scope.check("a").cost(cost).await.unwrap();
                 assert!(!again.is_allowed() && again.is_cached(), "{flavour}, {text}, {cost}");
                 assert_eq!(again.remaining(), 4, "{flavour}, {text}, {cost}");
                 assert_eq!(again.retry_after().is_none(), cost > FULL, "{flavour}, {text}, {cost}");
             }
-            assert_eq!(scripts(&mut admin), asked, "{flavour}, {text}");
-            // Another key, another scope, a lower cost and a look are asked for.
+            assert_eq!(scripts(&mut admin), before, "{flavour}, {text}");
+            // Another key, a peek and a lower cost are sent to the server.
             assert!(!scope.check("b").cost(10).await.unwrap().is_cached());
-            let looked = scope.peek("a").cost(10).await.unwrap();
-            assert!(!looked.is_allowed() && !looked.is_cached());
+            let peeked = scope.peek("a").cost(10).await.unwrap();
+            assert!(!peeked.is_allowed() && !peeked.is_cached());
             let lower = scope.check("a").cost(4).await.unwrap();
             assert!(lower.is_allowed() && !lower.is_cached());
-            assert_eq!(scripts(&mut admin), asked + 3, "{flavour}, {text}");
+            assert_eq!(scripts(&mut admin), before + 3, "{flavour}, {text}");
         }
     }
 }
 
 #[tokio::test]
-async fn remembered_wait_counts_down() {
+async fn cached_wait_counts_down() {
     let server = start(Flavour::Redis);
     for text in LIMITS {
         let (scope, _) = setup(&server, text);
@@ -62,9 +62,9 @@ async fn remembered_wait_counts_down() {
         let second = scope.check("a").await.unwrap();
         assert!(first.is_cached() && second.is_cached(), "{text}");
         let (first, second) = (first.retry_after().unwrap(), second.retry_after().unwrap());
-        // Counted from before it was sent: never longer than the server said.
+        // The wait counts from before the check was sent, so it is never longer than the server's.
         assert!(first <= refused, "{text}");
-        // A microsecond each for the rounding of two clocks.
+        // One microsecond for the rounding of each clock.
         assert!(
             first - second + Duration::from_micros(2) >= waited,
             "{text}: {first:?} {second:?}"
@@ -74,10 +74,10 @@ async fn remembered_wait_counts_down() {
 }
 
 #[tokio::test]
-async fn a_refund_and_a_reset_here_are_seen_at_once() {
+async fn refund_and_reset_clear_the_cached_refusal() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
-        // A place in a shaping limit that others are behind stays spent.
+        // Without the shaping limit, which refunds only its last charge.
         for text in &LIMITS[..5] {
             let (scope, _) = setup(&server, text);
             let receipt = scope.check("a").cost(FULL).await.unwrap().into_receipt().unwrap();
@@ -95,7 +95,7 @@ async fn a_refund_and_a_reset_here_are_seen_at_once() {
 }
 
 #[tokio::test]
-async fn at_the_callers_time_nothing_is_remembered() {
+async fn refusals_at_a_callers_time_are_not_cached() {
     let server = start(Flavour::Redis);
     let mut admin = admin(&server);
     let clock = ManualClock::at_us(1_000_000_020_000_000);
@@ -104,35 +104,35 @@ async fn at_the_callers_time_nothing_is_remembered() {
     for text in LIMITS {
         let scope = named(&timed, text, text);
         scope.check("a").cost(FULL).await.unwrap();
-        let asked = scripts(&mut admin);
+        let before = scripts(&mut admin);
         for _ in 0..3 {
             let refused = scope.check("a").await.unwrap();
             assert!(!refused.is_allowed() && !refused.is_cached(), "{text}");
         }
-        assert_eq!(scripts(&mut admin), asked + 3, "{text}");
+        assert_eq!(scripts(&mut admin), before + 3, "{text}");
 
         let (scope, _) = setup(&server, text);
         let at_us = 1_000_000_020_000_000;
         scope.check("a").cost(FULL).at_us(at_us).await.unwrap();
-        let asked = scripts(&mut admin);
+        let before = scripts(&mut admin);
         for _ in 0..3 {
             let refused = scope.check("a").at_us(at_us).await.unwrap();
             assert!(!refused.is_allowed() && !refused.is_cached(), "{text}");
         }
-        assert_eq!(scripts(&mut admin), asked + 3, "{text}");
+        assert_eq!(scripts(&mut admin), before + 3, "{text}");
     }
 }
 
-/// A caller of more patience might be allowed, and one of several limits is refused by another.
+/// A caller with a longer `max_wait` might be allowed. In a joint check the other limit may be the one that refuses.
 #[tokio::test]
-async fn refusals_that_say_nothing_of_others_are_not_remembered() {
+async fn refusals_by_max_wait_or_by_another_limit_are_not_cached() {
     let server = start(Flavour::Redis);
     let (shaping, _) = setup(&server, LIMITS[5]);
     shaping.check("a").await.unwrap();
-    let impatient = shaping.check("a").max_wait(Duration::ZERO).await.unwrap();
-    assert!(!impatient.is_allowed());
-    let patient = shaping.check("a").await.unwrap();
-    assert!(patient.is_allowed() && !patient.is_cached());
+    let refused = shaping.check("a").max_wait(Duration::ZERO).await.unwrap();
+    assert!(!refused.is_allowed());
+    let allowed = shaping.check("a").await.unwrap();
+    assert!(allowed.is_allowed() && !allowed.is_cached());
 
     let limiter = open(&server);
     let narrow = named(&limiter, "narrow", LIMITS[0]);

@@ -1,4 +1,4 @@
-//! P9 on a server: every key ends, and not before it may.
+//! P9 on a server: every key expires, and not too early.
 
 use redis::Connection;
 use tollgate::{Check, Limit, Scope};
@@ -8,14 +8,15 @@ use crate::setup::{PATIENCE, admin, builder, kept, key_with, keys, named, open, 
 
 const S: i64 = 1_000_000;
 
-/// What a state outlives its usefulness by at most, and an hour more at the caller's time.
+/// The longest time that a key is kept after nothing of it is spent. It is an hour longer when the caller gives the
+/// time.
 const SPARE_US: i64 = 11 * S;
 const HOUR_US: i64 = 3_600 * S;
 
-/// A millisecond that the server's rounding takes, and one that ours does.
+/// A millisecond for the server's rounding, and one for ours.
 const ROUNDING_US: i64 = 2_000;
 
-/// Every algorithm: short and long, of numbers that divide and of some that do not.
+/// Every algorithm, with short and long windows, and with rates that divide evenly and that do not.
 const LIMITS: [&str; 11] = [
     "fixed-window limit=1000 window=1h",
     "fixed-window limit=1000 window=1000ms",
@@ -30,7 +31,7 @@ const LIMITS: [&str; 11] = [
     "leaky-bucket capacity=1000 leak=1000/366d mode=shaping",
 ];
 
-/// Whose time decides.
+/// The clock that decides.
 #[derive(Clone, Copy, Debug)]
 enum Time {
     Server,
@@ -46,8 +47,8 @@ impl Time {
     }
 }
 
-/// How much longer than needed a key may live, so that not every charge has to say when it ends: a
-/// counter's until the window after the next, a bucket's until the end of a step of 8 s.
+/// How much longer than that a key may live, so that not every charge has to set its expiry: one window for a
+/// counter, up to 8 s for a bucket.
 fn step_us(limit: &Limit) -> i64 {
     match limit {
         Limit::SlidingWindowCounter(limit) => i64::try_from(limit.window_us()).unwrap(),
@@ -56,35 +57,35 @@ fn step_us(limit: &Limit) -> i64 {
     }
 }
 
-/// Whether the key of `id` ends when it should, after what was done between `from_us` and now.
-async fn assert_ends(admin: &mut Connection, scope: &Scope, id: &str, time: Time, from_us: i64) {
+/// Asserts that the key of `id` expires in time. It was last written between `from_us` and now.
+async fn assert_expires(admin: &mut Connection, scope: &Scope, id: &str, time: Time, from_us: i64) {
     let key = key_with(admin, &format!("{{{id}}}"));
-    let looked_us = time_us(admin);
+    let before_us = time_us(admin);
     let peeked = time.of(scope.peek(id)).await.unwrap();
     let reset_after_us = i64::try_from(peeked.reset_after().as_micros()).unwrap();
     let to_us = time_us(admin);
     let ends_us = kept(admin, key.as_bytes()).ends_ms * 1_000;
     let (least_us, most_us) = match time {
-        // It was looked at between these two; the wait says when nothing is spent any more.
-        Time::Server => (looked_us + reset_after_us, to_us + reset_after_us + SPARE_US),
-        // The caller's clock stood still: the wait is what it was when the key was written.
+        // The peek was between these two times; its `reset_after` is when nothing is spent any more.
+        Time::Server => (before_us + reset_after_us, to_us + reset_after_us + SPARE_US),
+        // The caller's time is the same each time, so `reset_after` counts from when the key was written.
         Time::CallersUs(_) => {
             let spare_us = SPARE_US + HOUR_US;
             (from_us + reset_after_us + HOUR_US, to_us + reset_after_us + spare_us)
         }
     };
-    // What was over when it was looked at says nothing about when it was.
+    // A `reset_after` of 0 does not say when it was reached.
     let most_us = if reset_after_us == 0 { to_us + HOUR_US + SPARE_US } else { most_us };
     let most_us = most_us + step_us(scope.limit());
     let context = format!("{key}, {time:?}, {reset_after_us} us to the reset");
-    assert!(ends_us > to_us, "{context}: ended");
+    assert!(ends_us > to_us, "{context}: expired");
     assert!(ends_us >= least_us, "{context}: {} us too early", least_us - ends_us);
     let late_us = ends_us - most_us - ROUNDING_US;
     assert!(late_us <= 0, "{context}: {late_us} us too late");
 }
 
 #[tokio::test]
-async fn every_key_ends_a_little_after_it_is_of_use() {
+async fn every_key_expires_soon_after_nothing_is_spent() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (limiter, mut admin) = (open(&server), admin(&server));
@@ -94,7 +95,7 @@ async fn every_key_ends_a_little_after_it_is_of_use() {
             for (index, text) in LIMITS.into_iter().enumerate() {
                 let scope = named(&limiter, &format!("{number} {index}"), text);
                 let id = format!("{number}-{index}");
-                spend_and_give_back(&mut admin, &scope, &id, time).await;
+                charge_and_refund(&mut admin, &scope, &id, time).await;
             }
         }
         let every = keys(&mut admin);
@@ -105,22 +106,22 @@ async fn every_key_ends_a_little_after_it_is_of_use() {
     }
 }
 
-/// Checks, a refusal, a refund, a reset, and a check of several: the key ends in time after each.
-async fn spend_and_give_back(admin: &mut Connection, scope: &Scope, id: &str, time: Time) {
+/// Asserts that the key expires in time after checks, a refusal, refunds, a reset and a joint check.
+async fn charge_and_refund(admin: &mut Connection, scope: &Scope, id: &str, time: Time) {
     let from_us = time_us(admin);
     let mut receipts = Vec::new();
     for cost in [1, 9, 500] {
         let checked = time.of(scope.check(id).cost(cost)).await.unwrap();
         receipts.extend(checked.into_receipt());
-        assert_ends(admin, scope, id, time, from_us).await;
+        assert_expires(admin, scope, id, time, from_us).await;
     }
     let _ = time.of(scope.check(id).cost(1_000)).await.unwrap();
-    assert_ends(admin, scope, id, time, from_us).await;
-    // At the limiter's time, so that what a refund says of a caller's is not known here.
+    assert_expires(admin, scope, id, time, from_us).await;
+    // Only on the server's clock: a refund has no time of the caller.
     if let Time::Server = time {
         for receipt in receipts {
             scope.refund(id, receipt).await.unwrap();
-            assert_ends(admin, scope, id, time, from_us).await;
+            assert_expires(admin, scope, id, time, from_us).await;
         }
     }
     scope.reset(id).await.unwrap();
@@ -129,12 +130,12 @@ async fn spend_and_give_back(admin: &mut Connection, scope: &Scope, id: &str, ti
     let from_us = time_us(admin);
     let request = [time.of(scope.check(id)), time.of(scope.check(id).cost(2))];
     assert!(scope.limiter().check_all(&request).await.unwrap().is_allowed());
-    assert_ends(admin, scope, id, time, from_us).await;
+    assert_expires(admin, scope, id, time, from_us).await;
 }
 
-/// Logs of up to 16 are written whole, longer ones in place.
+/// Logs of up to 16 charges are written as a whole, longer ones in place.
 #[tokio::test]
-async fn a_log_of_any_length_ends() {
+async fn log_of_any_length_expires() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -149,11 +150,11 @@ async fn a_log_of_any_length_ends() {
                 receipts.extend(answer.await.unwrap().into_receipt());
             }
             assert_eq!(scope.entries(&id).await.unwrap().len(), entries);
-            assert_ends(&mut admin, &scope, &id, Time::Server, from_us).await;
+            assert_expires(&mut admin, &scope, &id, Time::Server, from_us).await;
             let newest = receipts.pop();
             for receipt in newest.into_iter().chain(receipts.drain(..).take(1)) {
                 scope.refund(&id, receipt).await.unwrap();
-                assert_ends(&mut admin, &scope, &id, Time::Server, from_us).await;
+                assert_expires(&mut admin, &scope, &id, Time::Server, from_us).await;
             }
         }
         for key in keys(&mut admin) {
@@ -162,9 +163,9 @@ async fn a_log_of_any_length_ends() {
     }
 }
 
-/// At the time of the limiter's own clock, refunds and lists included.
+/// Refunds and listings use the limiter's own clock too.
 #[tokio::test]
-async fn a_limiter_with_a_clock_of_its_own_keeps_its_keys_an_hour_longer() {
+async fn keys_expire_an_hour_later_when_the_limiter_has_its_own_clock() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -178,17 +179,17 @@ async fn a_limiter_with_a_clock_of_its_own_keeps_its_keys_an_hour_longer() {
             let from_us = time_us(&mut admin);
             let receipt = scope.check(&id).cost(7).await.unwrap().into_receipt().unwrap();
             scope.check(&id).await.unwrap();
-            assert_ends(&mut admin, &scope, &id, time, from_us).await;
+            assert_expires(&mut admin, &scope, &id, time, from_us).await;
             scope.refund(&id, receipt).await.unwrap();
             scope.entries(&id).await.unwrap();
-            assert_ends(&mut admin, &scope, &id, time, from_us).await;
+            assert_expires(&mut admin, &scope, &id, time, from_us).await;
         }
     }
 }
 
-/// A caller whose clock is near the end of a window that has just begun on the server's.
+/// The caller's time is one second before the end of a window in which the server still is.
 #[tokio::test]
-async fn a_caller_that_is_ahead_does_not_end_what_the_server_still_counts() {
+async fn key_does_not_expire_early_when_a_caller_gives_a_time_ahead() {
     const WINDOW_US: i64 = 366 * 24 * HOUR_US;
     let server = start(Flavour::Redis);
     let (limiter, mut admin) = (open(&server), admin(&server));

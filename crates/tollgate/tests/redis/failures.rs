@@ -1,4 +1,4 @@
-//! P10: what fails is an error, told apart from a refusal, and is over when its cause is.
+//! P10: a failure is an error and not a denial, and ends with its cause.
 
 use std::time::{Duration, Instant};
 
@@ -39,12 +39,12 @@ async fn no_answer_in_time_is_a_timeout() {
     let scope = named(&within(&mute.url(), deadline), "scope", LIMITS[0]);
     for _ in 0..3 {
         let began = Instant::now();
-        // Those that wait for the others' batch have no more time than these.
+        // The checks in the queue behind the first batch have the same deadline.
         let answers: Vec<_> = (0..300).map(|_| scope.check("a").into_future()).collect();
         for (number, answer) in answers.into_iter().enumerate() {
             match store_error(answer.await) {
                 StoreError::Timeout { after, .. } => assert_eq!(after, deadline),
-                // Those behind the first batch were not even sent.
+                // The checks behind the first batch were never sent.
                 StoreError::Overloaded { .. } => assert!(number > 0),
                 other => panic!("{other:?}"),
             }
@@ -54,17 +54,16 @@ async fn no_answer_in_time_is_a_timeout() {
     }
 }
 
-/// A server that stops in the middle, and one that is slow: what was asked in vain is over, and
-/// later checks are answered.
+/// A check times out while the server pauses, and later checks are answered.
 #[tokio::test]
-async fn a_server_that_was_busy_answers_again() {
+async fn paused_server_is_used_again_when_it_resumes() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
         let limiter = within(&server.url(), Duration::from_millis(60));
         let scope = named(&limiter, "scope", LIMITS[0]);
         until_answered(&scope).await;
-        // It answers nobody's writes until it is told to go on.
+        // The server answers no writes until it is unpaused.
         redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").exec(&mut admin).unwrap();
         let error = store_error(scope.check("a").await);
         assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
@@ -73,7 +72,7 @@ async fn a_server_that_was_busy_answers_again() {
     }
 }
 
-/// Asks until there is an answer; how many errors there were before it.
+/// Peeks until the server answers. Returns the number of errors before that.
 async fn until_answered(scope: &Scope) -> usize {
     let began = Instant::now();
     let mut errors = 0;
@@ -84,9 +83,9 @@ async fn until_answered(scope: &Scope) -> usize {
     errors
 }
 
-/// As when a firewall forgets it: nothing says that it is gone.
+/// The proxy drops the bytes of open connections without closing them, as a firewall does that forgot them.
 #[tokio::test]
-async fn a_connection_that_goes_silent_is_replaced() {
+async fn silent_connection_is_replaced() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr(), Duration::ZERO);
     let scope = named(&within(&proxy.url(), Duration::from_millis(100)), "scope", LIMITS[0]);
@@ -98,17 +97,17 @@ async fn a_connection_that_goes_silent_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_connection_may_take_longer_to_open_than_a_check_can_wait() {
+async fn connection_may_take_longer_to_open_than_the_deadline() {
     let server = start(Flavour::Redis);
     let proxy = Proxy::start(server.addr(), Duration::from_millis(500));
     let scope = named(&within(&proxy.url(), Duration::from_millis(50)), "scope", LIMITS[0]);
     let errors = until_answered(&scope).await;
-    // One for all who waited, unless the machine stood still meanwhile.
+    // Several checks fail for each connection that is opened: a timeout does not open another one.
     assert!(errors > 2 * proxy.connections(), "{errors} errors, {}", proxy.connections());
 }
 
 #[tokio::test]
-async fn any_deadline_will_do() {
+async fn zero_and_maximum_deadlines_are_accepted() {
     let server = start(Flavour::Redis);
     let scope = named(&within(&server.url(), Duration::MAX), "scope", LIMITS[0]);
     assert!(scope.check("a").await.unwrap().is_allowed());
@@ -117,7 +116,7 @@ async fn any_deadline_will_do() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_used_again() {
+async fn restarted_server_is_used_again() {
     for flavour in Flavour::ALL {
         let addr = free_addr();
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
@@ -126,7 +125,7 @@ async fn a_server_that_comes_back_is_used_again() {
         for _ in 0..3 {
             let server = launch(&there);
             assert!(until_answered(&scope).await <= 1);
-            // It keeps nothing.
+            // The server keeps nothing on disk, so nothing is spent.
             assert_eq!(scope.check("a").cost(40).await.unwrap().remaining(), 60);
             assert_eq!(scope.check("a").cost(40).await.unwrap().remaining(), 20);
             drop(server);
@@ -137,9 +136,9 @@ async fn a_server_that_comes_back_is_used_again() {
     }
 }
 
-/// What is on its way may fail. What comes after it may not.
+/// The first check after the cut may fail. The second may not.
 #[tokio::test]
-async fn a_connection_that_is_cut_takes_no_more_than_what_is_on_its_way() {
+async fn cut_connection_fails_only_the_check_in_flight() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -158,8 +157,8 @@ async fn a_connection_that_is_cut_takes_no_more_than_what_is_on_its_way() {
     }
 }
 
-/// Under load, cut again and again: an error for some, at the deadline at the latest, since what is
-/// sent at the moment of the cut may not be told; and never more charged than was sent.
+/// Some checks fail, by their deadline at the latest, because a check that is sent at the moment of the cut may get no
+/// reply. No more is charged than was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_cut_under_load_leave_no_check_waiting() {
     let server = start(Flavour::Redis);
@@ -198,7 +197,7 @@ async fn connections_cut_under_load_leave_no_check_waiting() {
     assert!(remaining(&scope, "a").await >= 1_000_000 - 8 * 200);
 }
 
-/// A limiter with a key that is used up, one that is not, and one to be reset.
+/// A limiter with the keys `full` (spent), `other` and `gone` (10 of 100 spent).
 async fn prepared(server: &Server, text: &str) -> (Limiter, Scope) {
     let limiter = open(server);
     let scope = named(&limiter, text, text);
@@ -208,7 +207,7 @@ async fn prepared(server: &Server, text: &str) -> (Limiter, Scope) {
     (limiter, scope)
 }
 
-/// What need not be written is answered, in the same batch as what is refused.
+/// Asserts that requests which write nothing are answered, in the same batch as refused ones.
 async fn assert_only_writes_are_refused(limiter: &Limiter, scope: &Scope, why: &str) {
     let peeked = scope.peek("gone").into_future();
     let charged = scope.check("other").into_future();
@@ -229,7 +228,7 @@ async fn assert_only_writes_are_refused(limiter: &Limiter, scope: &Scope, why: &
 }
 
 #[tokio::test]
-async fn a_server_without_memory_refuses_what_it_must_keep() {
+async fn full_server_refuses_only_writes() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -237,7 +236,7 @@ async fn a_server_without_memory_refuses_what_it_must_keep() {
             let (limiter, scope) = prepared(&server, text).await;
             config(&mut admin, "maxmemory", "1");
             assert_only_writes_are_refused(&limiter, &scope, "OOM").await;
-            // To forget takes no memory.
+            // A reset takes no memory.
             scope.reset("gone").await.unwrap();
             config(&mut admin, "maxmemory", "0");
             assert_eq!(scope.check("gone").await.unwrap().remaining(), 99, "{flavour}, {text}");
@@ -255,7 +254,7 @@ async fn a_server_without_memory_refuses_what_it_must_keep() {
 }
 
 #[tokio::test]
-async fn a_replica_refuses_what_must_be_written() {
+async fn replica_refuses_only_writes() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -265,7 +264,7 @@ async fn a_replica_refuses_what_must_be_written() {
             let (host, port) = (nowhere.ip().to_string(), nowhere.port());
             redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut admin).unwrap();
             assert_only_writes_are_refused(&limiter, &scope, "READONLY").await;
-            // A reset fails alone too.
+            // A refused reset does not fail the peek in its batch.
             let (reset, peeked) = (scope.reset("gone"), scope.peek("other").into_future());
             assert!(refusal(reset.await).contains("READONLY"), "{flavour}, {text}");
             assert_eq!(peeked.await.unwrap().remaining(), 90, "{flavour}, {text}");
@@ -277,7 +276,7 @@ async fn a_replica_refuses_what_must_be_written() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_password_refuses_those_without() {
+async fn required_password_is_an_error_until_given_or_removed() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -285,13 +284,13 @@ async fn a_server_that_wants_a_password_refuses_those_without() {
         config(&mut admin, "requirepass", "secret");
         let problem = refusal(before.check("a").await);
         assert!(problem.contains("NOAUTH"), "{flavour}: {problem}");
-        let url = |who: &str| format!("redis://{who}@{}", server.addr());
+        let url = |user: &str| format!("redis://{user}@{}", server.addr());
         let wrong = named(&at(&url(":wrong")), "scope", LIMITS[0]);
         let problem = refusal(wrong.check("a").await);
         assert!(problem.contains("WRONGPASS"), "{flavour}: {problem}");
         let right = named(&at(&url(":secret")), "scope", LIMITS[0]);
         assert!(right.check("a").await.unwrap().is_allowed());
-        // And by itself, when it wants none any more.
+        // The first limiter works again when the server requires no password.
         config(&mut admin, "requirepass", "");
         assert_eq!(before.check("a").await.unwrap().remaining(), 98, "{flavour}");
     }

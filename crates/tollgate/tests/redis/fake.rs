@@ -1,4 +1,4 @@
-//! Servers that are none.
+//! Fake servers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// Accepts connections, reads what is sent, and never answers.
+/// A server that reads commands and never answers.
 pub(crate) struct Mute {
     addr: SocketAddr,
 }
@@ -35,7 +35,7 @@ impl Mute {
     }
 }
 
-/// Answers every script with the same bytes, and everything else with OK.
+/// A server that answers every script with the same bytes, and all other commands with OK.
 pub(crate) struct Parrot {
     addr: SocketAddr,
 }
@@ -45,7 +45,7 @@ impl Parrot {
         Parrot::answering(answer, b"+OK\r\n")
     }
 
-    /// Answers everything with the same bytes.
+    /// Starts a server that answers every command with the same bytes.
     pub(crate) fn to_everything(answer: &[u8]) -> Parrot {
         Parrot::answering(answer, answer)
     }
@@ -56,7 +56,7 @@ impl Parrot {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, answers) = (stream.unwrap(), answers.clone());
-                // Until the other side has enough of it.
+                // Until the client closes the connection.
                 thread::spawn(move || _ = repeat(&stream, &answers.0, &answers.1));
             }
         });
@@ -77,14 +77,14 @@ fn repeat(mut stream: &TcpStream, scripts: &[u8], others: &[u8]) -> std::io::Res
     }
 }
 
-/// Stands between a limiter and a server.
+/// A proxy between a limiter and a server.
 pub(crate) struct Proxy {
     addr: SocketAddr,
     connections: Arc<Mutex<Vec<Arc<AtomicBool>>>>,
 }
 
 impl Proxy {
-    /// Each connection is `slow` to begin with.
+    /// Starts a proxy. Each new connection is forwarded after the time `slow`.
     pub(crate) fn start(server: SocketAddr, slow: Duration) -> Proxy {
         let (listener, addr) = listen();
         let connections = Arc::<Mutex<Vec<Arc<AtomicBool>>>>::default();
@@ -110,12 +110,12 @@ impl Proxy {
         format!("redis://{}", self.addr)
     }
 
-    /// How many connections there were.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.lock().unwrap().len()
     }
 
-    /// Forgets the connections there are, and tells nobody.
+    /// Drops all further bytes of the open connections, without closing them.
     pub(crate) fn forget_connections(&self) {
         for is_dark in &*self.connections.lock().unwrap() {
             is_dark.store(true, Ordering::Relaxed);
@@ -132,7 +132,7 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream, is_dark: &AtomicBool) {
     }
 }
 
-/// The name of the next command.
+/// Reads the next command. Returns its name.
 fn command(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     let count = number(reader)?;
     let mut name = Vec::new();

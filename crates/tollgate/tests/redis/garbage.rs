@@ -1,5 +1,5 @@
-//! What is under a key may be anything: it fails that key's requests alone, or is decided as some
-//! state would be. What could not be read is as it was until somebody resets it.
+//! Any bytes may be stored under a key. They fail the requests of that key alone, or are decided like some
+//! valid state. A value that cannot be read stays unchanged until it is reset.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -18,10 +18,10 @@ use crate::setup::{Kept, LIMITS, PATIENCE, admin, kept, key_with, named, open, r
 
 const DAY_S: u64 = 86_400;
 
-/// How long the tag of a log is.
+/// The length of a log's tag.
 const LOG_TAG_BYTES: usize = 11;
 
-/// More limits, of numbers that take all the digits there are.
+/// More limits, with the largest numbers.
 const WIDE_LIMITS: [&str; 6] = [
     "fixed-window limit=9007199254740990 window=366d",
     "sliding-window-log limit=65536 window=366d",
@@ -31,11 +31,11 @@ const WIDE_LIMITS: [&str; 6] = [
     "leaky-bucket capacity=9007199254740990 leak=9007199254740881/366d mode=shaping",
 ];
 
-/// Nobody waits longer: what is there may say that it was reached under another limit, and is then as good as
-/// the slowest bucket that there can be, or two windows; and as far as a clock may step back.
+/// The longest possible wait. The stored value may name another limit: at worst the slowest bucket, which takes
+/// 2^52 us to refill, longer than two windows. A clock that steps back adds at most 11 s.
 const LONGEST_WAIT: Duration = Duration::from_micros((1 << 52) + 11_000_000);
 
-/// Limits that are not used up, of every algorithm.
+/// Limits of every algorithm that are not spent.
 const NEIGHBOURS: [&str; 4] = [
     "fixed-window limit=1000000 window=366d",
     "sliding-window-log limit=65536 window=100ms",
@@ -43,20 +43,20 @@ const NEIGHBOURS: [&str; 4] = [
     "token-bucket capacity=1000000 refill=1000000/d",
 ];
 
-/// A key of one limit on which anything can be put, and its neighbours.
-struct Place {
+/// A key under which a test stores anything, and other scopes whose checks share its batches.
+struct TestKey {
     limiter: Limiter,
     scope: Scope,
-    /// As it is on the server.
+    /// The key on the server.
     key: String,
-    /// What the states of its limit begin with.
+    /// The tag, with which all states of the limit begin.
     tag: Vec<u8>,
-    /// Of a charge that was made to the key.
+    /// The receipt of a charge to the key.
     receipt: Receipt,
     neighbours: Vec<Scope>,
 }
 
-/// What came of every operation on the key.
+/// The result of each operation on the key.
 #[derive(Debug)]
 struct Outcomes {
     peeked: Result<Decision, Error>,
@@ -66,8 +66,8 @@ struct Outcomes {
     refunded: Result<u64, Error>,
 }
 
-impl Place {
-    async fn new(server: &Server, admin: &mut Connection, text: &str) -> Place {
+impl TestKey {
+    async fn new(server: &Server, admin: &mut Connection, text: &str) -> TestKey {
         redis::cmd("FLUSHALL").exec(admin).unwrap();
         let limiter = open(server);
         let scope = named(&limiter, "scope", text);
@@ -77,17 +77,17 @@ impl Place {
         let tag_bytes = numbers(text).map_or(LOG_TAG_BYTES, |numbers| state.len() - 7 * numbers);
         let tag = state[..tag_bytes].to_vec();
         let neighbours = NEIGHBOURS.map(|text| named(&limiter, text, text)).into();
-        Place { limiter, scope, key, tag, receipt, neighbours }
+        TestKey { limiter, scope, key, tag, receipt, neighbours }
     }
 
-    /// Every operation on the key, among checks of its neighbours, in one batch.
-    async fn ask_everything(&self) -> Outcomes {
-        let Place { limiter, scope, neighbours, .. } = self;
+    /// Makes every operation on the key, among checks of the neighbours, in one batch.
+    async fn run_every_operation(&self) -> Outcomes {
+        let TestKey { limiter, scope, neighbours, .. } = self;
         let healthy = || neighbours.iter().map(|near| near.check("good").into_future());
         let mut healthy_answers: Vec<_> = healthy().collect();
         let peeked = scope.peek("bad").into_future();
         let entries = scope.entries("bad");
-        // More than there is, so that it charges nothing either way.
+        // A cost above every limit, so that nothing is charged.
         let too_much = (1 << 53) - 1;
         let refused = [neighbours[0].check("good"), scope.check("bad").cost(too_much)];
         let together = limiter.check_all(&refused);
@@ -109,8 +109,8 @@ impl Place {
         }
     }
 
-    /// One in line behind another foresees how long that will take, from what is under the key.
-    async fn stand_in_line(&self) -> [Result<bool, Error>; 2] {
+    /// Makes two acquires at once. The second reads the key's state to forecast its wait.
+    async fn acquire_twice(&self) -> [Result<bool, Error>; 2] {
         let acquire = || async {
             let acquired = self.scope.acquire("bad").max_wait(Duration::ZERO).await;
             acquired.map(|acquired| acquired.is_admitted())
@@ -123,7 +123,7 @@ impl Place {
         StoreError::Corrupt { key: self.key.clone() }.into()
     }
 
-    async fn assert_reset_heals(&self) {
+    async fn assert_reset_works(&self) {
         let size = self.scope.limit().size();
         self.scope.reset("bad").await.unwrap();
         let healed = self.scope.check("bad").await.unwrap();
@@ -131,12 +131,12 @@ impl Place {
     }
 }
 
-fn assert_corrupt<T: Debug>(place: &Place, answer: Result<T, Error>, what: &str) {
-    assert_eq!(answer.unwrap_err(), place.corrupt(), "{what}");
+fn assert_corrupt<T: Debug>(target: &TestKey, answer: Result<T, Error>, what: &str) {
+    assert_eq!(answer.unwrap_err(), target.corrupt(), "{what}");
 }
 
 #[tokio::test]
-async fn a_foreign_type_fails_its_own_requests_and_stays_as_it_was() {
+async fn value_of_a_foreign_type_fails_its_own_key_and_is_not_changed() {
     let foreign: [&[&str]; 5] = [
         &["HSET", "KEY", "field", "value"],
         &["RPUSH", "KEY", "a", "b", "c"],
@@ -148,21 +148,21 @@ async fn a_foreign_type_fails_its_own_requests_and_stays_as_it_was() {
         let server = start(flavour);
         let mut admin = admin(&server);
         for text in LIMITS {
-            let place = Place::new(&server, &mut admin, text).await;
+            let target = TestKey::new(&server, &mut admin, text).await;
             for words in foreign {
                 let what = format!("{flavour}, {text}, {}", words[0]);
-                let before = put_foreign(&mut admin, &place.key, words);
-                let outcomes = place.ask_everything().await;
-                assert_corrupt(&place, outcomes.peeked, &what);
-                assert_corrupt(&place, outcomes.entries, &what);
-                assert_corrupt(&place, outcomes.together, &what);
-                assert_corrupt(&place, outcomes.checked, &what);
-                assert_corrupt(&place, outcomes.refunded, &what);
-                for acquired in place.stand_in_line().await {
-                    assert_corrupt(&place, acquired, &what);
+                let before = put_foreign(&mut admin, &target.key, words);
+                let outcomes = target.run_every_operation().await;
+                assert_corrupt(&target, outcomes.peeked, &what);
+                assert_corrupt(&target, outcomes.entries, &what);
+                assert_corrupt(&target, outcomes.together, &what);
+                assert_corrupt(&target, outcomes.checked, &what);
+                assert_corrupt(&target, outcomes.refunded, &what);
+                for acquired in target.acquire_twice().await {
+                    assert_corrupt(&target, acquired, &what);
                 }
-                assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
-                place.assert_reset_heals().await;
+                assert_eq!(kept(&mut admin, target.key.as_bytes()), before, "{what}");
+                target.assert_reset_works().await;
             }
         }
     }
@@ -182,53 +182,53 @@ fn put(admin: &mut Connection, key: &str, bytes: &[u8]) -> Kept {
     kept(admin, key.as_bytes())
 }
 
-/// A batch that resets a foreign key goes on with the key as new, in order.
+/// The requests behind the reset find a new key.
 #[tokio::test]
-async fn a_reset_heals_for_those_behind_it_in_the_same_batch() {
+async fn reset_of_a_foreign_key_takes_effect_within_its_batch() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
         for text in LIMITS {
-            let place = Place::new(&server, &mut admin, text).await;
-            put_foreign(&mut admin, &place.key, &["SADD", "KEY", "a"]);
-            let before = place.scope.check("bad").into_future();
-            let reset = place.scope.reset("bad");
-            let after = place.scope.check("bad").cost(3).into_future();
-            assert_corrupt(&place, before.await, text);
+            let target = TestKey::new(&server, &mut admin, text).await;
+            put_foreign(&mut admin, &target.key, &["SADD", "KEY", "a"]);
+            let before = target.scope.check("bad").into_future();
+            let reset = target.scope.reset("bad");
+            let after = target.scope.check("bad").cost(3).into_future();
+            assert_corrupt(&target, before.await, text);
             reset.await.unwrap();
             assert_eq!(after.await.unwrap().remaining(), 97, "{flavour}, {text}");
-            assert_eq!(remaining(&place.scope, "bad").await, 97, "{flavour}, {text}");
+            assert_eq!(remaining(&target.scope, "bad").await, 97, "{flavour}, {text}");
         }
     }
 }
 
 #[tokio::test]
-async fn strings_of_a_wrong_length_are_corrupt_and_stay_as_they_were() {
+async fn string_of_a_wrong_length_is_corrupt_and_is_not_changed() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
         for text in LIMITS {
-            let place = Place::new(&server, &mut admin, text).await;
+            let target = TestKey::new(&server, &mut admin, text).await;
             for length in [1, 2, 7, 13, 15, 20, 22, 27, 29, 1_000_000] {
-                // No algorithm has this number.
-                let before = put(&mut admin, &place.key, &vec![b'x'; length]);
+                // No algorithm has the number of the letter x.
+                let before = put(&mut admin, &target.key, &vec![b'x'; length]);
                 let what = format!("{flavour}, {text}, {length} bytes");
-                let outcomes = place.ask_everything().await;
-                assert_corrupt(&place, outcomes.peeked, &what);
-                assert_corrupt(&place, outcomes.entries, &what);
-                assert_corrupt(&place, outcomes.together, &what);
-                assert_corrupt(&place, outcomes.checked, &what);
-                assert_corrupt(&place, outcomes.refunded, &what);
-                assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+                let outcomes = target.run_every_operation().await;
+                assert_corrupt(&target, outcomes.peeked, &what);
+                assert_corrupt(&target, outcomes.entries, &what);
+                assert_corrupt(&target, outcomes.together, &what);
+                assert_corrupt(&target, outcomes.checked, &what);
+                assert_corrupt(&target, outcomes.refunded, &what);
+                assert_eq!(kept(&mut admin, target.key.as_bytes()), before, "{what}");
             }
-            place.assert_reset_heals().await;
+            target.assert_reset_works().await;
         }
     }
 }
 
-/// Tags of limits that nobody can have made, before numbers that are good.
+/// Tags of limits that cannot be made, followed by valid numbers.
 #[tokio::test]
-async fn a_tag_that_no_limit_has_is_corrupt_and_stays_as_it_was() {
+async fn tag_of_no_valid_limit_is_corrupt_and_is_not_changed() {
     let corrupt: [&[u8]; 13] = [
         &[],
         &[0, 1, 1],
@@ -237,7 +237,7 @@ async fn a_tag_that_no_limit_has_is_corrupt_and_stays_as_it_was() {
         &[1, 1, 0],
         &[4, 1, 1, 0],
         &[4, 1, 0, 1],
-        // Without an end; 2^53; a window of a year and a half; a log of 2^21 - 1.
+        // A number without an end; 2^53; a window of a year and a half; a log of 2^21 - 1.
         &[0xFF; 30],
         &[1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 1],
         &[1, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x0B],
@@ -253,55 +253,55 @@ async fn a_tag_that_no_limit_has_is_corrupt_and_stays_as_it_was() {
         let server = start(flavour);
         let mut admin = admin(&server);
         for text in LIMITS {
-            let place = Place::new(&server, &mut admin, text).await;
+            let target = TestKey::new(&server, &mut admin, text).await;
             for tag in corrupt {
                 for numbers in [2, 3, 4] {
                     let what = format!("{flavour}, {text}, {tag:?} and {numbers} numbers");
                     let bytes = [tag, &[0; 28][..7 * numbers]].concat();
-                    let before = put(&mut admin, &place.key, &bytes);
-                    let outcomes = place.ask_everything().await;
-                    assert_corrupt(&place, outcomes.peeked, &what);
-                    assert_corrupt(&place, outcomes.entries, &what);
-                    assert_corrupt(&place, outcomes.together, &what);
-                    assert_corrupt(&place, outcomes.checked, &what);
-                    assert_corrupt(&place, outcomes.refunded, &what);
-                    assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+                    let before = put(&mut admin, &target.key, &bytes);
+                    let outcomes = target.run_every_operation().await;
+                    assert_corrupt(&target, outcomes.peeked, &what);
+                    assert_corrupt(&target, outcomes.entries, &what);
+                    assert_corrupt(&target, outcomes.together, &what);
+                    assert_corrupt(&target, outcomes.checked, &what);
+                    assert_corrupt(&target, outcomes.refunded, &what);
+                    assert_eq!(kept(&mut admin, target.key.as_bytes()), before, "{what}");
                 }
             }
-            place.assert_reset_heals().await;
+            target.assert_reset_works().await;
         }
     }
 }
 
 #[test]
-fn no_bytes_under_a_key_fail_its_neighbours_on_redis() {
-    no_bytes_under_a_key_fail_its_neighbours(Flavour::Redis);
+fn random_bytes_under_a_key_fail_no_other_key_on_redis() {
+    assert_random_bytes_fail_no_other_key(Flavour::Redis);
 }
 
 #[test]
-fn no_bytes_under_a_key_fail_its_neighbours_on_valkey() {
-    no_bytes_under_a_key_fail_its_neighbours(Flavour::Valkey);
+fn random_bytes_under_a_key_fail_no_other_key_on_valkey() {
+    assert_random_bytes_fail_no_other_key(Flavour::Valkey);
 }
 
-fn no_bytes_under_a_key_fail_its_neighbours(flavour: Flavour) {
+fn assert_random_bytes_fail_no_other_key(flavour: Flavour) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = start(flavour);
     let admin = RefCell::new(admin(&server));
     for text in LIMITS.into_iter().chain(WIDE_LIMITS) {
-        let place = runtime.block_on(Place::new(&server, &mut admin.borrow_mut(), text));
+        let target = runtime.block_on(TestKey::new(&server, &mut admin.borrow_mut(), text));
         let config = Config::default();
         let cases = config.cases / 4;
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..config });
-        let tested = runner.run(&anything(text, &place.tag), |bytes| {
+        let tested = runner.run(&anything(text, &target.tag), |bytes| {
             let admin = &mut *admin.borrow_mut();
-            // Once more for those in line: the first may have changed it.
-            let first = put(admin, &place.key, &bytes);
-            let decided = holds(&runtime, admin, &place, &first);
-            put(admin, &place.key, &bytes);
-            let [front, behind] = runtime.block_on(place.stand_in_line());
-            is_known_or_corrupt(&place, &front)?;
-            is_known_or_corrupt(&place, &behind)?;
-            runtime.block_on(place.assert_reset_heals());
+            // Stored again for the acquires, because the first operations may have changed the value.
+            let first = put(admin, &target.key, &bytes);
+            let decided = holds(&runtime, admin, &target, &first);
+            put(admin, &target.key, &bytes);
+            let [front, behind] = runtime.block_on(target.acquire_twice());
+            is_known_or_corrupt(&target, &front)?;
+            is_known_or_corrupt(&target, &behind)?;
+            runtime.block_on(target.assert_reset_works());
             decided
         });
         tested.unwrap_or_else(|error| panic!("{flavour}, {text}: {error}"));
@@ -311,27 +311,27 @@ fn no_bytes_under_a_key_fail_its_neighbours(flavour: Flavour) {
 fn holds(
     runtime: &Runtime,
     admin: &mut Connection,
-    place: &Place,
+    target: &TestKey,
     before: &Kept,
 ) -> Result<(), TestCaseError> {
-    let outcomes = runtime.block_on(place.ask_everything());
-    is_sane(place, &outcomes.peeked)?;
-    is_sane(place, &outcomes.checked)?;
-    is_known_or_corrupt(place, &outcomes.entries)?;
-    is_known_or_corrupt(place, &outcomes.refunded)?;
-    is_known_or_corrupt(place, &outcomes.together)?;
+    let outcomes = runtime.block_on(target.run_every_operation());
+    is_sane(target, &outcomes.peeked)?;
+    is_sane(target, &outcomes.checked)?;
+    is_known_or_corrupt(target, &outcomes.entries)?;
+    is_known_or_corrupt(target, &outcomes.refunded)?;
+    is_known_or_corrupt(target, &outcomes.together)?;
     prop_assert_ne!(&outcomes.together, &Ok(true));
-    let after = kept(admin, place.key.as_bytes());
+    let after = kept(admin, target.key.as_bytes());
     if outcomes.checked.is_err() && outcomes.refunded.is_err() {
         prop_assert_eq!(&after, before);
     }
-    prop_assert!(after.ends_ms > 0, "it never ends: {:?}", outcomes);
+    prop_assert!(after.ends_ms > 0, "the key never expires: {:?}", outcomes);
     Ok(())
 }
 
-/// Either as one of the algorithm's own states would be decided, or corrupt.
-fn is_sane(place: &Place, answer: &Result<Decision, Error>) -> Result<(), TestCaseError> {
-    is_known_or_corrupt(place, answer)?;
+/// Asserts that the answer is a possible decision, or the error for a corrupt key.
+fn is_sane(target: &TestKey, answer: &Result<Decision, Error>) -> Result<(), TestCaseError> {
+    is_known_or_corrupt(target, answer)?;
     let Ok(decision) = answer else { return Ok(()) };
     prop_assert!(decision.remaining() <= decision.limit(), "{:?}", decision);
     prop_assert!(decision.reset_after() <= LONGEST_WAIT, "{:?}", decision);
@@ -341,16 +341,16 @@ fn is_sane(place: &Place, answer: &Result<Decision, Error>) -> Result<(), TestCa
 }
 
 fn is_known_or_corrupt<T: Debug>(
-    place: &Place,
+    target: &TestKey,
     answer: &Result<T, Error>,
 ) -> Result<(), TestCaseError> {
     if let Err(error) = answer {
-        prop_assert_eq!(error, &place.corrupt());
+        prop_assert_eq!(error, &target.corrupt());
     }
     Ok(())
 }
 
-/// How many numbers a state has after the tag; `None` of a log.
+/// The numbers that a state has after its tag; `None` for a log.
 fn numbers(text: &str) -> Option<usize> {
     match text {
         _ if text.starts_with("fixed") => Some(2),
@@ -360,7 +360,7 @@ fn numbers(text: &str) -> Option<usize> {
     }
 }
 
-/// Bytes that look like a state, more or less: of this limit as a rule, or of another one.
+/// Bytes that resemble a state, mostly of this limit, or random bytes.
 fn anything(text: &str, tag: &[u8]) -> BoxedStrategy<Vec<u8>> {
     let own = match numbers(text) {
         None => damaged(ring(tag.to_vec())).boxed(),
@@ -380,7 +380,7 @@ fn state(tag: Vec<u8>, numbers: usize) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// States whose tags may be those of limits.
+/// States with a tag of random numbers, which may be that of a valid limit.
 fn state_of_another_limit() -> impl Strategy<Value = Vec<u8>> {
     let numbers = vec(prop_oneof![0..200_u64, 0..1_u64 << 30, 0..1_u64 << 54], 3);
     (0..8_u8, numbers).prop_flat_map(|(kind, numbers)| {
@@ -402,8 +402,7 @@ fn state_of_another_limit() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Numbers at which something changes: small ones, times about now, and the ends of what 53 and 56
-/// bits hold.
+/// Numbers near the boundaries: small ones, times near now, and numbers near 2^52, 2^53 and 2^56.
 fn number() -> impl Strategy<Value = u64> {
     let now_us = now_us();
     prop_oneof![
@@ -418,7 +417,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A log as it is on the server, with a trailer or without: `ring.lua` and `holes.lua` have the layout.
+/// A log in its format on the server, with or without a trailer. `ring.lua` and `holes.lua` have the layout.
 fn ring(tag: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     (slots(tag), prop::option::of(trailer())).prop_map(|(mut bytes, trailer)| {
         bytes.extend(trailer.unwrap_or_default());
@@ -507,7 +506,7 @@ fn damaged(ring: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8
                     bytes[at] ^= 1 << bit;
                 }
                 Damage::Number(at, number) if bytes.len() >= LOG_TAG_BYTES + 14 => {
-                    // The first two are in the header.
+                    // The first two numbers are in the header.
                     let at = LOG_TAG_BYTES + 7 * at.index(bytes.len() / 7);
                     let at = if at >= LOG_TAG_BYTES + 14 { at + 9 } else { at };
                     if at + 7 <= bytes.len() {

@@ -1,4 +1,4 @@
-//! Keys as they are on the server.
+//! The keys on the server.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use tollgate_launcher::Flavour;
 
 use crate::setup::{LIMITS, admin, at, builder, keys, named, open, scope, start};
 
-/// The longest key; `key.rs` says why.
+/// The longest key. `key.rs` gives the reason.
 const MAX_KEY_BYTES: usize = 259;
 
-/// Ids that a client may choose to look like another's.
+/// Ids that a client may choose to look like another client's.
 fn hostile_ids() -> Vec<Vec<u8>> {
     let mut ids: Vec<Vec<u8>> = [
         &b""[..],
@@ -66,7 +66,7 @@ fn hostile_ids() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn every_id_has_a_key_of_its_own_that_is_short_and_can_be_printed() {
+async fn every_id_has_its_own_short_printable_key() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let (limiter, mut admin) = (open(&server), admin(&server));
@@ -93,7 +93,7 @@ async fn every_id_has_a_key_of_its_own_that_is_short_and_can_be_printed() {
 }
 
 #[tokio::test]
-async fn the_longest_parts_make_the_longest_key() {
+async fn longest_names_and_ids_stay_within_the_longest_key() {
     let server = start(Flavour::Redis);
     let mut admin = admin(&server);
     let builder = builder(&server.url());
@@ -115,7 +115,7 @@ async fn the_longest_parts_make_the_longest_key() {
 }
 
 #[tokio::test]
-async fn names_that_look_like_other_keys_are_apart() {
+async fn names_that_look_like_other_keys_have_separate_states() {
     let server = start(Flavour::Redis);
     let (limiter, mut admin) = (open(&server), admin(&server));
     let names = ["", "a", "a:b", "a}:b", "}", "{", "%", "b", "a%3Ab", "a\0b", "ä"];
@@ -131,7 +131,7 @@ async fn names_that_look_like_other_keys_are_apart() {
 }
 
 #[tokio::test]
-async fn the_database_of_the_url_is_where_keys_are() {
+async fn keys_are_in_the_database_of_the_url() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -142,7 +142,7 @@ async fn the_database_of_the_url_is_where_keys_are() {
         redis::cmd("SELECT").arg(3).exec(&mut admin).unwrap();
         assert_eq!(keys(&mut admin).len(), 1);
         assert_eq!(api.peek("a").await.unwrap().remaining(), 99);
-        let elsewhere = scope(&at(&format!("{}/4", server.url())), LIMITS[0]);
-        assert_eq!(elsewhere.peek("a").await.unwrap().remaining(), 100);
+        let other_database = scope(&at(&format!("{}/4", server.url())), LIMITS[0]);
+        assert_eq!(other_database.peek("a").await.unwrap().remaining(), 100);
     }
 }

@@ -1,10 +1,9 @@
-//! The Redis store beside what can go wrong on a server: scripts that are gone, keys that are not
-//! ours, users that may do little, connections that break, answers that are nonsense.
+//! The Redis store when a server misbehaves: missing scripts, foreign keys, users with few rights, broken
+//! connections, replies in an unexpected format.
 //!
-//! What it shares with every other store is in `tests/conformance`. Each test has a server of its
-//! own, real or fake.
+//! The tests for every store are in `tests/conformance`. Each test here has its own server, real or fake.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod acl;

@@ -1,4 +1,4 @@
-//! Answers that are none of ours: something else listens there, or a proxy has broken them.
+//! Replies in an unexpected format: another program listens at the address, or a proxy has damaged the replies.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tollgate::{Error, Limiter, Scope, StoreError};
 use crate::fake::Parrot;
 use crate::setup::{LIMITS, PATIENCE, named, refusal, within};
 
-/// For answers that never end. Those that do take a fraction of it.
+/// The deadline for replies that are never complete.
 const DEADLINE: Duration = Duration::from_millis(300);
 
 fn bulk(bytes: &[u8]) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn answers() -> Vec<Vec<u8>> {
     ]
     .map(<[u8]>::to_vec)
     .into();
-    // Nested more deeply than anybody needs.
+    // Nested 1,000 deep.
     answers.push(b"*1\r\n".repeat(1_000));
     answers.push([b"-ERR ", &[b'x'; 100_000][..], b"\r\n"].concat());
     for length in (0..whole.len()).chain([whole.len() + 1, 10_000]) {
@@ -83,7 +83,7 @@ fn answers() -> Vec<Vec<u8>> {
     answers
 }
 
-/// Of these the rest never comes.
+/// Replies that are never complete.
 const ENDLESS: [&[u8]; 9] = [
     b">2\r\n+message\r\n+x\r\n",
     b"",
@@ -105,8 +105,9 @@ fn assert_sane<T: Debug>(answer: &[u8], outcome: Result<T, Error>) {
     }
 }
 
-/// One that foresees its wait behind another. Some answers say that both may go, in 285 years.
-async fn stand_in_line(answer: &[u8], scope: &Scope) {
+/// Makes two acquires at once. The second reads the key's state to forecast its wait. Some answers admit both in
+/// 285 years, hence the timeout.
+async fn acquire_twice(answer: &[u8], scope: &Scope) {
     let acquire = || {
         tokio::time::timeout(
             DEADLINE / 10,
@@ -119,22 +120,22 @@ async fn stand_in_line(answer: &[u8], scope: &Scope) {
     }
 }
 
-/// Every operation is answered, whatever the server says.
-async fn ask_everything(answer: &[u8], deadline: Duration) -> Vec<Result<(), Error>> {
+/// Makes every operation on a server that answers all scripts with `answer`. Returns the results.
+async fn run_every_operation(answer: &[u8], deadline: Duration) -> Vec<Result<(), Error>> {
     let parrot = Parrot::start(answer);
     let limiter = within(&parrot.url(), deadline);
     let mut outcomes = Vec::new();
     for (index, text) in LIMITS.into_iter().enumerate() {
         let scope = named(&limiter, text, text);
-        let elsewhere = named(&Limiter::memory(), text, text);
-        let charged = elsewhere.check("a").now().unwrap().into_receipt().unwrap();
+        let memory = named(&Limiter::memory(), text, text);
+        let charged = memory.check("a").now().unwrap().into_receipt().unwrap();
         let receipt = scope.receipt("a", charged.cost(), charged.place()).unwrap();
         let (peeked, checked) = (scope.peek("a").await, scope.check("a").await);
         let refunded = scope.refund("a", receipt).await;
         let (reset, entries) = (scope.reset("a").await, scope.entries("a").await);
         let together = limiter.check_all(&[scope.check("a"), scope.check("b").shadow()]).await;
         if index < 2 {
-            stand_in_line(answer, &scope).await;
+            acquire_twice(answer, &scope).await;
         }
         outcomes.push(peeked.map(drop));
         outcomes.push(checked.map(drop));
@@ -155,17 +156,17 @@ async fn ask_everything(answer: &[u8], deadline: Duration) -> Vec<Result<(), Err
 #[tokio::test]
 async fn unexpected_reply_is_an_error() {
     for answer in answers() {
-        let outcomes = ask_everything(&answer, PATIENCE).await;
-        // Only what has our own shape is taken for an answer.
-        let is_ours = answer.starts_with(b"*") && answer.len() > 2 * 7;
-        assert!(is_ours || outcomes.iter().all(Result::is_err), "{answer:?}: {outcomes:?}");
+        let outcomes = run_every_operation(&answer, PATIENCE).await;
+        // Only a long enough array can be one of our replies.
+        let may_be_ours = answer.starts_with(b"*") && answer.len() > 2 * 7;
+        assert!(may_be_ours || outcomes.iter().all(Result::is_err), "{answer:?}: {outcomes:?}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_never_ends_is_a_timeout() {
+async fn unfinished_reply_fails_by_the_deadline() {
     for answer in ENDLESS {
-        for outcome in ask_everything(answer, DEADLINE).await {
+        for outcome in run_every_operation(answer, DEADLINE).await {
             let error = outcome.unwrap_err();
             let is_expected = matches!(
                 error,
@@ -180,14 +181,14 @@ async fn an_answer_that_never_ends_is_a_timeout() {
     }
 }
 
-/// Only a script that does not carry over may leave that to another, which is the last.
+/// The plain script may put a request off to the script that carries states over. That script must decide it.
 #[tokio::test]
-async fn server_that_always_asks_to_retry_is_asked_twice() {
+async fn request_put_off_twice_is_an_error() {
     let parrot = Parrot::start(&bulk(&packed(6, 0)[..7 + 22]));
     let limiter = within(&parrot.url(), PATIENCE);
     for text in LIMITS {
         let scope = named(&limiter, text, text);
         let problem = refusal(scope.check("a").await);
-        assert!(problem.contains("put a request off"), "{text}: {problem}");
+        assert!(problem.contains("did not decide a request"), "{text}: {problem}");
     }
 }

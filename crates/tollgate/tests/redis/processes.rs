@@ -1,4 +1,4 @@
-//! P5 across processes: however many share a server, they admit what one caller would.
+//! P5 across processes: together they admit what one caller would.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use crate::setup::{LIMITS, at, open, remaining, scope, start};
 const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 
-/// The server that a racer is to use.
+/// The environment variable with the URL of a racer's server.
 const URL: &str = "TOLLGATE_RACER_URL";
 
 /// Another process of this program, which runs `racer` below.
@@ -39,13 +39,13 @@ impl Racer {
         self.input.write_all(b"go\n").unwrap();
     }
 
-    /// What it says next.
-    fn said(&mut self) -> String {
+    /// The next line that the process prints for the test.
+    fn next_line(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it ended");
-            if let Some((_, said)) = line.trim_end().split_once("racer: ") {
-                return said.to_owned();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the racer has ended");
+            if let Some((_, text)) = line.trim_end().split_once("racer: ") {
+                return text.to_owned();
             }
         }
     }
@@ -53,7 +53,7 @@ impl Racer {
 
 impl Drop for Racer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -67,11 +67,11 @@ async fn processes_that_race_admit_exactly_the_limit() {
         let mut racers: Vec<Racer> = (0..PROCESSES).map(|_| Racer::start(&server.url())).collect();
         for text in LIMITS {
             for racer in &mut racers {
-                assert_eq!(racer.said(), "ready");
+                assert_eq!(racer.next_line(), "ready");
             }
             racers.iter_mut().for_each(Racer::go);
             let admitted: Vec<u64> =
-                racers.iter_mut().map(|racer| racer.said().parse().unwrap()).collect();
+                racers.iter_mut().map(|racer| racer.next_line().parse().unwrap()).collect();
             assert_eq!(admitted.iter().sum::<u64>(), 100, "{flavour}, {text}: {admitted:?}");
             assert_eq!(remaining(&scope(&limiter, text), "key").await, 0, "{flavour}, {text}");
         }
@@ -79,7 +79,7 @@ async fn processes_that_race_admit_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a part of the test above, which runs it"]
+#[ignore = "run by the test above in a process of its own"]
 async fn racer() {
     let Ok(url) = env::var(URL) else { return };
     let limiter = at(&url);

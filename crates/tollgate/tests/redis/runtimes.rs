@@ -1,4 +1,4 @@
-//! Where a limiter can be made and awaited.
+//! The runtimes and threads on which a limiter can be made and awaited.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -11,7 +11,7 @@ use tollgate_launcher::Flavour;
 
 use crate::setup::{LIMITS, PATIENCE, at, builder, open, scope, start};
 
-/// An executor that knows nothing of tokio.
+/// An executor other than tokio.
 fn block_on<T>(future: impl IntoFuture<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -34,10 +34,10 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_limiter_made_outside_a_runtime_is_awaited_on_any_executor() {
+fn limiter_made_outside_a_runtime_works_on_any_executor() {
     let server = start(Flavour::Redis);
     let limiter = open(&server);
-    // But the shaping one: it would let the second wait.
+    // Without the shaping limit, under which the second request would have to wait.
     for text in &LIMITS[..5] {
         let scope = scope(&limiter, text);
         let receipt = block_on(scope.check("a").cost(5)).unwrap().into_receipt().unwrap();
@@ -47,7 +47,7 @@ fn a_limiter_made_outside_a_runtime_is_awaited_on_any_executor() {
         let together = block_on(limiter.batch(&[&[scope.check("a")], &[scope.check("b")]]));
         assert_eq!(together.unwrap().len(), 2);
         assert_eq!(block_on(scope.reset("a")), Ok(()));
-        // And on a runtime.
+        // The same scope works on a runtime.
         assert_eq!(runtime().block_on(scope.peek("a").into_future()).unwrap().remaining(), 100);
     }
 }
@@ -118,7 +118,7 @@ fn static_limiter_is_exact_in_the_runtimes_of_several_tests() {
     assert_nothing_failed(SCOPE.get().unwrap().limiter());
 }
 
-/// Two batches of 64 are in flight at most; the other requests are sent from the background.
+/// At most two batches of 64 are in flight. The other requests are sent by the limiter's own thread.
 #[test]
 fn requests_in_flight_are_answered_once_when_their_runtime_ends() {
     let server = start(Flavour::Redis);
@@ -147,7 +147,7 @@ fn requests_in_flight_are_answered_once_when_their_runtime_ends() {
 }
 
 #[test]
-fn batch_goes_on_when_its_runtime_ends() {
+fn batch_continues_when_its_runtime_ends() {
     let server = start(Flavour::Redis);
     let first = runtime();
     let builder = builder(&server.url()).deadline(PATIENCE).on_failure(OnFailure::Open);
@@ -162,9 +162,9 @@ fn batch_goes_on_when_its_runtime_ends() {
     assert!(answers.len() == 90 && degraded <= 64, "{degraded}");
 }
 
-/// Tokio panics in a task that asks such a runtime for I/O.
+/// Tokio panics in a task that uses I/O on such a runtime.
 #[test]
-fn limiter_does_not_stay_on_a_runtime_without_io() {
+fn limiter_built_on_a_runtime_without_io_works() {
     let server = start(Flavour::Redis);
     let without_io = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
     let scope = without_io.block_on(async { scope(&open(&server), LIMITS[0]) });
@@ -172,7 +172,7 @@ fn limiter_does_not_stay_on_a_runtime_without_io() {
 }
 
 #[tokio::test]
-async fn deciding_without_waiting_is_an_error_that_says_what_to_do() {
+async fn now_is_an_error_on_redis() {
     let scope = scope(&at("redis://127.77.0.1:1"), LIMITS[1]);
     assert_eq!(scope.check("a").now(), Err(Error::MustWait));
     assert_eq!(scope.peek("a").now(), Err(Error::MustWait));
@@ -183,14 +183,14 @@ async fn deciding_without_waiting_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_answers_delay_no_other_check() {
+async fn dropped_answers_delay_no_other_check_and_stay_charged() {
     let server = start(Flavour::Redis);
     let scope = scope(&open(&server), "fixed-window limit=1000000 window=366d");
     let mut sent = 0;
     for round in 0..200_u64 {
         let mut answers: Vec<_> = (0..20).map(|_| scope.check("a").into_future()).collect();
         sent += 20;
-        // Some before they are sent, some while they are on their way.
+        // Some are dropped before they are sent, others in flight.
         answers.truncate(usize::try_from(round % 20).unwrap());
         if round % 3 == 0 {
             tokio::task::yield_now().await;
@@ -200,7 +200,7 @@ async fn dropped_answers_delay_no_other_check() {
             last.await.unwrap();
         }
     }
-    // Dropping an answer does not call its request back.
+    // Dropping an answer does not cancel its request.
     let peeked = scope.peek("a").await.unwrap();
     assert_eq!(peeked.remaining(), 1_000_000 - sent);
     assert!(Duration::ZERO < peeked.reset_after());

@@ -9,7 +9,7 @@ use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{LIMITS, admin, calls, open, remaining, scope, start};
 
-/// Forgets the scripts again and again, on a connection of its own.
+/// A thread that flushes the scripts again and again, on its own connection.
 struct Flushing {
     rounds: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ async fn until_flushed_again(rounds: &AtomicU64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_are_flushed_again_and_again_lose_no_check_and_admit_no_more() {
+async fn scripts_flushed_under_load_lose_no_check_and_admit_exactly_the_limit() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = open(&server);
@@ -72,7 +72,7 @@ async fn scripts_that_are_flushed_again_and_again_lose_no_check_and_admit_no_mor
             assert_eq!(remaining(&scope, "key").await, 0, "{flavour}, {text}");
         }
         drop(flushing);
-        // Two of each script at least, so that the second found it gone.
+        // Each limit's script was sent more than twice, so some calls found it missing.
         let evals = calls(&mut admin(&server), "eval");
         assert!(evals > 2 * LIMITS.len() as u64, "{flavour}: {evals}");
     }

@@ -1,4 +1,4 @@
-//! A password in a URL is shown nowhere.
+//! A password in a URL is never shown.
 
 use tollgate::{Error, Redis, StoreError};
 use tollgate_launcher::Flavour;
@@ -58,7 +58,7 @@ fn invalid_url_is_not_quoted() {
 }
 
 #[tokio::test]
-async fn nothing_shows_the_password_when_nobody_listens() {
+async fn password_is_hidden_when_the_server_is_unreachable() {
     let addr = free_addr();
     for url in [
         format!("redis://user:{SECRET}@{addr}"),
@@ -86,9 +86,9 @@ async fn nothing_shows_the_password_when_nobody_listens() {
     }
 }
 
-/// A server that does not know the command which has the password in it says so word for word.
+/// A server that does not know `HELLO` repeats its arguments, the password among them, in the error.
 #[tokio::test]
-async fn a_server_that_repeats_the_password_is_not_quoted() {
+async fn password_is_hidden_when_the_server_repeats_it() {
     let answer = format!("-ERR unknown command 'HELLO', with args '3' 'AUTH' 'u' '{SECRET}'\r\n");
     let parrot = Parrot::to_everything(answer.as_bytes());
     let url = parrot.url().replace("redis://", &format!("redis://u:{SECRET}@"));
@@ -99,7 +99,7 @@ async fn a_server_that_repeats_the_password_is_not_quoted() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_a_refusal_that_does_not_show_it() {
+async fn wrong_password_is_an_error_that_hides_it() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
@@ -110,8 +110,9 @@ async fn a_wrong_password_is_a_refusal_that_does_not_show_it() {
             .exec(&mut admin)
             .unwrap();
         let addr = server.addr();
-        for who in [format!(":{SECRET}"), format!("default:{SECRET}"), format!("nobody:{SECRET}")] {
-            let scope = named(&at(&format!("redis://{who}@{addr}")), "scope", LIMITS[0]);
+        for user in [format!(":{SECRET}"), format!("default:{SECRET}"), format!("unknown:{SECRET}")]
+        {
+            let scope = named(&at(&format!("redis://{user}@{addr}")), "scope", LIMITS[0]);
             let answer = scope.check("a").await;
             assert_error_hides(answer.as_ref().unwrap_err());
             let problem = refusal(answer);
@@ -126,7 +127,7 @@ async fn a_wrong_password_is_a_refusal_that_does_not_show_it() {
 }
 
 #[tokio::test]
-async fn a_timeout_does_not_show_it() {
+async fn password_is_hidden_in_a_timeout() {
     let mute = crate::fake::Mute::start();
     let url = mute.url().replace("redis://", &format!("redis://user:{SECRET}@"));
     let scope = named(&within(&url, std::time::Duration::from_millis(50)), "scope", LIMITS[0]);

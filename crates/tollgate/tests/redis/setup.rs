@@ -1,4 +1,4 @@
-//! Servers, limiters on them, and a look at what is on a server.
+//! Servers, limiters on them, and helpers that read what is on a server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use redis::Connection;
 use tollgate::{Error, Limit, Limiter, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+/// Every algorithm with a limit of 100. No unit comes back while a test runs.
 pub(crate) const LIMITS: [&str; 6] = [
     "fixed-window limit=100 window=366d",
     "sliding-window-log limit=100 window=366d",
@@ -28,8 +28,7 @@ pub(crate) fn launch(launch: &Launch) -> Server {
     launch.start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An address that nobody listens on, and that no server of another test will: those are on
-/// 127.0.0.1.
+/// An address on which nothing listens. Servers of other tests use 127.0.0.1, so none of them takes it.
 pub(crate) fn free_addr() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::new(127, 77, 0, 1), 0)).unwrap();
     listener.local_addr().unwrap()
@@ -47,7 +46,7 @@ pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
     builder(url).deadline(deadline).build().unwrap()
 }
 
-/// Of one that says when a server fails.
+/// A builder with the policy `Closed`, so that a failure of the server is an error.
 pub(crate) fn builder(url: &str) -> Redis {
     Redis::at(url).unwrap().on_failure(OnFailure::Closed)
 }
@@ -68,7 +67,7 @@ pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Error>) -> Store
     }
 }
 
-/// What the server said, where it refused.
+/// The server's text in an error that it answered with.
 pub(crate) fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match store_error(answer) {
         StoreError::Refused { problem } => problem,
@@ -80,7 +79,7 @@ pub(crate) async fn remaining(scope: &Scope, key: &str) -> u64 {
     scope.peek(key).await.unwrap().remaining()
 }
 
-/// A connection past the limiter.
+/// A connection to the server that does not go through a limiter.
 pub(crate) fn admin(server: &Server) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
@@ -102,7 +101,7 @@ pub(crate) fn keys(admin: &mut Connection) -> Vec<Vec<u8>> {
     }
 }
 
-/// The one key that holds `part`.
+/// The only key that contains `part`.
 pub(crate) fn key_with(admin: &mut Connection, part: &str) -> String {
     let all = keys(admin).into_iter().map(|key| String::from_utf8(key).unwrap());
     let mut found: Vec<String> = all.filter(|key| key.contains(part)).collect();
@@ -110,7 +109,7 @@ pub(crate) fn key_with(admin: &mut Connection, part: &str) -> String {
     found.remove(0)
 }
 
-/// What is under a key, and when that ends, in milliseconds since the Unix epoch.
+/// The value of a key, and when the key expires, in milliseconds since the Unix epoch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     dump: Option<Vec<u8>>,
@@ -129,7 +128,7 @@ pub(crate) fn time_us(admin: &mut Connection) -> i64 {
     seconds * 1_000_000 + micros
 }
 
-/// How often the server was asked for a command.
+/// How often the server ran a command.
 pub(crate) fn calls(admin: &mut Connection, command: &str) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
     let start = format!("cmdstat_{command}:calls=");
@@ -137,12 +136,12 @@ pub(crate) fn calls(admin: &mut Connection, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// How often a script was run, whether the server knew it or was sent it.
+/// How often the server ran a script, by its hash or by its text.
 pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, "evalsha") + calls(admin, "eval")
 }
 
-/// The same numbers every time, and no two alike for a long while.
+/// A pseudo-random generator (xorshift): the same numbers in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

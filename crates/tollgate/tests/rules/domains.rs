@@ -22,7 +22,7 @@ const PROBLEM: &str = "no rules for domain `api`, which is in use: its requests 
                        or list it under `retired_domains`";
 
 #[test]
-fn rules_without_a_domain_that_was_checked_are_refused() {
+fn new_rules_without_a_checked_domain_are_refused() {
     for text in [RENAMED, WITHOUT_RULES] {
         let fixture = Fixture::new(API);
         assert!(fixture.check(&[("ip", "a")]).is_allowed());
@@ -30,12 +30,12 @@ fn rules_without_a_domain_that_was_checked_are_refused() {
         assert!(matches!(&error, Error::DomainsInUse { .. }), "{error:?}");
         assert_eq!(error.to_string(), PROBLEM);
         assert_eq!(fixture.rules.generation(), 1);
-        assert!(!fixture.check(&[("ip", "a")]).is_allowed(), "the rules are as they were");
+        assert!(!fixture.check(&[("ip", "a")]).is_allowed(), "the rules are unchanged");
     }
 }
 
 #[test]
-fn rules_without_a_domain_that_was_checked_before_an_earlier_reload_are_refused() {
+fn new_rules_without_a_domain_checked_before_an_earlier_reload_are_refused() {
     let fixture = Fixture::new(API);
     fixture.check(&[("ip", "a")]);
     fixture.rules.replace(&config(API)).unwrap();
@@ -43,33 +43,33 @@ fn rules_without_a_domain_that_was_checked_before_an_earlier_reload_are_refused(
 }
 
 #[test]
-fn rules_without_an_unused_domain_are_accepted() {
+fn new_rules_without_an_unused_domain_are_accepted() {
     let fixture = Fixture::new(API);
     assert_eq!(fixture.rules.replace(&config(RENAMED)), Ok(2));
     assert!(fixture.rules.missing_domains().is_empty());
 }
 
 #[test]
-fn a_required_domain_cannot_be_removed_and_is_reported_when_missing() {
+fn required_domain_cannot_be_removed_and_is_reported_when_missing() {
     let fixture = Fixture::new(API);
     assert!(fixture.rules.require_domain("api"));
     assert!(fixture.rules.replace(&config(RENAMED)).is_err());
     assert!(!fixture.rules.require_domain("web"));
     assert_eq!(fixture.rules.missing_domains().names(), ["web"]);
     fixture.rules.replace(&config(API)).unwrap();
-    assert_eq!(fixture.rules.missing_domains().names(), ["web"], "it is missing still");
+    assert_eq!(fixture.rules.missing_domains().names(), ["web"], "`web` is still missing");
 }
 
 #[cfg(feature = "tower")]
 #[test]
-fn a_layer_requires_its_domain() {
+fn layer_requires_its_domain() {
     let fixture = Fixture::new(API);
     let _layer = tollgate::tower::RateLimitLayer::rules(&fixture.rules, "api");
     assert!(fixture.rules.replace(&config(RENAMED)).is_err());
 }
 
 #[test]
-fn a_retired_domain_may_be_removed_and_is_not_missing() {
+fn retired_domain_may_be_removed_and_is_not_missing() {
     let fixture = Fixture::new(API);
     fixture.check(&[("ip", "a")]);
     fixture.rules.replace(&config(RETIRED)).unwrap();
@@ -105,7 +105,7 @@ fn reported_domains_are_bounded_and_escaped() {
 }
 
 #[test]
-fn a_file_reports_missing_domains_at_every_load() {
+fn rules_file_reports_missing_domains_at_every_load() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, RENAMED).unwrap();

@@ -1,4 +1,4 @@
-//! Several sets of attributes, with what is asked of each.
+//! Requests of several descriptors, each with its own cost and limit.
 
 use std::time::Duration;
 
@@ -20,14 +20,15 @@ const ALGORITHMS: [&str; 6] = [
     "leaky-bucket capacity=50 leak=1/m mode=shaping",
 ];
 
-/// One rule that has this limit and these other fields.
+/// Rules with one rule, which has this limit and these other fields.
 fn limited(limit: &str, fields: &str) -> Fixture {
     Fixture::new(&format!(
         "limits: {{ own: {limit} }}\nrules: [{{ name: it, domain: api, key: [], limit: own{fields} }}]\n"
     ))
 }
 
-fn asked(units: u64, per: Duration) -> [Descriptor<'static>; 1] {
+/// A descriptor with a limit of the request.
+fn with_limit(units: u64, per: Duration) -> [Descriptor<'static>; 1] {
     [Descriptor::new(Attributes::new()).limited_to(units, per)]
 }
 
@@ -36,7 +37,7 @@ fn check(fixture: &Fixture, each: &[Descriptor<'_>]) -> Ruling {
 }
 
 #[test]
-fn a_limit_of_the_requests_own_keeps_the_algorithm_and_the_rules_name_for_it() {
+fn request_limit_keeps_the_rules_algorithm_and_name() {
     for (limit, wanted) in ALGORITHMS.into_iter().zip([
         "fixed-window limit=120 window=1m",
         "sliding-window-log limit=120 window=1m",
@@ -46,7 +47,7 @@ fn a_limit_of_the_requests_own_keeps_the_algorithm_and_the_rules_name_for_it() {
         "leaky-bucket capacity=120 leak=2/s mode=shaping",
     ]) {
         let fixture = limited(limit, "");
-        let ruling = check(&fixture, &asked(120, MINUTE));
+        let ruling = check(&fixture, &with_limit(120, MINUTE));
         let part = ruling.rules().next().unwrap();
         assert_eq!(part.limit(), Some(&wanted.parse::<Limit>().unwrap()));
         assert_eq!((part.limit_name(), part.scope().unwrap().name()), (Some("own"), "api/it"));
@@ -55,9 +56,9 @@ fn a_limit_of_the_requests_own_keeps_the_algorithm_and_the_rules_name_for_it() {
 }
 
 #[test]
-fn request_limit_of_0_units_denies_without_asking_the_store() {
+fn request_limit_of_0_units_denies_without_a_store_request() {
     let fixture = limited("fixed-window limit=5 window=1d", "");
-    let each = [Descriptor::new(Attributes::new()), asked(0, MINUTE)[0].clone()];
+    let each = [Descriptor::new(Attributes::new()), with_limit(0, MINUTE)[0].clone()];
     let ruling = check(&fixture, &each);
     assert!(!ruling.is_allowed());
     assert_eq!((ruling.retry_after(), refuser(&ruling).as_deref()), (None, Some("it")));
@@ -66,10 +67,10 @@ fn request_limit_of_0_units_denies_without_asking_the_store() {
     assert_eq!(
         check(&fixture, &each[..1]).requests_remaining(),
         Some(4),
-        "nothing was charged before"
+        "the denied request charged nothing"
     );
     let watching = limited("fixed-window limit=5 window=1d", ", shadow: true");
-    let ruling = check(&watching, &asked(0, MINUTE));
+    let ruling = check(&watching, &with_limit(0, MINUTE));
     assert!(ruling.is_allowed() && !ruling.rules().next().unwrap().is_allowed());
 }
 
@@ -81,11 +82,11 @@ fn rule_without_a_limit_ignores_the_requests_limit() {
         ));
         for units in [0, 1] {
             assert!(
-                (0..3).all(|_| check(&fixture, &asked(units, MINUTE)).is_allowed() == is_allowed)
+                (0..3).all(|_| check(&fixture, &with_limit(units, MINUTE)).is_allowed() == is_allowed)
             );
         }
-        let elsewhere = fixture.rules.check_each("web", &asked(0, MINUTE)).now().unwrap();
-        assert!(elsewhere.is_allowed(), "no rule applies");
+        let other_domain = fixture.rules.check_each("web", &with_limit(0, MINUTE)).now().unwrap();
+        assert!(other_domain.is_allowed(), "no rule applies");
     }
 }
 
@@ -119,7 +120,7 @@ fn invalid_request_limit_is_an_error_with_rule_and_remedy() {
         ),
     ] {
         let fixture = limited(limit, "");
-        let error = fixture.rules.check_each("api", &asked(units, per)).now().unwrap_err();
+        let error = fixture.rules.check_each("api", &with_limit(units, per)).now().unwrap_err();
         assert!(matches!(error, Error::LimitedTo { .. }));
         assert_eq!(error.to_string(), wanted);
     }
@@ -128,8 +129,8 @@ fn invalid_request_limit_is_an_error_with_rule_and_remedy() {
 #[test]
 fn first_limit_wins_when_two_are_given_for_a_key() {
     let fixture = limited("fixed-window limit=5 window=1d", "");
-    let [ten] = asked(10, MINUTE);
-    let [twenty] = asked(20, MINUTE);
+    let [ten] = with_limit(10, MINUTE);
+    let [twenty] = with_limit(20, MINUTE);
     let ruling = check(&fixture, &[ten, twenty]);
     let remaining: Vec<_> =
         ruling.rules().map(|part| part.decision().unwrap().remaining()).collect();
@@ -137,7 +138,7 @@ fn first_limit_wins_when_two_are_given_for_a_key() {
 }
 
 #[test]
-fn rules_ask_for_what_they_look_at() {
+fn rules_report_the_attributes_that_they_use() {
     let fixture = Fixture::new(
         "limits: { own: fixed-window limit=5 window=1d }
 rules:
@@ -154,8 +155,8 @@ rules:
     assert!(!fixture.rules.uses_attribute("descriptor_keys"));
 }
 
-/// Everything that a ruling says.
-fn said(ruling: &Ruling) -> String {
+/// Every field of a ruling.
+fn fields(ruling: &Ruling) -> String {
     let parts: Vec<_> = ruling
         .rules()
         .map(|part| (part.request(), part.key(), part.cost(), part.limit(), part.decision()))
@@ -164,7 +165,7 @@ fn said(ruling: &Ruling) -> String {
 }
 
 proptest! {
-    /// At one instant nothing comes back, so that it is plain how much is left.
+    /// At one instant, so that no unit comes back.
     #[test]
     fn rule_limit_and_request_limit_share_spent_units(
         limit in select(&ALGORITHMS[..]),
@@ -175,7 +176,7 @@ proptest! {
         let fixture = limited(limit, "");
         let own = [Descriptor::new(Attributes::new())];
         prop_assert!(check(&fixture, &[own[0].clone().cost(spent)]).is_allowed());
-        let ruling = check(&fixture, &asked(units, Duration::from_secs(per_s)));
+        let ruling = check(&fixture, &with_limit(units, Duration::from_secs(per_s)));
         prop_assert_eq!(ruling.is_allowed(), spent < units);
         let spent = spent + u64::from(ruling.is_allowed());
         prop_assert_eq!(ruling.requests_remaining(), Some(units.saturating_sub(spent)));
@@ -206,13 +207,13 @@ rules:
   - { name: special, domain: api, when: { ip: { exact: b } }, key: [other], limit: small, replaces: [by-ip, watching] }
 "));
         for (at, requests) in requests.chunks(sets).enumerate() {
-            // OK because there are few.
+            // OK because there are at most 30 requests.
             let now_us = NOON_US + 100_000 * at as u64;
             let plain: Vec<_> = requests.iter().map(|request| attributes(request)).collect();
             let each: Vec<_> = plain.iter().cloned().map(Descriptor::new).collect();
             let plain = fixtures[0].rules.check_sets("api", &plain).at_us(now_us).now().unwrap();
             let each = fixtures[1].rules.check_each("api", &each).at_us(now_us).now().unwrap();
-            prop_assert_eq!(said(&plain), said(&each));
+            prop_assert_eq!(fields(&plain), fields(&each));
         }
     }
 }

@@ -9,16 +9,16 @@ use crate::setup::{EXAMPLE, Fixture, refuser};
 const LOGIN: [(&str, &str); 3] = [("method", "POST"), ("path", "/login"), ("ip", "203.0.113.9")];
 
 #[test]
-fn five_logins_in_a_quarter_of_an_hour() {
+fn example_admits_five_logins_in_a_quarter_of_an_hour() {
     let example = Fixture::new(EXAMPLE);
     assert_eq!(example.admitted(5, &LOGIN), 5);
     let refused = example.check(&LOGIN);
     assert_eq!(refuser(&refused).as_deref(), Some("login-attempts"));
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(15 * 60)));
-    // Nothing was charged to the others.
+    // The refused request charged nothing to the other rules.
     let spent: Vec<_> = refused.rules().map(|part| part.decision().unwrap().remaining()).collect();
     assert_eq!(spent, [0, 55, 995]);
-    // Another address is another key; another path no login.
+    // Another address is another key, and another path is not a login.
     let other = [LOGIN[0], LOGIN[1], ("ip", "203.0.113.10")];
     assert!(example.check(&other).is_allowed());
     assert!(example.check(&[LOGIN[0], ("path", "/logout"), LOGIN[2]]).is_allowed());
@@ -27,7 +27,7 @@ fn five_logins_in_a_quarter_of_an_hour() {
 }
 
 #[test]
-fn each_tier_has_its_limit_and_reports_cost_ten() {
+fn example_tiers_have_their_limits_and_reports_cost_ten() {
     let example = Fixture::new(EXAMPLE);
     for (tier, size) in [("free", 60), ("pro", 600), ("enterprise", 6000), ("unheard-of", 60)] {
         let request = [("api_key", tier), ("tier", tier), ("ip", "203.0.113.9")];
@@ -54,7 +54,7 @@ fn shadow_rule_counts_the_whole_service_and_refuses_no_request() {
     let service = watched.rules().last().unwrap();
     assert_eq!(service.name().name(), "whole-service");
     assert!(service.is_shadow() && !service.is_allowed());
-    // Those it would have refused were not charged to it, and those that others refuse are neither.
+    // Requests that the shadow rule would have refused are not charged to it, nor requests that other rules refuse.
     assert_eq!(service.decision().unwrap().remaining(), 0);
     let counts = example.rules.counts();
     let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
@@ -63,9 +63,9 @@ fn shadow_rule_counts_the_whole_service_and_refuses_no_request() {
     assert_eq!(of("per-client").allowed, 1_002);
 }
 
-/// What is claimed buys neither a bucket of one's own nor a better tier.
+/// Claimed attributes give a client neither its own bucket nor a better tier.
 #[test]
-fn clients_that_invent_keys_and_tiers_share_their_address() {
+fn clients_with_invented_keys_and_tiers_are_limited_by_address() {
     let example = Fixture::new(EXAMPLE);
     let mut admitted = 0;
     for client in 0..100 {
@@ -81,7 +81,7 @@ fn clients_that_invent_keys_and_tiers_share_their_address() {
 }
 
 #[tokio::test]
-async fn awaiting_is_the_same() {
+async fn awaited_checks_decide_reset_and_refund() {
     let example = Fixture::new(EXAMPLE);
     let request = LOGIN.iter().copied().collect();
     for _ in 0..5 {
@@ -89,12 +89,12 @@ async fn awaiting_is_the_same() {
     }
     let refused = example.rules.check("api", &request).await.unwrap();
     assert_eq!(refuser(&refused).as_deref(), Some("login-attempts"));
-    // A login that succeeds need not count: forget the attempts.
+    // After a successful login, forget the attempts.
     let attempts = refused.refused_by().unwrap();
     attempts.scope().unwrap().reset(attempts.key()).await.unwrap();
     let allowed = example.rules.check("api", &request).await.unwrap();
     assert!(allowed.is_allowed());
-    assert_eq!(allowed.refund().await.unwrap(), 3, "one of each rule");
+    assert_eq!(allowed.refund().await.unwrap(), 3, "one unit of each rule");
     assert_eq!(
         example
             .rules

@@ -1,11 +1,11 @@
-//! Why rules apply, or do not.
+//! Explanations of why rules apply or do not.
 
 use tollgate::rules::{Attributes, RuleAction};
 
 use crate::setup::{EXAMPLE, Fixture, attributes};
 
 #[test]
-fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
+fn explanation_says_what_each_rule_would_do_or_why_not() {
     let example = Fixture::new(EXAMPLE);
     let request =
         Attributes::new().with("method", "GET").with("path", "/login").claimed("api_key", "k");

@@ -11,8 +11,8 @@ use tollgate::rules::{Attributes, RulesFile, Status};
 
 use crate::log::Log;
 
-/// Long enough for any machine: a test that reaches it has failed. Well below what looking now and
-/// then would take.
+/// Long enough for any machine: a test that reaches it has failed. Well below the interval of polling, so that
+/// the test fails if only polling notices a change.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 fn text(limit: u64) -> String {
@@ -26,7 +26,7 @@ fn size(file: &RulesFile) -> u64 {
     file.rules().limit("it").unwrap().limit().size()
 }
 
-/// Waits until the file's status is so.
+/// Waits until `is_so` returns true for the file's status.
 fn until(file: &RulesFile, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
     let began = Instant::now();
     loop {
@@ -34,7 +34,7 @@ fn until(file: &RulesFile, what: &str, is_so: impl Fn(&Status) -> bool) -> Statu
         if is_so(&status) {
             return status;
         }
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}: {status:?}");
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}: {status:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -52,7 +52,7 @@ fn open(path: &Path) -> RulesFile {
 }
 
 #[test]
-fn a_file_whose_own_tests_fail_is_refused() {
+fn file_with_failing_tests_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let tested = |limit, expected| {
@@ -75,7 +75,7 @@ fn a_file_whose_own_tests_fail_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_written_anew_or_replaced_is_read_again() {
+fn rewritten_or_replaced_file_is_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
@@ -83,7 +83,7 @@ fn a_file_that_is_written_anew_or_replaced_is_read_again() {
     let _following = file.follow().unwrap();
     fs::write(&path, text(2)).unwrap();
     until_size(&file, 2);
-    // As editors do, and configuration management.
+    // Editors and configuration management replace a file by a rename.
     let other = directory.path().join("rules.yaml.tmp");
     fs::write(&other, text(3)).unwrap();
     fs::rename(&other, &path).unwrap();
@@ -93,10 +93,10 @@ fn a_file_that_is_written_anew_or_replaced_is_read_again() {
     assert_eq!(file.rules().generation(), 3);
 }
 
-/// A mounted ConfigMap: the file is a link into `..data`, which is a link to a directory; a new
-/// directory takes the place of the old one in a single rename.
+/// In a mounted ConfigMap the file is a link into `..data`, which is a link to a directory. An update replaces that link
+/// in a single rename.
 #[test]
-fn a_mounted_configmap_is_read_again_when_its_link_is_swapped() {
+fn mounted_configmap_is_read_again_when_its_link_is_swapped() {
     let directory = tempfile::tempdir().unwrap();
     let mount = directory.path();
     let publish = |name: &str, limit: u64| {
@@ -116,9 +116,9 @@ fn a_mounted_configmap_is_read_again_when_its_link_is_swapped() {
     until_size(&file, 3);
 }
 
-/// `current` is a link to a release.
+/// `current` is a link to the directory of a release.
 #[test]
-fn a_directory_on_the_way_that_is_swapped_is_noticed() {
+fn file_is_read_again_when_a_directory_link_in_its_path_is_swapped() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     for (release, limit) in [("one", 1), ("two", 2)] {
@@ -135,9 +135,9 @@ fn a_directory_on_the_way_that_is_swapped_is_noticed() {
     until_size(&file, 3);
 }
 
-/// The file is a link to one behind another link, in other directories.
+/// The file is a link whose target is behind another link, in other directories.
 #[test]
-fn a_link_behind_a_link_that_is_swapped_is_noticed() {
+fn file_is_read_again_when_a_link_behind_a_link_is_swapped() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     for (release, limit) in [("releases/one", 1), ("releases/two", 2)] {
@@ -155,7 +155,7 @@ fn a_link_behind_a_link_that_is_swapped_is_noticed() {
 }
 
 #[test]
-fn a_bad_file_leaves_the_rules_as_they_were_and_says_so() {
+fn bad_file_keeps_the_old_rules_and_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
@@ -176,7 +176,7 @@ fn a_bad_file_leaves_the_rules_as_they_were_and_says_so() {
 }
 
 #[test]
-fn a_change_of_the_table_of_keys_is_a_change() {
+fn change_of_the_api_keys_file_reloads_the_rules() {
     let directory = tempfile::tempdir().unwrap();
     let (path, keys) = (directory.path().join("rules.yaml"), directory.path().join("keys.yaml"));
     let rules = "api_keys_file: keys.yaml
@@ -193,7 +193,7 @@ rules:
     assert_eq!(remaining(), Some(0));
     fs::write(&keys, "k: pro\n").unwrap();
     until(&file, "reloaded", |status| status.reloads == 1);
-    assert_eq!(remaining(), Some(7), "what was spent stays spent");
+    assert_eq!(remaining(), Some(7), "spent units stay spent");
 }
 
 #[test]
@@ -215,9 +215,9 @@ rules: [{ name: it, domain: api, when: { ip: { networks: blocked } }, key: [], l
     assert!(!is_allowed());
 }
 
-/// As on a file system that tells of nothing.
+/// For file systems that report no changes.
 #[test]
-fn a_file_that_is_looked_at_now_and_then_is_read_again_when_it_differs() {
+fn polled_file_is_read_again_when_it_differs() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
@@ -227,12 +227,12 @@ fn a_file_that_is_looked_at_now_and_then_is_read_again_when_it_differs() {
         fs::write(&path, text(limit)).unwrap();
         until_size(&file, limit);
     }
-    // Whoever looks while it is written may see a part of it; what is the same is not read again.
-    until(&file, "well", |status| status.reloads >= 3 && status.problem.is_none());
+    // A poll during a write may read a part of the file, which is then a problem until the next poll.
+    until(&file, "no problem", |status| status.reloads >= 3 && status.problem.is_none());
 }
 
 #[test]
-fn the_log_says_that_a_file_was_taken_over_or_why_it_was_not() {
+fn reloads_and_refused_files_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
@@ -252,7 +252,7 @@ fn the_log_says_that_a_file_was_taken_over_or_why_it_was_not() {
 }
 
 #[test]
-fn missing_file_is_an_error_at_the_start() {
+fn missing_file_is_an_error_when_opened() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("rules.yaml");
     let error = RulesFile::open(&Limiter::memory(), &missing).unwrap_err().to_string();
@@ -260,7 +260,7 @@ fn missing_file_is_an_error_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_hangup_reads_the_file_again_changed_or_not() {
+async fn hangup_reads_an_unchanged_file_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();
@@ -276,7 +276,7 @@ async fn a_hangup_reads_the_file_again_changed_or_not() {
 }
 
 #[test]
-fn hangups_are_listened_for_on_a_runtime_alone() {
+fn following_hangups_needs_a_runtime() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, text(1)).unwrap();

@@ -1,6 +1,6 @@
-//! Rules, from a file to decisions.
+//! Rules, from their file to decisions.
 
-// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+// Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, clippy::panic, unused_must_use)]
 
 mod domains;

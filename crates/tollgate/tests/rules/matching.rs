@@ -1,4 +1,4 @@
-//! Which requests a rule is for.
+//! The requests to which a rule applies.
 
 use std::future::IntoFuture;
 
@@ -6,7 +6,7 @@ use tollgate::rules::Attributes;
 
 use crate::setup::{Fixture, refuser};
 
-/// One rule for everybody, with this `when`.
+/// Rules with one rule that has an empty key and this `when`.
 fn rule_when(when: &str) -> Fixture {
     Fixture::new(&format!(
         "limits: {{ all: fixed-window limit=1000000 window=1d }}\n\
@@ -21,7 +21,7 @@ fn rule_key(key: &str) -> Fixture {
     ))
 }
 
-/// So many that what may apply is read together first, also a rule that wants nothing.
+/// With thousands of rules the index must find the candidates, and also the rule without conditions.
 #[test]
 fn matching_rules_decide_among_thousands() {
     let limits = "{ few: fixed-window limit=2 window=1d, more: fixed-window limit=9 window=1d }";
@@ -35,12 +35,12 @@ fn matching_rules_decide_among_thousands() {
     let fixture = Fixture::new(&format!("limits: {limits}\nrules:\n{rules}{all}"));
     let request = [("path", "/1049"), ("ip", "192.0.2.1")];
     assert_eq!(fixture.applied(&request), ["r2098", "r2099", "all"]);
-    assert_eq!(fixture.admitted(5, &request), 1, "one was asked already");
+    assert_eq!(fixture.admitted(5, &request), 1, "one was admitted above");
     assert_eq!(refuser(&fixture.check(&request)).as_deref(), Some("r2099"));
 }
 
 #[test]
-fn when_wants_values_lists_globs_prefixes_and_presence() {
+fn when_matches_values_lists_globs_prefixes_and_presence() {
     let get = ("method", "GET");
     for (when, like, unlike) in [
         ("{ method: GET }", vec![vec![get]], vec![vec![("method", "get")], vec![]]),
@@ -89,7 +89,7 @@ fn when_wants_values_lists_globs_prefixes_and_presence() {
 }
 
 #[test]
-fn a_rule_without_when_applies_if_its_key_can_be_made() {
+fn rule_without_when_applies_if_its_key_can_be_made() {
     let rules = rule_key("[ip, { first_of: [api_key, user] }]");
     let key = |request: &[(&str, &str)]| {
         let ruling = rules.check(request);
@@ -116,7 +116,7 @@ fn same_value_under_another_attribute_is_another_key() {
 }
 
 #[test]
-fn another_domain_has_other_rules_and_an_unknown_one_none() {
+fn domains_have_separate_rules_and_an_unknown_one_has_none() {
     let rules = Fixture::new(
         "limits: { one: fixed-window limit=1 window=1d }\n\
          rules:\n  - { name: it, domain: api, key: [], limit: one }\n  - { name: it, domain: web, key: [], limit: one }\n",
@@ -131,7 +131,7 @@ fn another_domain_has_other_rules_and_an_unknown_one_none() {
     }
 }
 
-/// What is said counts for `when`; who one claims to be is as good as not said.
+/// A value that was said counts for `when`. A claimed identity does not.
 #[test]
 fn claimed_key_does_not_change_which_rules_apply() {
     let rules = Fixture::new(
@@ -147,24 +147,24 @@ rules:
         let ruling = rules.rules.check("api", request).now().unwrap();
         ruling.rules().map(|part| part.name().name().to_owned()).collect()
     };
-    let anybody = || Attributes::new().with("ip", "i");
-    assert_eq!(applied(&anybody().claimed("api_key", "invented")), ["addresses"]);
-    assert_eq!(applied(&anybody().claimed("tier", "pro")), ["addresses"]);
-    assert_eq!(applied(&anybody().with("api_key", "k")), ["keys"]);
-    assert_eq!(applied(&anybody().said("header.x-debug", "yes")), ["addresses", "debuggers"]);
-    assert_eq!(applied(&anybody().claimed("header.x-debug", "yes")), ["addresses"]);
-    // What is known is not undone by what is claimed, before or after it.
-    assert_eq!(applied(&anybody().claimed("ip", "x")), ["addresses"]);
+    let request = || Attributes::new().with("ip", "i");
+    assert_eq!(applied(&request().claimed("api_key", "invented")), ["addresses"]);
+    assert_eq!(applied(&request().claimed("tier", "pro")), ["addresses"]);
+    assert_eq!(applied(&request().with("api_key", "k")), ["keys"]);
+    assert_eq!(applied(&request().said("header.x-debug", "yes")), ["addresses", "debuggers"]);
+    assert_eq!(applied(&request().claimed("header.x-debug", "yes")), ["addresses"]);
+    // A claim does not replace a known value, before or after it.
+    assert_eq!(applied(&request().claimed("ip", "x")), ["addresses"]);
     assert_eq!(applied(&Attributes::new().claimed("ip", "x").with("ip", "i")), ["addresses"]);
     let admitted = (0..100).filter(|attempt| {
-        let request = anybody().claimed("ip", attempt.to_string());
+        let request = request().claimed("ip", attempt.to_string());
         rules.rules.check("api", &request).now().unwrap().is_allowed()
     });
-    assert_eq!(admitted.count(), 0, "the five are spent by those above");
+    assert_eq!(admitted.count(), 0, "the checks above have spent the limit");
 }
 
 #[test]
-fn nothing_that_is_printed_has_a_secret_in_it() {
+fn debug_output_contains_no_secret() {
     let rules = Fixture::new(
         "api_keys: { sk_secret: pro }
 limits: { it: fixed-window limit=5 window=1d }
@@ -187,7 +187,7 @@ rules:
 }
 
 #[test]
-fn invalid_request_is_an_error_but_no_store_failure() {
+fn invalid_request_is_an_error_and_not_a_store_failure() {
     let mut text = "limits: { it: fixed-window limit=5 window=1d }\nrules:\n".to_owned();
     for rule in 0..300 {
         text += &format!("  - {{ name: r{rule}, domain: api, key: [ip], limit: it }}\n");
@@ -202,10 +202,10 @@ fn invalid_request_is_an_error_but_no_store_failure() {
     let error = rules.rules.check("api", &long).now().unwrap_err().to_string();
     assert!(error.contains("bytes of keys for one request"), "{error}");
     assert!(rules.rules.check("api", &request).cost(0).now().is_err());
-    let nobody = Attributes::new();
+    let without_ip = Attributes::new();
     assert!(
-        rules.rules.check("api", &nobody).cost(0).now().is_err(),
-        "whether a rule applies or not"
+        rules.rules.check("api", &without_ip).cost(0).now().is_err(),
+        "also if no rule applies"
     );
     assert!(rules.rules.counts().iter().all(|(_, counts)| counts.failed == 0));
 }

@@ -40,7 +40,7 @@ fn when_compares_addresses_with_networks() {
         ("{ ip: 0.0.0.0/0 }", &["192.0.2.7", "255.255.255.255"], &["2001:db8::1"]),
         ("{ ip: \"::/0\" }", &["2001:db8::1", "ffff::1"], &["192.0.2.7"]),
         ("{ ip: 2001:db8::/32 }", &["2001:db8::1", "2001:db8:ffff::1"], &["2001:db9::1"]),
-        // Longer than the group of a client.
+        // Longer than the prefix of a client's group.
         ("{ ip: 2001:db8:0:1::/64 }", &["2001:db8:0:1::9"], &["2001:db8::9", "2001:db8:0:2::9"]),
         ("{ ip: 2001:db8::1 }", &["2001:db8::1"], &["2001:db8::2", "2001:db8:0:1::1"]),
         ("{ ip: \"::ffff:192.0.2.0/120\" }", &["192.0.2.7"], &["192.0.3.7"]),
@@ -94,9 +94,9 @@ fn unknown_address_is_in_no_network() {
     assert!(!block_when("{ ip: { none_of: [\"::/0\"] } }").check(&unknown).is_allowed());
 }
 
-/// A caller may give the text of an address, or the group of IPv6 clients that keys have.
+/// A caller may give the text of an address, or of the IPv6 group that keys contain.
 #[test]
-fn text_of_a_group_is_in_networks_that_hold_the_whole_group() {
+fn group_text_matches_networks_that_contain_the_whole_group() {
     let fixture = block_when("{ ip: [198.51.100.0/24, 2001:db8::/32, 2001:db9:0:1::/64] }");
     for (ip, is_allowed) in [
         ("198.51.100.7", false),
@@ -119,15 +119,15 @@ fn whole_address_counts_only_with_its_own_attribute() {
     let check = |request: Attributes<'_>| fixture.rules.check("api", &request).now().unwrap();
     let other = Attributes::new().with_address(blocked).with("ip", "192.0.2.1");
     assert!(check(other).is_allowed());
-    let said = Attributes::new().said("ip", "192.0.2.1").with_address(blocked);
-    assert!(!check(said).is_allowed());
+    let with_said_ip = Attributes::new().said("ip", "192.0.2.1").with_address(blocked);
+    assert!(!check(with_said_ip).is_allowed());
     let masked = |bits| Attributes::new().with_masked_address(blocked, bits);
     assert!(!check(masked(24)).is_allowed());
     assert!(check(masked(23)).is_allowed());
 }
 
 #[test]
-fn network_works_on_any_attribute() {
+fn network_condition_works_on_any_attribute() {
     let fixture = block_when("{ remote_address: { network: 10.0.0.0/8 } }");
     assert!(!fixture.check(&[("remote_address", "10.1.2.3")]).is_allowed());
     for request in [("remote_address", "11.1.2.3"), ("remote_address", "no"), ("ip", "10.1.2.3")] {
@@ -184,7 +184,7 @@ fn override_of_the_longest_network_wins() {
     );
     let admitted = |ip: &str| fixture.admitted(20, &[("ip", ip), ("tenant", "t")]);
     assert_eq!(admitted("203.0.7.1"), 20);
-    assert_eq!(admitted("203.0.113.1"), 10, "of the same network the first counts");
+    assert_eq!(admitted("203.0.113.1"), 10, "the first override of the same network counts");
     assert_eq!(admitted("192.0.2.7"), 10);
     assert_eq!(admitted("203.0.113.65"), 0);
     assert_eq!(admitted("203.0.113.66"), 20);
@@ -195,7 +195,7 @@ fn override_of_the_longest_network_wins() {
     let other = [("ip", "203.0.113.65"), ("tenant", "other")];
     assert_eq!(fixture.admitted(20, &other), 3);
     let by_key = [("ip", "203.0.113.65"), ("tenant", "t"), ("api_key", "k2")];
-    assert_eq!(fixture.admitted(20, &by_key), 3, "its key has no address");
+    assert_eq!(fixture.admitted(20, &by_key), 3, "the key has no address");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn override_of_an_ipv6_address_keeps_the_key_of_the_group() {
 }
 
 #[test]
-fn explain_tells_wanted_networks_from_those_left_out() {
+fn explanation_distinguishes_wanted_and_excluded_networks() {
     let fixture = Fixture::new(
         "limits: { all: fixed-window limit=9 window=1d }
 networks: { blocked: [198.51.0.0/16], offices: [198.51.100.0/24, 203.0.113.0/24] }
@@ -250,7 +250,7 @@ rules:
 }
 
 #[test]
-fn explain_names_the_network() {
+fn explanation_names_the_network() {
     let fixture = Fixture::new(
         "limits: { all: fixed-window limit=9 window=1d }
 networks: { offices: [198.51.100.0/24, 198.51.0.0/16] }
@@ -326,7 +326,7 @@ fn reload_reads_the_file_of_networks() {
     fs::write(path.join("blocked.txt"), "192.0.2.0/24\n300.1.1.1\n").unwrap();
     let error = file.reload().unwrap_err().to_string();
     assert!(error.contains("blocked.txt:2:1: `300.1.1.1` is neither"), "{error}");
-    assert!(blocked("192.0.2.7"), "the rules are as they were");
+    assert!(blocked("192.0.2.7"), "the rules are unchanged");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn set_of_100_000_networks_finds_each() {
 }
 
 #[test]
-fn a_key_is_listed_under_the_override_of_its_network() {
+fn limits_of_a_key_include_the_override_of_its_network() {
     let fixture = Fixture::new(
         "limits: { free: fixed-window limit=1 window=1d, more: fixed-window limit=9 window=1d }
 rules:

@@ -1,4 +1,4 @@
-//! Rules that are replaced while they decide, in memory and on a server.
+//! Rules that are replaced while checks run, in memory and on Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,7 @@ use tollgate_launcher::{Flavour, Launch};
 use crate::log::Log;
 use crate::setup::{Fixture, config};
 
-/// Limits by turns, of which the second is the larger; of neither does anything come back while a test
-/// runs.
+/// Pairs of limits that replace each other in turn. The second is the larger. No unit comes back while a test runs.
 const TURNS: [[&str; 2]; 8] = [
     ["fixed-window limit=1000 window=366d", "fixed-window limit=1500 window=366d"],
     ["fixed-window limit=1000 window=300d", "fixed-window limit=1500 window=366d"],
@@ -53,9 +52,9 @@ rules: [{ name: it, domain: api, key: [api_key], limit: it }]
     assert!(lines.iter().all(|line| line.starts_with("WARN the rules have warnings")), "{lines:?}");
 }
 
-/// Many check while the rules are replaced again and again: none fails, and all together are admitted
-/// exactly what the larger limit has.
-async fn nothing_is_lost(limiter: &Limiter, prefix: &str) {
+/// Replaces the rules again and again while 8 tasks check. Asserts that no check fails, and that exactly the larger limit
+/// is admitted.
+async fn assert_replacing_rules_loses_no_charge(limiter: &Limiter, prefix: &str) {
     for (round, limits) in TURNS.iter().enumerate() {
         let configs = limits.map(|limit| config(&text(limit)));
         let rules = Rules::new(limiter, &configs[0]).unwrap();
@@ -97,12 +96,12 @@ async fn nothing_is_lost(limiter: &Limiter, prefix: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_in_memory() {
-    nothing_is_lost(&Limiter::memory(), "").await;
+async fn replacing_rules_loses_no_charge_in_memory() {
+    assert_replacing_rules_loses_no_charge(&Limiter::memory(), "").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_on_a_server() {
+async fn replacing_rules_loses_no_charge_on_redis_and_valkey() {
     for flavour in [Flavour::Redis, Flavour::Valkey] {
         let server = Launch::new(flavour).start().unwrap();
         let limiter = Redis::at(&server.url())
@@ -111,7 +110,7 @@ async fn nothing_is_lost_on_a_server() {
             .deadline(Duration::from_secs(30))
             .build()
             .unwrap();
-        nothing_is_lost(&limiter, "").await;
+        assert_replacing_rules_loses_no_charge(&limiter, "").await;
     }
 }
 
@@ -132,7 +131,7 @@ fn reload_keeps_spent_units() {
 }
 
 #[test]
-fn a_check_keeps_the_rules_that_it_began_with() {
+fn ruling_keeps_the_rules_that_decided_it() {
     let fixture = Fixture::new(&text("fixed-window limit=10 window=1d"));
     let before = fixture.check(&[("ip", "i")]);
     let other = "limits: { it: fixed-window limit=1 window=1d }\n\
@@ -144,7 +143,7 @@ fn a_check_keeps_the_rules_that_it_began_with() {
 }
 
 #[test]
-fn counts_go_on_under_the_same_name() {
+fn counts_continue_after_a_reload() {
     let fixture = Fixture::new(&text("fixed-window limit=1 window=1d"));
     assert_eq!(fixture.admitted(3, &[("ip", "i")]), 1);
     fixture.rules.replace(&config(&text("fixed-window limit=2 window=1d"))).unwrap();
@@ -154,9 +153,10 @@ fn counts_go_on_under_the_same_name() {
     assert_eq!((counts.allowed, counts.denied), (2, 4));
 }
 
-/// As for a stream that may be refunded when it ends: it holds its own rule's limit, not all of a file's.
+/// A ruling may be kept, for example until a stream ends and is refunded. It keeps the limit of its own rule, not the
+/// limits of the whole file.
 #[test]
-fn rulings_that_are_kept_leave_room_for_new_rules() {
+fn kept_rulings_leave_room_for_new_rules() {
     let text = |limit: u64| {
         let mut text = format!("limits: {{ it: fixed-window limit={limit} window=1d }}\nrules:\n");
         for rule in 0..7_000 {
@@ -166,17 +166,17 @@ fn rulings_that_are_kept_leave_room_for_new_rules() {
     };
     let limiter = Limiter::memory();
     let rules = Rules::new(&limiter, &config(&text(100))).unwrap();
-    let nobody = Attributes::new();
+    let request = Attributes::new();
     let kept: Vec<_> = (101..107)
         .map(|limit| {
-            let ruling = rules.check("d7", &nobody).now().unwrap();
+            let ruling = rules.check("d7", &request).now().unwrap();
             rules.replace(&config(&text(limit))).unwrap();
             ruling
         })
         .collect();
     let generations: Vec<u64> = kept.iter().map(|ruling| ruling.generation()).collect();
     assert_eq!(generations, [1, 2, 3, 4, 5, 6]);
-    assert_eq!(rules.check("d7", &nobody).now().unwrap().remaining(), Some(106 - 7));
+    assert_eq!(rules.check("d7", &request).now().unwrap().remaining(), Some(106 - 7));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Rules that take the place of others.
+//! Rules that replace others.
 
 use crate::setup::{Fixture, attributes, refuser};
 
@@ -12,7 +12,7 @@ fn fixture(rules: &str) -> Fixture {
 }
 
 #[test]
-fn a_rule_that_is_replaced_neither_refuses_nor_is_charged() {
+fn replaced_rule_neither_refuses_nor_is_charged() {
     let rules = fixture(
         "  - { name: per-user, domain: api, key: [user], limit: small }
   - { name: banned, domain: api, when: { user: alice }, key: [], limit: block }
@@ -26,7 +26,7 @@ fn a_rule_that_is_replaced_neither_refuses_nor_is_charged() {
     assert_eq!(rules.applied(&bob), ["per-user"]);
     assert_eq!(rules.admitted(20, &bob), 2);
     let counted: Vec<_> = rules.rules.counts().into_iter().map(|(_, own)| own.allowed).collect();
-    assert_eq!(counted, [3, 0, 10], "what is left out is not counted");
+    assert_eq!(counted, [3, 0, 10], "a replaced rule is not counted");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn replacing_rule_may_itself_be_replaced() {
 ",
     );
     assert_eq!(rules.applied(&[("a", ""), ("b", "")]), ["a"]);
-    assert_eq!(rules.applied(&[("a", "")]), ["a", "c"], "only what applies replaces");
+    assert_eq!(rules.applied(&[("a", "")]), ["a", "c"], "only a rule that applies replaces");
     assert_eq!(rules.applied(&[("b", "")]), ["b"]);
 }
 
@@ -83,8 +83,8 @@ fn replaces_all_exempts_from_every_other_rule_of_the_domain() {
     assert_eq!(rules.applied(&[("user", "alice")]), ["per-user"]);
     assert_eq!(refuser(&rules.check(&[("user", "eve")])).as_deref(), Some("banned"));
     let request = attributes(&[("user", "monitor")]);
-    let elsewhere = rules.rules.check("web", &request).now().unwrap();
-    assert_eq!(elsewhere.rules().next().unwrap().name().name(), "elsewhere");
+    let other_domain = rules.rules.check("web", &request).now().unwrap();
+    assert_eq!(other_domain.rules().next().unwrap().name().name(), "elsewhere");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn rules_that_replace_all_do_not_replace_each_other() {
 }
 
 #[test]
-fn a_shadow_rule_that_replaces_all_replaces_shadow_rules_only() {
+fn shadow_rule_that_replaces_all_replaces_shadow_rules_only() {
     let rules = fixture(
         "  - { name: enforced, domain: api, key: [], limit: small }
   - { name: watched, domain: api, key: [], limit: small, shadow: true }

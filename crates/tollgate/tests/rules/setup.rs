@@ -3,12 +3,12 @@
 use tollgate::rules::{Attributes, Config, Rules, Ruling};
 use tollgate::{Limiter, ManualClock};
 
-/// A time well within a window of any size that tests use.
+/// A time that is not near the end of any window in the tests.
 pub(crate) const NOON_US: u64 = 1_800_000_000_000_000;
 
 pub(crate) const EXAMPLE: &str = include_str!("../../../../examples/rules.yaml");
 
-/// Limits and rules of a domain `api`, in memory, at noon.
+/// Rules with a domain `api`, on a memory limiter at noon.
 pub(crate) struct Fixture {
     pub(crate) rules: Rules,
     pub(crate) clock: ManualClock,
@@ -31,7 +31,7 @@ impl Fixture {
         ruling.rules().map(|part| part.name().name().to_owned()).collect()
     }
 
-    /// How many of so many alike are allowed.
+    /// Makes the same check `times` times. Returns how many were allowed.
     pub(crate) fn admitted(&self, times: usize, request: &[(&str, &str)]) -> usize {
         (0..times).filter(|_| self.check(request).is_allowed()).count()
     }
@@ -45,7 +45,7 @@ pub(crate) fn attributes<'a>(request: &[(&'a str, &'a str)]) -> Attributes<'a> {
     request.iter().copied().collect()
 }
 
-/// What a ruling's refuser is called.
+/// The name of the rule that refused.
 pub(crate) fn refuser(ruling: &Ruling) -> Option<String> {
     ruling.refused_by().map(|part| part.name().name().to_owned())
 }

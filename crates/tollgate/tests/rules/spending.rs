@@ -1,4 +1,4 @@
-//! What requests spend: costs, tiers, overrides, shadows, several rules at once.
+//! The charges of requests: costs, tiers, overrides, shadow rules, several rules at once.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn all_rules_that_apply_are_charged_or_none() {
     assert_eq!(rules.admitted(5, &[("ip", "a")]), 3);
     assert_eq!(rules.admitted(5, &[("ip", "b")]), 3);
     assert_eq!(rules.admitted(5, &[("ip", "c")]), 3);
-    // Had the refused ones been charged, nothing would be left of the wide one.
+    // If the refused requests had been charged, the wide limit would be spent.
     let last = rules.check(&[("ip", "d")]);
     assert!(last.is_allowed());
     assert_eq!(last.remaining(), Some(0));
@@ -40,9 +40,9 @@ fn all_rules_that_apply_are_charged_or_none() {
     assert_eq!(standing, [(true, 2), (false, 0)]);
 }
 
-/// So that logins are refused for those who failed too often, and only failures are charged.
+/// With peeks a login is refused after too many failures, and only failures are charged.
 #[test]
-fn a_look_is_refused_for_what_others_spent_and_spends_nothing() {
+fn peek_is_refused_by_units_already_spent_and_spends_nothing() {
     let rules = fixture(
         "rules:
   - { name: narrow, domain: api, key: [ip], limit: small }
@@ -56,23 +56,23 @@ fn a_look_is_refused_for_what_others_spent_and_spends_nothing() {
         ruling.rules().map(|part| part.decision().unwrap().remaining()).collect()
     };
     for _ in 0..5 {
-        let looked = check(&[a().peek()]);
-        assert!(looked.is_allowed());
-        assert_eq!(left(&looked), [3, 10, 3]);
+        let peeked = check(&[a().peek()]);
+        assert!(peeked.is_allowed());
+        assert_eq!(left(&peeked), [3, 10, 3]);
     }
     let charged = check(&[a().cost(3)]);
     assert_eq!((charged.is_allowed(), left(&charged)), (true, vec![0, 7, 0]));
     let refused = check(&[a().peek()]);
     assert_eq!(refuser(&refused).as_deref(), Some("narrow"));
     assert_eq!(left(&refused), [0, 7, 0]);
-    // Beside what is charged, which is not, then.
+    // A refused peek also refuses the charge beside it.
     let b = Descriptor::new(attributes(&[("ip", "b")]));
     let refused = check(&[b.clone(), a().peek()]);
     assert_eq!(refused.refused_by().map(|part| part.request()), Some(1));
     assert!(check(&[b.peek()]).is_allowed());
 
-    // What was looked at in vain is counted, and nothing else that was looked at: 1 charge, 1 part of a
-    // request that others refused, and as many refusals as above.
+    // Only refused peeks are counted. `allowed` has one charge, and one charge of a request that another descriptor
+    // refused.
     let counts = rules.rules.counts();
     let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
     let three = |name| (of(name).allowed, of(name).denied, of(name).shadow_denied);
@@ -82,12 +82,12 @@ fn a_look_is_refused_for_what_others_spent_and_spends_nothing() {
 }
 
 #[test]
-fn a_refund_gives_back_charges_and_no_looks() {
+fn refund_gives_back_charges_and_not_peeks() {
     let rules = fixture("rules:\n  - { name: it, domain: api, key: [ip], limit: large }\n");
     let of = |ip| Descriptor::new(attributes(&[("ip", ip)]));
     let check = |each: &[Descriptor<'_>]| rules.rules.check_each("api", each).now().unwrap();
     check(&[of("a").cost(4), of("b").cost(4)]);
-    // One is looked at as well as charged, in this order.
+    // The key `b` is peeked at and then charged.
     let ruling = check(&[of("a").peek(), of("b").peek(), of("b").cost(3)]);
     assert!(ruling.is_allowed());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -99,7 +99,7 @@ fn a_refund_gives_back_charges_and_no_looks() {
 }
 
 #[test]
-fn the_refuser_is_the_rule_one_must_wait_for_longest() {
+fn refusing_rule_is_the_one_with_the_longest_wait() {
     let rules = fixture(
         "rules:
   - { name: soon, domain: api, key: [], limit: bucket }
@@ -116,7 +116,7 @@ fn the_refuser_is_the_rule_one_must_wait_for_longest() {
 }
 
 #[test]
-fn costs_go_by_route_and_by_call() {
+fn cost_comes_from_the_route_or_the_call() {
     let rules = fixture(
         "rules:
   - name: it
@@ -132,12 +132,12 @@ fn costs_go_by_route_and_by_call() {
     };
     assert_eq!(cost(&[("method", "POST"), ("path", "/reports")]), 4);
     assert_eq!(cost(&[("method", "GET"), ("path", "/reports")]), 2);
-    // The first that fits, not the best.
+    // The first route that matches counts, not the most specific one.
     assert_eq!(cost(&[("method", "GET"), ("path", "/reports/all")]), 3);
     assert_eq!(cost(&[]), 2);
     let ruling = rules.check(&[]);
     assert_eq!((ruling.limit(), ruling.remaining()), (Some(10), Some(8)), "in units");
-    assert_eq!(ruling.requests_remaining(), Some(4), "8 left, of which one more takes 2");
+    assert_eq!(ruling.requests_remaining(), Some(4), "8 units remain, and a request costs 2");
     let request = Attributes::new();
     let ruling = rules.rules.check("api", &request).cost(7).now().unwrap();
     assert!(ruling.is_allowed());
@@ -167,25 +167,25 @@ rules:
         let part = ruling.rules().next().unwrap();
         (part.limit_name().map(str::to_owned), String::from_utf8(part.key().to_vec()).unwrap())
     };
-    // Found in the table, a claim is more than that.
+    // A claimed key that is in the table is verified.
     assert_eq!(part(&claimed("k_pro")), (Some("large".into()), "api_key=k_pro".into()));
     assert_eq!(part(&claimed("k_other")), (Some("small".into()), "ip=i".into()));
     assert!(!claimed("k_banned").is_allowed());
     assert_eq!(claimed("k_banned").retry_after(), None);
     assert_eq!(refuser(&claimed("k_banned")).as_deref(), Some("it"));
     assert!((0..100).all(|_| claimed("k_inside").is_allowed()));
-    // Whoever asks may know better than the table, a client may not.
+    // The caller's own tier overrides that of the table. A client's claim does not.
     let known = attributes(&[("api_key", "k_pro"), ("tier", "inside")]);
     assert_eq!(rules.rules.check("api", &known).now().unwrap().remaining(), None);
-    let boasting = Attributes::new().with("api_key", "k_pro").claimed("tier", "inside");
+    let claiming = Attributes::new().with("api_key", "k_pro").claimed("tier", "inside");
     assert_eq!(
-        part(&rules.rules.check("api", &boasting).now().unwrap()).0.as_deref(),
+        part(&rules.rules.check("api", &claiming).now().unwrap()).0.as_deref(),
         Some("large")
     );
 }
 
 #[test]
-fn overrides_are_for_single_keys() {
+fn override_applies_to_its_key_only() {
     let rules = fixture(
         "rules:
   - name: it
@@ -206,9 +206,9 @@ fn overrides_are_for_single_keys() {
     assert_eq!(rules.admitted(20, &[("api_key", "partner"), ("tenant", "other")]), 3);
 }
 
-/// One who moves up keeps what is spent, and one who moves back and forth gains nothing.
+/// Changing the tier back and forth gains nothing.
 #[test]
-fn a_client_that_changes_its_tier_is_the_same_client() {
+fn client_keeps_spent_units_when_its_tier_changes() {
     let rules = fixture(
         "rules:
   - { name: it, domain: api, key: [user], limit: { by: tier, tiers: { pro: large }, default: small } }
@@ -234,7 +234,7 @@ fn shadow_rule_counts_and_never_refuses() {
     assert_eq!(rules.admitted(12, &[("ip", "203.0.113.66")]), 10);
     let counts: Vec<_> = rules.rules.counts();
     let of = |at: usize| (counts[at].1.allowed, counts[at].1.denied, counts[at].1.shadow_denied);
-    // Two that the real one refused: the watching one, which was full, would have refused them too.
+    // The shadow rule was spent, so it would also have refused the two requests that the enforced rule refused.
     assert_eq!([of(0), of(1), of(2)], [(3, 0, 9), (0, 0, 12), (10, 2, 0)]);
 }
 
@@ -249,7 +249,7 @@ fn blocked_request_charges_no_limit() {
     let blocked = rules.check(&[("ip", "203.0.113.66")]);
     assert_eq!(refuser(&blocked).as_deref(), Some("bad"));
     assert_eq!((blocked.retry_after(), blocked.requests_remaining()), (None, Some(0)));
-    assert_eq!((blocked.limit(), blocked.remaining()), (None, None), "no limit was asked");
+    assert_eq!((blocked.limit(), blocked.remaining()), (None, None), "no limit decided");
     assert!(blocked.is_blocked());
     assert!(blocked.rules().next().unwrap().decision().is_none());
     let allowed = rules.check(&[("ip", "good")]);
@@ -258,7 +258,7 @@ fn blocked_request_charges_no_limit() {
 }
 
 #[test]
-fn several_sets_of_attributes_are_one_request() {
+fn several_sets_of_attributes_are_charged_as_one_request() {
     let rules = fixture(
         "rules:
   - { name: each, domain: api, key: [ip], limit: small }
@@ -268,7 +268,7 @@ fn several_sets_of_attributes_are_one_request() {
     let request = [attributes(&[("ip", "a")]), attributes(&[("ip", "b")])];
     let check = || rules.rules.check_sets("api", &request).now().unwrap();
     let first = check();
-    // The wide rule is reached twice: one charge of 2.
+    // The wide rule applies twice: one charge of 2.
     let remaining: Vec<_> =
         first.rules().map(|part| part.decision().unwrap().remaining()).collect();
     assert_eq!(remaining, [2, 8, 2, 8]);
@@ -278,11 +278,11 @@ fn several_sets_of_attributes_are_one_request() {
     let refused = check();
     assert_eq!(refuser(&refused).as_deref(), Some("each"));
     assert_eq!(refused.refused_by().unwrap().key(), b"ip=a");
-    assert_eq!(rules.admitted(5, &[("ip", "b")]), 1, "nothing was charged to the other");
+    assert_eq!(rules.admitted(5, &[("ip", "b")]), 1, "nothing was charged to `b`");
 }
 
 #[test]
-fn a_limit_by_its_name_has_nothing_to_do_with_what_rules_spend_of_it() {
+fn limit_by_name_is_separate_from_what_rules_spend() {
     let rules = fixture("rules: [{ name: small, domain: api, key: [], limit: small }]\n");
     assert_eq!(rules.admitted(9, &[]), 3);
     let small = rules.rules.limit("small").unwrap();
@@ -291,7 +291,7 @@ fn a_limit_by_its_name_has_nothing_to_do_with_what_rules_spend_of_it() {
 }
 
 #[test]
-fn charge_is_found_by_the_name_of_its_scope() {
+fn scope_of_a_charge_is_found_by_its_name() {
     let rules = fixture(
         "rules:
   - { name: each, domain: api, key: [ip], limit: { by: tier, tiers: { pro: large }, default: allow } }

@@ -1,4 +1,4 @@
-//! Rules on a server, and without it when it fails.
+//! Rules on a Redis server, and when the server fails.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ fn start(flavour: Flavour) -> Server {
     Launch::new(flavour).start().unwrap()
 }
 
-/// On a server whose answers are waited for.
-fn patient(server: &Server) -> Limiter {
+/// A limiter with a deadline of 30 s.
+fn limiter_on(server: &Server) -> Limiter {
     let builder = Redis::at(&server.url()).unwrap();
     builder.deadline(Duration::from_secs(30)).build().unwrap()
 }
@@ -24,12 +24,12 @@ fn decision_of(ruling: &Ruling, name: &str) -> (bool, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_decides_alike_for_two_processes_on_one_server() {
+async fn example_is_exact_for_two_processes_on_one_server() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
-        // On a machine that does other things too.
+        // With a long deadline, because the machine may be busy.
         let text = EXAMPLE.replace("deadline: 5ms", "deadline: 30s").replace("10ms", "30s");
-        let processes = [(); 2].map(|()| Rules::new(&patient(&server), &config(&text)).unwrap());
+        let processes = [(); 2].map(|()| Rules::new(&limiter_on(&server), &config(&text)).unwrap());
         let login = attributes(&[("method", "POST"), ("path", "/login"), ("ip", "203.0.113.9")]);
         let mut admitted = 0;
         for attempt in 0..8 {
@@ -46,17 +46,17 @@ async fn the_example_decides_alike_for_two_processes_on_one_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_the_requests_own_shares_what_was_spent_and_fails_as_the_rule_says() {
+async fn request_limit_shares_spent_units_and_the_rules_failure_policy() {
     let mut server = start(Flavour::Redis);
     let text = "
 defaults: { domain: api, deadline: 30s }
 limits: { it: token-bucket capacity=8 refill=1/d }
 rules: [{ name: it, key: [], limit: it, on_store_failure: closed }]
 ";
-    let rules = Rules::new(&patient(&server), &config(text)).unwrap();
+    let rules = Rules::new(&limiter_on(&server), &config(text)).unwrap();
     let day = Duration::from_secs(86_400);
-    let remaining = async |asked: Descriptor<'static>| {
-        let ruling = rules.check_each("api", &[asked]).await?;
+    let remaining = async |descriptor: Descriptor<'static>| {
+        let ruling = rules.check_each("api", &[descriptor]).await?;
         let own = ruling.rules().next().and_then(|part| part.decision());
         Ok::<_, Error>((ruling.is_allowed(), own.map(|own| own.remaining())))
     };
@@ -68,13 +68,12 @@ rules: [{ name: it, key: [], limit: it, on_store_failure: closed }]
     server.kill();
     let failed = remaining(own().limited_to(20, day)).await;
     assert!(matches!(failed, Err(Error::Store(_))), "{failed:?}");
-    // What nobody may make is refused without asking.
+    // A limit of 0 units refuses without a request to the store.
     assert_eq!(remaining(own().limited_to(0, day)).await, Ok((false, None)));
 }
 
-/// What applies together is decided as the strictest of it says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_server_is_away_the_strictest_rule_that_applies_decides() {
+async fn strictest_applying_rule_decides_when_the_server_is_down() {
     let mut server = start(Flavour::Redis);
     let text = "
 defaults: { domain: api, deadline: 50ms }
@@ -96,7 +95,7 @@ rules:
         let request: Attributes<'_> = of.iter().map(|&name| (name, "")).collect();
         rules.check("api", &request).await
     };
-    // A shadow alone never fails, however strict.
+    // A shadow rule alone never fails, under any policy.
     let watched = check(&[]).await.unwrap();
     assert!(watched.is_allowed() && watched.is_degraded());
     for _ in 0..20 {
@@ -115,17 +114,17 @@ rules:
     let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
     assert_eq!((of("closed").failed, of("open").failed, of("local").failed), (3, 1, 1));
     assert_eq!((of("open").degraded, of("watching").failed), (40, 0));
-    // And how those came out.
+    // The outcomes of the degraded decisions.
     let degraded = |name: &str| {
         let counts = of(name);
         let parts =
             (counts.degraded_allowed, counts.degraded_denied, counts.degraded_shadow_denied);
         let all = (counts.allowed, counts.denied, counts.shadow_denied);
-        assert_eq!(parts, all, "{name}: without a server there are no others");
+        assert_eq!(parts, all, "{name}: all decisions were made without the server");
         assert_eq!(counts.degraded, parts.0 + parts.1 + parts.2, "{name}");
         parts
     };
-    // With `local` all are decided on the share.
+    // A request with `local` among its rules is decided on the share.
     assert_eq!((degraded("open"), degraded("local")), ((22, 18, 0), (2, 18, 0)));
     assert_eq!((degraded("closed"), degraded("watching")), ((0, 0, 0), (23, 0, 18)));
 }

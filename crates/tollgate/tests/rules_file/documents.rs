@@ -22,14 +22,14 @@ fn every_yaml_block_of_the_documents_is_valid_without_warnings() {
     for block in blocks {
         let text = complete(block);
         let found = problems(&text);
-        // The blocks of single rules have limits beside them that they do not use.
+        // Blocks of single rules are completed with limits that they do not all use.
         let of_block = |problem: &&Problem| !problem.message().starts_with("no rule spends limit");
         assert_eq!(found.iter().find(of_block), None, "{found}\n{text}");
         assert!(schema::accepts(&text), "{text}");
     }
 }
 
-/// What is wrong with a text, beside the files that documents speak of.
+/// The problems of a text. The files that the documents name can be read.
 fn problems(text: &str) -> Problems {
     let read = |path: &Path| match path.to_str() {
         Some("jwt.secret") => Ok(vec![b'x'; 32]),
@@ -50,7 +50,7 @@ fn networks() -> &'static str {
     block.split("```").next().unwrap()
 }
 
-/// A block of one rule's fields, or of rules alone, in a whole file.
+/// Completes a block of rules to a whole file.
 fn complete(block: &str) -> String {
     const LIMITS: &str = "limits:\n  free: token-bucket capacity=60 refill=1/s\n  pro: token-bucket capacity=600 refill=10/s\n  partner: token-bucket capacity=9000 refill=100/s\n  login: sliding-window-log limit=5 window=15m\n";
     if block.starts_with("- ") || block.starts_with("rules:") {

@@ -1,4 +1,4 @@
-//! Files on disk: the one that is named, and the one it names.
+//! Files on disk: the configuration, and the files that it names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ impl Directory {
         self.0.path().join(name)
     }
 
-    /// What is wrong with a file, without the directory's name.
+    /// The problems of a file, without the directory's path.
     fn problems(&self, name: &str) -> String {
         let problems = match Config::load(self.path(name)) {
             Ok(config) => config.warnings().to_string(),
@@ -35,7 +35,7 @@ impl Directory {
 const LIMITS: &[u8] = b"limits: {}\napi_keys: { secret-1: pro }\napi_keys_file: keys.yaml\n";
 
 #[test]
-fn keys_are_read_from_a_file_beside() {
+fn api_keys_are_read_from_a_second_file() {
     let files: &[(&str, &[u8])] = &[("limits.yaml", LIMITS), ("keys.yaml", b"secret-2: free\n")];
     let directory = Directory::with(files);
     let config = Config::load(directory.path("limits.yaml")).unwrap();
@@ -72,7 +72,7 @@ rules: [{ name: a, domain: d, when: { ip: { networks: blocked } }, key: [], limi
 ";
 
 #[test]
-fn networks_are_read_from_a_file_beside() {
+fn networks_are_read_from_a_second_file() {
     let networks = "\u{feff}# all of them\r\n\n198.51.100.0/24 # one\r\n\t192.0.2.7;two\n198.51.100.0/24\n2001:db8::/32";
     let files = [("limits.yaml", BLOCKING), ("blocked.txt", networks.as_bytes())];
     let config = Config::load(Directory::with(&files).path("limits.yaml")).unwrap();
@@ -124,7 +124,7 @@ fn files_of_networks_are_bounded() {
     assert!(sets.contains("65 sets of networks, above the maximum of 64"), "{sets}");
 }
 
-/// Keys of tokens, in files.
+/// A configuration with token keys in files.
 const TOKENS: &[u8] = b"limits: {}
 identity:
   jwt:
@@ -136,7 +136,7 @@ const SECRET: &[u8] = b"hush-hush-hush-hush-hush-hush-hu";
 const PEM: &[u8] = concat!(rsa!("\n"), "hush\n").as_bytes();
 
 #[test]
-fn keys_of_tokens_are_read_from_files_beside() {
+fn token_keys_are_read_from_files() {
     let secrets = [SECRET, b"\n"].concat();
     let directory =
         Directory::with(&[("limits.yaml", TOKENS), ("hush.txt", &secrets), ("rsa.pem", PEM)]);
@@ -182,7 +182,7 @@ fn problems_of_a_key_file_point_to_its_name() {
 
 #[cfg(feature = "jwt")]
 #[test]
-fn a_file_whose_key_is_broken_is_said_where_it_is_named() {
+fn broken_key_file_is_reported_where_it_is_named() {
     let cut = PEM.split_at(PEM.len() / 2).0;
     let files: [(&str, &[u8]); 3] =
         [("limits.yaml", TOKENS), ("hush.txt", SECRET), ("rsa.pem", cut)];
@@ -192,7 +192,7 @@ fn a_file_whose_key_is_broken_is_said_where_it_is_named() {
     assert!(problems.starts_with(expected), "{problems}");
 }
 
-/// Keys without ids, of ES256 and of RS256.
+/// A configuration with this number of ES256 and RS256 keys without ids, and one with an id.
 fn nameless([es256, rs256]: [usize; 2]) -> String {
     let es256 = concat!("      - { algorithm: ES256, public_key: ", p256!(), " }\n").repeat(es256);
     let rs256 = concat!("      - { algorithm: RS256, public_key: ", rsa!(), " }\n").repeat(rs256);
@@ -257,7 +257,7 @@ fn excluded_values_and_replaced_rules_are_bounded() {
 }
 
 #[test]
-fn tests_and_their_attributes_and_those_of_callers_are_bounded() {
+fn tests_and_attributes_are_bounded() {
     let list = |count: usize, item: &dyn Fn(usize) -> String| {
         (0..count).map(item).collect::<Vec<_>>().join(", ")
     };
@@ -284,9 +284,9 @@ fn tests_and_their_attributes_and_those_of_callers_are_bounded() {
     }
 }
 
-/// Comparing each rule with each other would take too long.
+/// Comparing every pair of rules would take too long.
 #[test]
-fn a_missing_key_is_compared_with_rules_that_share_a_condition() {
+fn missing_key_warning_compares_rules_that_share_a_condition() {
     let warnings = |others: usize, condition: &dyn Fn(usize) -> String| {
         let other = |at| {
             let when = condition(at);
@@ -301,13 +301,13 @@ fn a_missing_key_is_compared_with_rules_that_share_a_condition() {
     };
     assert_eq!(warnings(7, &|at| format!("path: /{at}")), 1);
     assert_eq!(warnings(3_000, &|at| format!("path: /{}", at + 8)), 1);
-    assert_eq!(warnings(3_000, &|at| format!("path: /{at}")), 0, "one is for the same path");
+    assert_eq!(warnings(3_000, &|at| format!("path: /{at}")), 0, "one rule has the same path");
     assert_eq!(warnings(1_000, &|at| format!("path: /7, tenant: t{at}")), 1);
     assert_eq!(warnings(1_001, &|at| format!("path: /7, tenant: t{at}")), 0, "too many");
 }
 
 #[test]
-fn the_longest_id_of_a_key_is_256_characters() {
+fn id_of_a_key_has_at_most_256_characters() {
     let text = |length| {
         let id = "é".repeat(length);
         format!(
@@ -320,7 +320,7 @@ fn the_longest_id_of_a_key_is_256_characters() {
 }
 
 #[test]
-fn a_reader_of_ones_own_may_return_too_much() {
+fn oversized_file_from_a_custom_reader_is_refused() {
     let read = |_: &std::path::Path| Ok(vec![b'h'; (64 << 10) + 1]);
     let problems = Config::parse_with("limits.yaml", TOKENS, read).unwrap_err().to_string();
     let expected = "limits.yaml:5:42: `secret_file` cannot be read: it is larger than 64 KiB\n  \
@@ -329,7 +329,7 @@ fn a_reader_of_ones_own_may_return_too_much() {
 }
 
 #[test]
-fn a_directory_is_no_file() {
+fn directory_in_place_of_a_file_is_an_error() {
     let directory = Directory::with(&[]);
     fs::create_dir(directory.path("limits.yaml")).unwrap();
     let expected = "error: limits.yaml: cannot be read: it is a directory\n  \
@@ -339,7 +339,7 @@ fn a_directory_is_no_file() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_refused_before_it_is_opened() {
+fn pipe_is_refused_before_it_is_opened() {
     let directory = Directory::with(&[("limits.yaml", LIMITS)]);
     for name in ["keys.yaml", "pipe.yaml"] {
         let made = Command::new("mkfifo").arg(directory.path(name)).status().unwrap();
@@ -354,7 +354,7 @@ fn a_pipe_is_refused_before_it_is_opened() {
 }
 
 #[test]
-fn open_file_names_files_of_its_directory() {
+fn config_read_from_a_pipe_finds_files_in_the_given_directory() {
     let directory = Directory::with(&[("keys.yaml", b"secret-2: free\n")]);
     let config = Config::read("a pipe", LIMITS, directory.0.path()).unwrap();
     let together = "limits: {}\napi_keys: { secret-1: pro, secret-2: free }\n";
@@ -364,7 +364,7 @@ fn open_file_names_files_of_its_directory() {
 }
 
 #[test]
-fn a_file_does_not_name_itself() {
+fn file_that_names_itself_is_an_error() {
     let text = "limits: {}\napi_keys_file: ./limits.yaml\n";
     let directory = Directory::with(&[("limits.yaml", text.as_bytes())]);
     let expected = "error: limits.yaml:2:16: `./limits.yaml` cannot be read: it is this file\n  \
@@ -373,7 +373,7 @@ fn a_file_does_not_name_itself() {
 }
 
 #[test]
-fn files_that_are_too_large_are_refused() {
+fn oversized_files_are_refused() {
     let large = |mib: usize| [b"limits: {}\n#".as_slice(), &vec![b'x'; mib << 20]].concat();
     let directory = Directory::with(&[("limits.yaml", &large(4))]);
     assert!(directory.problems("limits.yaml").contains("larger than 4 MiB"));
@@ -385,7 +385,7 @@ fn files_that_are_too_large_are_refused() {
 }
 
 #[test]
-fn a_text_that_is_too_large_or_has_too_much_in_it_is_refused() {
+fn oversized_text_and_too_many_items_are_refused() {
     let refused = |text: &str| Config::parse("limits.yaml", text).unwrap_err().to_string();
     assert!(refused(&" ".repeat((4 << 20) + 1)).contains("larger than 4 MiB"));
     let items = "- a\n".repeat(1_000_001);
@@ -397,7 +397,7 @@ fn a_text_that_is_too_large_or_has_too_much_in_it_is_refused() {
 }
 
 #[test]
-fn a_hundred_problems_are_listed_and_all_are_counted() {
+fn first_100_problems_are_listed_and_all_are_counted() {
     let text: String = (0..5_000).map(|place| format!("x{place}: 1\n")).collect();
     let problems = Config::parse("limits.yaml", &text).unwrap_err();
     let printed = problems.to_string();
@@ -407,7 +407,7 @@ fn a_hundred_problems_are_listed_and_all_are_counted() {
 }
 
 #[test]
-fn no_number_of_warnings_hides_an_error() {
+fn warnings_never_hide_an_error() {
     let warned: String = (0..2_000)
         .map(|place| format!("  - {{ name: r{place}, domain: d, key: [header.a], limit: a }}\n"))
         .collect();
@@ -423,7 +423,7 @@ fn no_number_of_warnings_hides_an_error() {
 }
 
 #[test]
-fn a_misspelt_field_is_never_missing_too() {
+fn misspelt_field_is_not_reported_as_missing_too() {
     let rule = |place| format!("  - {{ nmae: r{place}, domain: d, key: [], limit: allow }}\n");
     let rules: String = (0..5_000).map(rule).collect();
     let problems = Config::parse("limits.yaml", format!("rules:\n{rules}")).unwrap_err();
@@ -431,7 +431,7 @@ fn a_misspelt_field_is_never_missing_too() {
 }
 
 #[test]
-fn the_limit_that_was_meant_is_found_among_thousands() {
+fn misspelt_limit_is_found_among_thousands() {
     let limit = |place| format!("  limit-{place}: fixed-window limit=1 window=1s\n");
     let limits: String = (0..5_000).map(limit).collect();
     for (name, meant) in [("lmiit-4999", "limit-4999"), ("blok", "block")] {
@@ -444,7 +444,7 @@ fn the_limit_that_was_meant_is_found_among_thousands() {
 }
 
 #[test]
-fn the_longest_key_can_be_written_plainly() {
+fn api_key_has_at_most_1024_bytes() {
     let text = |bytes| format!("limits: {{}}\napi_keys:\n  {}: pro\n", "k".repeat(bytes));
     assert!(Config::parse("limits.yaml", text(1_024)).is_ok());
     assert!(Config::parse("limits.yaml", text(1_025)).is_err());
@@ -454,7 +454,7 @@ fn the_longest_key_can_be_written_plainly() {
 }
 
 #[test]
-fn a_parameter_that_is_too_long_is_at_fault_itself() {
+fn overlong_parameter_is_reported_itself() {
     let digits = "1".repeat(1_025);
     let text =
         format!("limits: {{ a: {{ algorithm: fixed-window, limit: {digits}, window: 0s }} }}");
@@ -464,7 +464,7 @@ fn a_parameter_that_is_too_long_is_at_fault_itself() {
 }
 
 #[test]
-fn no_key_is_shown_by_a_debugger() {
+fn debug_output_shows_no_key() {
     let text = "limits: {}\napi_keys: { secret: pro }\nrules:\n  - { name: a, domain: d, key: [api_key], limit: allow, overrides: [{ key: { api_key: secret }, limit: block }] }\n";
     let config = Config::parse("limits.yaml", text).unwrap();
     assert_eq!(

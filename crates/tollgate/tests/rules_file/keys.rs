@@ -1,13 +1,13 @@
-//! Public keys, for these tests and nothing else.
+//! Public keys for these tests only.
 
-/// A PEM, with `$end` at the end of each line.
+/// A PEM whose lines end with `$end`.
 macro_rules! pem {
     ($label:literal, $end:literal, $($line:literal),+) => {
         concat!("-----BEGIN ", $label, "-----", $end, $($line, $end,)+ "-----END ", $label, "-----", $end)
     };
 }
 
-/// On the curve P-256, as a text of YAML.
+/// A key on the curve P-256, as a quoted text of YAML.
 macro_rules! p256 {
     () => {
         concat!("\"", p256!("\\n"), "\"")
@@ -22,7 +22,7 @@ macro_rules! p256 {
     };
 }
 
-/// RSA of 2048 bits, as a text of YAML.
+/// An RSA key of 2048 bits, as a quoted text of YAML.
 macro_rules! rsa {
     () => {
         concat!("\"", rsa!("\\n"), "\"")
@@ -42,7 +42,7 @@ macro_rules! rsa {
     };
 }
 
-/// The same without the name of its algorithm, as a text of YAML that has the line ends of Windows.
+/// The same key in PKCS #1, as a quoted text of YAML with the line ends of Windows.
 macro_rules! rsa_pkcs1 {
     () => {
         concat!(

@@ -1,4 +1,4 @@
-//! Files of limits and rules: what is read, and what is said of those that are wrong.
+//! Files of limits and rules: parsing valid files, and the problems of invalid ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ mod valid;
 
 use tollgate::rules::{Config, Problems};
 
-/// What is wrong with a text called `limits.yaml`.
+/// The problems of a text under the name `limits.yaml`.
 pub(crate) fn problems(text: &str) -> Problems {
     match Config::parse("limits.yaml", text) {
         Ok(config) => config.warnings().clone(),

@@ -1,4 +1,4 @@
-//! Every mistake has its exact words.
+//! Every mistake has its exact message.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::problems;
 use crate::schema;
 
-/// A mistake, and whether an editor that has the schema sees it too.
+/// A text with a mistake, and whether an editor with the schema notices it.
 pub(crate) struct Mistake {
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
@@ -17,9 +17,9 @@ pub(crate) struct Mistake {
 pub(crate) enum Editor {
     /// The schema refuses it.
     Sees,
-    /// It is more than a schema can say, or only a warning.
+    /// A schema cannot express it, or it is only a warning.
     Blind,
-    /// It is no YAML that an editor would take.
+    /// It is not valid YAML.
     Syntax,
 }
 use Editor::{Blind, Sees, Syntax};
@@ -28,7 +28,7 @@ const fn mistake(name: &'static str, editor: Editor, text: &'static str) -> Mist
     Mistake { name, text, editor }
 }
 
-/// A limit, for rules to have one.
+/// A rule, and a limit for it.
 macro_rules! rule {
     ($rule:literal) => {
         concat!("limits: { free: token-bucket capacity=60 refill=1/s }\nrules:\n", $rule)
@@ -49,14 +49,14 @@ macro_rules! identity {
 
 mod networks;
 
-/// A key of a token.
+/// A token key.
 macro_rules! key {
     ($($key:expr),+) => {
         concat!("limits: {}\nidentity:\n  jwt:\n    keys:\n      - ", $($key,)+ "\n")
     };
 }
 
-/// What is said of how tokens are verified, beside a key that is right.
+/// Settings for the verification of tokens, beside a valid key.
 macro_rules! jwt {
     ($jwt:literal) => {
         concat!(
@@ -69,7 +69,7 @@ macro_rules! jwt {
     };
 }
 
-/// A key without an id, and the dash of the next.
+/// A key without an id, and the dash of the next key.
 macro_rules! and_another {
     () => {
         concat!("{ algorithm: ES256, public_key: ", p256!(), " }\n      - ")
@@ -107,7 +107,7 @@ const YAML: &[Mistake] = &[
     mistake("a tab", Syntax, "limits:\n\tfree: x\n"),
     mistake("two colons", Syntax, "limits: free: x\n"),
     mistake("a list beside its field", Syntax, "rules: - name: a\n"),
-    mistake("crooked indentation", Syntax, "limits:\n    free: a\n  pro: b\n"),
+    mistake("uneven indentation", Syntax, "limits:\n    free: a\n  pro: b\n"),
     mistake("an item among fields", Syntax, "limits:\n  free: a\n  - b\n"),
     mistake(
         "a glob without quotes",
@@ -133,29 +133,29 @@ const YAML: &[Mistake] = &[
     mistake("a tag", Syntax, "limits:\n  free: !bucket token-bucket capacity=1 refill=1/s\n"),
     mistake("two documents", Syntax, "limits: {}\n---\nlimits: {}\n"),
     mistake(
-        "a list for a name",
+        "a list as a name",
         Syntax,
         "limits:\n  ? [free]\n  : token-bucket capacity=1 refill=1/s\n",
     ),
     mistake("no name", Syntax, "limits:\n  : token-bucket capacity=1 refill=1/s\n"),
     mistake("nested too deep", Syntax, "limits: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]\n"),
     mistake("a NUL", Syntax, "limits:\n  free: a\0b\n"),
-    mistake("a terminal's escape", Syntax, "limits:\n  \u{1b}[31mred: a\n"),
+    mistake("a terminal escape", Syntax, "limits:\n  \u{1b}[31mred: a\n"),
     mistake("a tab under a value", Syntax, "limits:\n  free: a\n  \tpro: b\n"),
     mistake("a tab in a block of text", Syntax, "limits: |\n\tfree\n"),
     mistake("a tab in front of a value", Syntax, "limits:\n  free:\ttoken-bucket\n"),
     mistake("a quote in a quoted text", Syntax, "limits: 'it's'\n"),
-    mistake("half a character", Syntax, "limits: \"\\ud800\"\n"),
+    mistake("half of a surrogate pair", Syntax, "limits: \"\\ud800\"\n"),
     mistake("an escape without its digits", Syntax, "limits: \"\\u12\"\n"),
-    mistake("a block of text", Syntax, "limits: |x\n  a\n"),
-    mistake("a crooked block of text", Syntax, "limits: |\n    \n  free\n"),
+    mistake("an invalid block header", Syntax, "limits: |x\n  a\n"),
+    mistake("a badly indented block of text", Syntax, "limits: |\n    \n  free\n"),
     mistake("a comment in a text", Syntax, "limits: a #x\n  b\n"),
-    mistake("text behind the end", Syntax, "limits: {}\n... x\n"),
+    mistake("text after the end", Syntax, "limits: {}\n... x\n"),
     mistake("a dash for an item", Syntax, "limits: [-,]\n"),
-    mistake("a question", Syntax, "limits: ? x\n"),
+    mistake("a question mark", Syntax, "limits: ? x\n"),
     mistake("no space before a bracket", Syntax, "limits: { a:[b] }\n"),
     mistake("a byte order mark further down", Syntax, "limits: {}\n\u{feff}rules: []\n"),
-    mistake("a tag of someone", Syntax, "limits: !foo!bar x\n"),
+    mistake("a custom tag", Syntax, "limits: !foo!bar x\n"),
     mistake("a directive", Syntax, "%TAG ! x\n%TAG ! x\n---\nlimits: {}\n"),
     mistake(
         "a merge key in a rule is not a missing field",
@@ -166,37 +166,33 @@ const YAML: &[Mistake] = &[
 
 const FILE: &[Mistake] = &[
     mistake(
-        "fields whose names may be shown, and others",
+        "fields whose names may and may not be shown",
         Sees,
         "limits: {}\nrate_limits: {}\nRates: {}\nsecret-1: pro\na_name_of_more_than_thirty_two_chars: 1\n",
     ),
     mistake(
-        "attributes of callers that are none",
+        "invalid caller attributes",
         Sees,
         "limits: {}\ncaller_attributes: [tenant, 'a b', {}]\n",
     ),
     mistake("an empty file", Sees, ""),
     mistake("a file of comments", Sees, "# nothing\n"),
-    mistake("nothing but null", Sees, "~\n"),
+    mistake("only null", Sees, "~\n"),
     mistake("neither limits nor rules", Sees, "defaults: { deadline: 10ms }\n"),
     mistake("a text", Sees, "token-bucket capacity=60 refill=1/s\n"),
     mistake("a list", Sees, "- limits\n"),
-    mistake("fields that are nearly right", Sees, "limit: {}\nRules: []\nlimits: {}\n"),
+    mistake("misspelt fields", Sees, "limit: {}\nRules: []\nlimits: {}\n"),
     mistake("a field of another tool", Sees, "limits: {}\ndescriptors: []\n"),
     mistake("a field twice", Syntax, "limits: {}\nrules: []\nlimits: {}\n"),
     mistake("empty fields", Sees, "limits:\nrules: ~\ndefaults: null\n"),
-    mistake(
-        "lists for mappings and mappings for lists",
-        Sees,
-        "limits: []\nrules: {}\ndefaults: 10ms\n",
-    ),
+    mistake("lists and mappings swapped", Sees, "limits: []\nrules: {}\ndefaults: 10ms\n"),
     mistake(
         "bad defaults",
         Sees,
         "limits: {}\ndefaults: { domain: a/b, on_store_failure: opne, deadline: 10, burst: 1 }\n",
     ),
     mistake(
-        "processes",
+        "zero processes",
         Sees,
         "limits: {}\ndefaults: { on_store_failure: { local: { processes: 0 } } }\n",
     ),
@@ -210,12 +206,16 @@ const FILE: &[Mistake] = &[
         Sees,
         "limits: {}\ndefaults: { on_store_failure: { local: {} } }\n",
     ),
-    mistake("a local text", Sees, "limits: {}\ndefaults: { on_store_failure: { local: 4 } }\n"),
+    mistake(
+        "local with a number",
+        Sees,
+        "limits: {}\ndefaults: { on_store_failure: { local: 4 } }\n",
+    ),
 ];
 
 const LIMITS: &[Mistake] = &[
     mistake(
-        "as the style guide has it",
+        "an unknown unit of a rate",
         Sees,
         "limits:\n  free:\n    algorithm: token-bucket\n    capacity: 60\n    refill: 10/sec\n",
     ),
@@ -244,7 +244,7 @@ const LIMITS: &[Mistake] = &[
     mistake("no algorithm", Sees, limit!("{ capacity: 60, refill: 1/s }")),
     mistake("an empty algorithm", Sees, limit!("{ algorithm: , capacity: 60, refill: 1/s }")),
     mistake(
-        "an algorithm nearly right",
+        "a misspelt algorithm",
         Sees,
         limit!("{ algorithm: token_bucket, capacity: 60, refill: 1/s }"),
     ),
@@ -255,7 +255,7 @@ const LIMITS: &[Mistake] = &[
         limit!("{ algorithm: token-bucket, limit: 60, window: 1s }"),
     ),
     mistake(
-        "a parameter nearly right",
+        "a misspelt parameter",
         Sees,
         limit!("{ algorithm: token-bucket, capcity: 60, refill: 1/s }"),
     ),
@@ -286,7 +286,7 @@ const LIMITS: &[Mistake] = &[
         limit!("{ algorithm: fixed-window, limit: 10.5, window: 60s }"),
     ),
     mistake(
-        "too large for a log",
+        "above the maximum of a log",
         Sees,
         limit!("{ algorithm: sliding-window-log, limit: 65537, window: 1s }"),
     ),
@@ -312,33 +312,41 @@ const LIMITS: &[Mistake] = &[
     ),
     mistake("a text with a wrong unit", Sees, limit!("token-bucket capacity=10 refill=10/sec")),
     mistake("a text without a parameter", Blind, limit!("token-bucket capacity=10")),
-    mistake("a text of no algorithm", Sees, limit!("gcra limit=10")),
+    mistake("a text with an unknown algorithm", Sees, limit!("gcra limit=10")),
     mistake("an empty text", Sees, limit!("''")),
     mistake(
-        "algorithm nearly right",
+        "a misspelt field for the algorithm",
         Sees,
         limit!("{ algoritm: token-bucket, capacity: 0, refil: 1/s }"),
     ),
-    mistake("neither it nor its value", Sees, limit!("{ algoritm: token, capacity: 60 }")),
+    mistake(
+        "a misspelt field with a wrong value",
+        Sees,
+        limit!("{ algoritm: token, capacity: 60 }"),
+    ),
     mistake("an algorithm with a letter missing", Sees, limit!("{ algorithm: token-buckt }")),
     mistake("a text with a letter missing", Sees, limit!("token-buckt capacity=1 refill=1/s")),
     mistake("no spaces", Sees, limit!("{algorithm:token-bucket, capacity:60, refill:1/s}")),
     mistake("no spaces on lines", Sees, limit!("\n    algorithm:token-bucket\n    capacity:60")),
     mistake("no space", Sees, limit!("{ algorithm: token-bucket, capacity:60, refill: 1/s }")),
-    mistake("in no time", Sees, limit!("{ algorithm: token-bucket, capacity: 60, refill: 1/0s }")),
     mistake(
-        "a limit that was refused is not too small for a cost",
+        "a refill in 0 s",
+        Sees,
+        limit!("{ algorithm: token-bucket, capacity: 60, refill: 1/0s }"),
+    ),
+    mistake(
+        "an invalid limit is not compared with a cost",
         Sees,
         "limits: { free: { algorithm: token-bucket, capacity: [60], refill: 1/s } }\nrules:\n  - { name: a, domain: d, key: [], limit: free, cost: 10 }\n",
     ),
 ];
 
 const RULES: &[Mistake] = &[
-    mistake("nothing in it", Sees, rule!("  - {}\n")),
+    mistake("an empty rule", Sees, rule!("  - {}\n")),
     mistake("a text", Sees, rule!("  - per-client\n")),
     mistake("an empty item", Sees, rule!("  -\n")),
     mistake(
-        "fields nearly right",
+        "misspelt fields",
         Sees,
         rule!("  - { nmae: a, domain: d, keys: [ip], limits: free, costs: 1, on_failure: open }\n"),
     ),
@@ -378,12 +386,12 @@ const RULES: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: free, deadline: 10msec }\n"),
     ),
     mistake(
-        "a failure nobody knows",
+        "an unknown failure policy",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, on_store_failure: deny }\n"),
     ),
     mistake(
-        "shadow that is neither",
+        "shadow that is neither true nor false",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, shadow: yes }\n"),
     ),
@@ -436,7 +444,7 @@ const WHEN: &[Mistake] = &[
         ),
     ),
     mistake(
-        "none_of all",
+        "none_of every value",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [/a, '**'] } } }\n"
@@ -457,14 +465,14 @@ const WHEN: &[Mistake] = &[
         ),
     ),
     mistake(
-        "none_of what no request has",
+        "none_of a path without a slash",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [health] } } }\n"
         ),
     ),
     mistake(
-        "a condition nearly right",
+        "a misspelt condition",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { perfix: /a } } }\n"),
     ),
@@ -481,7 +489,7 @@ const WHEN: &[Mistake] = &[
         ),
     ),
     mistake(
-        "present and not",
+        "present with another condition",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: { present: false, exact: /a } } }\n"
@@ -495,7 +503,7 @@ const WHEN: &[Mistake] = &[
         ),
     ),
     mistake(
-        "present perhaps",
+        "present that is neither true nor false",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: { present: maybe } } }\n"
@@ -507,7 +515,7 @@ const WHEN: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: [[/a]] } }\n"),
     ),
     mistake(
-        "a prefix of nothing",
+        "an empty prefix",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { prefix: '' } } }\n"),
     ),
@@ -529,14 +537,14 @@ const WHEN: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: /a, path: /b } }\n"),
     ),
     mistake(
-        "what the key needs is absent",
+        "an attribute of the key that must be absent",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [ip], limit: free, when: { ip: { present: false } } }\n"
         ),
     ),
     mistake(
-        "a value for a condition",
+        "a value in place of a condition",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret-1: true } } }\n"
@@ -564,7 +572,7 @@ const KEYS: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [{ first_of: ip }], limit: free }\n"),
     ),
     mistake(
-        "first_of nearly right",
+        "a misspelt first_of",
         Sees,
         rule!("  - { name: a, domain: d, key: [{ firstof: [ip] }], limit: free }\n"),
     ),
@@ -619,7 +627,7 @@ const COSTS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "methods",
+        "invalid methods",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, cost: { \"post /a\": 10, \"* /a\": 1 } }\n"
@@ -631,14 +639,14 @@ const COSTS: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: free, cost: { /a: 10, \"/a\": 1 } }\n"),
     ),
     mistake(
-        "a cost of a route",
+        "invalid costs of routes",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, cost: { /a: 0, /b: ten, default: } }\n"
         ),
     ),
     mistake(
-        "no method",
+        "an empty method",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, cost: { \" /reports\": 10 } }\n"),
     ),
@@ -651,31 +659,27 @@ const COSTS: &[Mistake] = &[
 
 const CHOICES: &[Mistake] = &[
     mistake("no limit", Sees, rule!("  - { name: a, domain: d, key: [] }\n")),
-    mistake(
-        "a limit nearly right",
-        Blind,
-        rule!("  - { name: a, domain: d, key: [], limit: fre }\n"),
-    ),
+    mistake("a misspelt limit", Blind, rule!("  - { name: a, domain: d, key: [], limit: fre }\n")),
     mistake("an unknown limit", Blind, rule!("  - { name: a, domain: d, key: [], limit: gold }\n")),
     mistake(
-        "a limit of its own as a text",
+        "an inline limit as a text",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: token-bucket capacity=1 refill=1/s }\n"),
     ),
     mistake(
-        "a limit of its own as a mapping",
+        "an inline limit as a mapping",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: { algorithm: token-bucket, capacity: 1, refill: 1/s } }\n"
         ),
     ),
     mistake(
-        "a limit that is wrong itself is not unknown",
+        "an invalid limit is not reported as unknown",
         Sees,
         "limits: { free: gcra }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
     ),
     mistake(
-        "limits that are lost are not unknown",
+        "limits under a misspelt field are not reported as unknown",
         Sees,
         "limit: { free: fixed-window limit=1 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
     ),
@@ -697,21 +701,21 @@ const CHOICES: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { pro: free } } }\n"),
     ),
     mistake(
-        "no tiers in tiers",
+        "empty tiers",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: {}, default: free } }\n"
         ),
     ),
     mistake(
-        "tiers of unknown limits",
+        "tiers with unknown limits",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { pro: gold, basic: alow }, default: ferr } }\n"
         ),
     ),
     mistake(
-        "a tier's name",
+        "an invalid tier name",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { \"p r o\": free }, default: free } }\n"
@@ -719,21 +723,21 @@ const CHOICES: &[Mistake] = &[
     ),
     mistake("a list", Sees, rule!("  - { name: a, domain: d, key: [], limit: [free] }\n")),
     mistake(
-        "overrides of one key for all",
+        "overrides of an empty key",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, overrides: [{ key: { ip: 192.0.2.1 }, limit: block }] }\n"
         ),
     ),
     mistake(
-        "an override of what the key has not",
+        "an override of an attribute that is not in the key",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ key: { api_key: secret }, limit: block }] }\n"
         ),
     ),
     mistake(
-        "an override with name and value in each other's place",
+        "an override with name and value swapped",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [api_key], limit: free, overrides: [{ key: { secret: api_key }, limit: block }] }\n"
@@ -761,7 +765,7 @@ const CHOICES: &[Mistake] = &[
         ),
     ),
     mistake(
-        "fields of an override",
+        "invalid fields of an override",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ keys: { ip: 192.0.2.1 } }, { key: ip, limit: free }, block] }\n"
@@ -788,18 +792,18 @@ const API_KEYS: &[Mistake] = &[
     mistake("not indented", Sees, "limits: {}\napi_keys:\nsecret-1: pro\nsecret-2: pro\n"),
     mistake("a key twice", Syntax, "limits: {}\napi_keys:\n  secret: pro\n  secret: free\n"),
     mistake(
-        "a tier that is no name",
+        "an invalid tier name",
         Sees,
         "limits: {}\napi_keys:\n  pro: \"secret key\"\n  secret: [pro]\n  secret2:\n",
     ),
     mistake("an empty key", Sees, "limits: {}\napi_keys:\n  \"\": pro\n"),
     mistake("a file where none is read", Blind, "limits: {}\napi_keys_file: keys.yaml\n"),
     mistake("an empty file name", Sees, "limits: {}\napi_keys_file:\n"),
-    mistake("keys and nothing else", Sees, "secret-1: pro\nsecret-2: free\n"),
-    mistake("one not indented", Sees, "limits: {}\napi_keys:\n  a: pro\nsecret-1: pro\n"),
+    mistake("only keys", Sees, "secret-1: pro\nsecret-2: free\n"),
+    mistake("one key not indented", Sees, "limits: {}\napi_keys:\n  a: pro\nsecret-1: pro\n"),
     mistake("misspelt and not indented", Sees, "limits: {}\napikeys:\nsecret-1: pro\n"),
     mistake(
-        "in a rule",
+        "keys in a rule",
         Sees,
         rule!(
             "  - name: a\n    domain: d\n    key: []\n    limit: free\n    api_keys:\n    secret-1: pro\n"
@@ -812,37 +816,37 @@ const IDENTITY: &[Mistake] = &[
     mistake("a text", Sees, identity!("10.0.0.0/8")),
     mistake("empty", Sees, identity!("")),
     mistake(
-        "a field nearly right is not missing",
+        "a misspelt field is not reported as missing",
         Sees,
         identity!("{ trusted_proxys: [10.0.0.0/8], forwarding_header: forwarded }"),
     ),
     mistake("a proxy that is not in a list", Sees, identity!("{ trusted_proxies: 10.0.0.0/8 }")),
     mistake("no proxies", Sees, identity!("{ trusted_proxies: [] }")),
     mistake(
-        "nets that are none",
+        "invalid networks",
         Sees,
         identity!(
             "{ trusted_proxies: [proxy.example, 10.0.0, 10.0.0.0/255.0.0.0, \"fe80::1%eth0\", '', [10.0.0.0/8], ~] }"
         ),
     ),
     mistake(
-        "more bits than there are",
+        "too many bits",
         Blind,
         identity!("{ trusted_proxies: [10.0.0.0/33, \"2001:db8::/129\"] }"),
     ),
     mistake(
-        "bits after the net",
+        "bits after the prefix",
         Blind,
         identity!("{ trusted_proxies: [10.1.2.3/8, \"2001:db8::1/32\"] }"),
     ),
     mistake("every IPv4 address", Blind, identity!("{ trusted_proxies: [10.0.0.0/8, 0.0.0.0/0] }")),
     mistake(
-        "every address, by halves",
+        "every address, in halves",
         Blind,
         identity!("{ trusted_proxies: [0.0.0.0/1, \"8000::/1\", \"::/1\", 128.0.0.0/1] }"),
     ),
     mistake(
-        "every IPv4 address, as IPv6 has them",
+        "every IPv4 address, mapped to IPv6",
         Blind,
         identity!("{ trusted_proxies: [\"::ffff:0:0/96\"] }"),
     ),
@@ -852,7 +856,7 @@ const IDENTITY: &[Mistake] = &[
         identity!("{ trusted_proxies: [0.0.0.0/1, 128.0.0.0/2, \"2000::/4\"] }"),
     ),
     mistake(
-        "headers that nobody writes",
+        "headers without trusted proxies",
         Sees,
         identity!("{ forwarding_header: x-real-ip, trusted_headers: [x-tenant] }"),
     ),
@@ -872,7 +876,7 @@ const IDENTITY: &[Mistake] = &[
         identity!("{ trusted_proxies: [10.0.0.0/8], forwarding_header: [forwarded, x-real-ip] }"),
     ),
     mistake(
-        "headers that are none",
+        "invalid headers",
         Sees,
         identity!(
             "{ trusted_proxies: [10.0.0.0/8], trusted_headers: [x tenant, \"x:y\", '', [a]], api_key_header: \"Authorization: Bearer\" }"
@@ -889,11 +893,11 @@ const IDENTITY: &[Mistake] = &[
         identity!("{ trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant, X-Tenant] }"),
     ),
     mistake(
-        "a key where its header should be named",
+        "an API key in place of its header",
         Sees,
         identity!("{ api_key_header: \"x-api-key: secret\" }"),
     ),
-    mistake("a prefix of nothing", Sees, identity!("{ ipv6_prefix: 0 }")),
+    mistake("a prefix of 0 bits", Sees, identity!("{ ipv6_prefix: 0 }")),
     mistake("a prefix that is too long", Sees, identity!("{ ipv6_prefix: 129 }")),
     mistake("a prefix that is far too long", Sees, identity!("{ ipv6_prefix: \"312\" }")),
     mistake("a prefix with its slash", Sees, identity!("{ ipv6_prefix: /56 }")),
@@ -902,14 +906,14 @@ const IDENTITY: &[Mistake] = &[
 const TOKENS: &[Mistake] = &[
     mistake("a text", Sees, identity!("{ jwt: HS256 }")),
     mistake(
-        "what is refused is not missing",
+        "an invalid section is not reported as missing",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [jwt.sub], limit: free }\nidentity: { jwt: { keys: [] } }\n"
         ),
     ),
     mistake(
-        "what is nearly right is not missing",
+        "a misspelt section is not reported as missing",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [jwt.sub], limit: free }\nidentity: { jwts: { keys: [] } }\n"
@@ -927,14 +931,14 @@ const TOKENS: &[Mistake] = &[
     mistake("no signature", Sees, key!("{ algorithm: none, secret_env: HUSH }")),
     mistake("no signature in capitals", Sees, key!("{ algorithm: nOnE, secret_env: HUSH }")),
     mistake("another algorithm", Sees, key!("{ algorithm: HS512, secret_env: HUSH }")),
-    mistake("another algorithm that is near", Sees, key!("{ algorithm: PS256, secret_env: HUSH }")),
+    mistake("a similar algorithm", Sees, key!("{ algorithm: PS256, secret_env: HUSH }")),
     mistake("an algorithm in lower case", Sees, key!("{ algorithm: hs256, secret_env: HUSH }")),
     mistake("an unknown algorithm", Sees, key!("{ algorithm: sha256, secret_env: HUSH }")),
     mistake("neither algorithm nor key", Sees, key!("{ id: a }")),
     mistake("no secret", Sees, key!("{ algorithm: HS256 }")),
     mistake("no public key", Sees, key!("{ algorithm: RS256 }")),
     mistake(
-        "a key nearly right is not missing",
+        "a misspelt key is not reported as missing",
         Sees,
         key!("{ algorithm: RS256, public_keyfile: a }"),
     ),
@@ -959,11 +963,15 @@ const TOKENS: &[Mistake] = &[
         key!("{ algorithm: HS256, secret_env: TOLLGATE_HUSH_WHICH_NOBODY_SETS }"),
     ),
     mistake(
-        "a secret for a variable",
+        "a secret in place of a variable",
         Sees,
         key!("{ algorithm: HS256, secret_env: hush/hush+hush= }"),
     ),
-    mistake("a digit for a variable", Sees, key!("{ algorithm: HS256, secret_env: \"1hush\" }")),
+    mistake(
+        "a variable that begins with a digit",
+        Sees,
+        key!("{ algorithm: HS256, secret_env: \"1hush\" }"),
+    ),
     mistake(
         "a file where none is read",
         Blind,
@@ -1001,7 +1009,7 @@ const TOKENS: &[Mistake] = &[
     ),
     mistake("no PEM", Sees, key!("{ algorithm: ES256, public_key: hush }")),
     mistake(
-        "a PEM that is folded",
+        "a folded PEM",
         Sees,
         key!(
             "algorithm: ES256\n        public_key:\n          -----BEGIN PUBLIC KEY-----\n          hush\n          -----END PUBLIC KEY-----"
@@ -1020,7 +1028,7 @@ const TOKENS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "an id twice, of a key that is wrong",
+        "an id twice, one of an invalid key",
         Sees,
         key!(
             "{ algorithm: ES256, id: 1, public_key: ",
@@ -1047,13 +1055,13 @@ const TOKENS: &[Mistake] = &[
         ),
     ),
     mistake("a key set that is a text", Sees, jwt!("jwks: https://hush.example/keys")),
-    mistake("a key set without a place", Sees, jwt!("jwks: { max_age: 1m }")),
+    mistake("a key set without a source", Sees, jwt!("jwks: { max_age: 1m }")),
     mistake(
-        "a key set at two places",
+        "a key set with two sources",
         Sees,
         jwt!("jwks: { file: hush.json, url: 'https://hush.example' }"),
     ),
-    mistake("a key set nearly right", Sees, jwt!("jwks: { uri: 'https://hush.example' }")),
+    mistake("a misspelt field of a key set", Sees, jwt!("jwks: { uri: 'https://hush.example' }")),
     mistake("an empty file of a key set", Sees, jwt!("jwks: { file: '' }")),
     mistake("a file of a key set where none is read", Blind, jwt!("jwks: { file: hush.json }")),
     mistake("an age for a file", Sees, jwt!("jwks: { file: hush.json, max_age: 1m }")),
@@ -1078,12 +1086,16 @@ const TOKENS: &[Mistake] = &[
         Blind,
         jwt!("jwks: { url: 'https://a.example', max_stale: 9m }"),
     ),
-    mistake("claims", Sees, jwt!("issuer: ''\n    audience: [a, b]")),
+    mistake(
+        "an empty issuer and a list of audiences",
+        Sees,
+        jwt!("issuer: ''\n    audience: [a, b]"),
+    ),
     mistake("a leeway that is too long", Blind, jwt!("leeway: 2h")),
     mistake("a leeway without a unit", Sees, jwt!("leeway: 30")),
-    mistake("nearly unauthorized", Sees, jwt!("invalid: unauthorised")),
-    mistake("something else", Sees, jwt!("invalid: 401")),
-    mistake("verifications of a list", Sees, jwt!("verifications: [20]")),
+    mistake("a misspelt value of invalid", Sees, jwt!("invalid: unauthorised")),
+    mistake("an unknown value of invalid", Sees, jwt!("invalid: 401")),
+    mistake("verifications as a list", Sees, jwt!("verifications: [20]")),
     mistake("verifications of an unknown algorithm", Sees, jwt!("verifications: gcra 20/s")),
     mistake(
         "verifications without a refill",
@@ -1092,7 +1104,7 @@ const TOKENS: &[Mistake] = &[
     ),
 ];
 
-/// What is seen in a key by those who understand it.
+/// Mistakes within a key, which need the feature `jwt` to be noticed.
 #[cfg(feature = "jwt")]
 const PUBLIC_KEYS: &[Mistake] = &[
     mistake(
@@ -1127,7 +1139,7 @@ const PUBLIC_KEYS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "a key with half its point",
+        "a key with half of its point",
         Blind,
         key!(
             "{ algorithm: ES256, public_key: \"",
@@ -1153,7 +1165,7 @@ const PUBLIC_KEYS: &[Mistake] = &[
         key!("{ algorithm: RS256, public_key: ", p256!(), " }"),
     ),
     mistake(
-        "a key that signs nothing",
+        "a key that cannot sign",
         Blind,
         key!(
             "{ algorithm: RS256, public_key: \"",
@@ -1166,14 +1178,14 @@ const PUBLIC_KEYS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "a PEM that is cut",
+        "a truncated PEM",
         Blind,
         key!(
             "{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h\\n\" }"
         ),
     ),
     mistake(
-        "a key that lost a line",
+        "a key with a missing line",
         Blind,
         key!(
             "{ algorithm: ES256, public_key: \"",
@@ -1199,7 +1211,7 @@ const WARNINGS: &[Mistake] = &[
         identity!("{ jwt: { jwks: { url: 'http://127.0.0.1.example/keys' } } }"),
     ),
     mistake(
-        "a key set that is not encrypted, by an address",
+        "a key set that is not encrypted, at an address",
         Blind,
         identity!("{ jwt: { jwks: { url: 'http://192.0.2.1:8080/keys' } } }"),
     ),
@@ -1216,7 +1228,7 @@ const WARNINGS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "a key of a header that is not among those which are trusted",
+        "a key of a header that is not in the trusted list",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [ip, header.x-user], limit: free }\nidentity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant] }\n"
@@ -1230,14 +1242,14 @@ const WARNINGS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "claims where no token is verified",
+        "claims without verified tokens",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [{ first_of: [jwt.sub, ip] }], limit: free }\n  - { name: b, domain: d, key: [ip], when: { jwt.plan: pro }, limit: free }\n  - { name: c, domain: d, key: [ip], limit: { by: jwt.plan, tiers: { pro: free }, default: free } }\n  - { name: d, domain: d, key: [ip], limit: free }\nidentity: {}\n"
         ),
     ),
     mistake(
-        "claims without a section that verifies tokens",
+        "claims without an identity section",
         Blind,
         rule!("  - { name: a, domain: d, key: [jwt.sub], limit: free }\n"),
     ),
@@ -1282,7 +1294,7 @@ const WARNINGS: &[Mistake] = &[
         "limits: { login: sliding-window-log limit=5 window=15m }\nrules:\n  - { name: a, domain: d, key: [], limit: login, cost: { /a: 10 } }\n",
     ),
     mistake(
-        "an error beside a warning",
+        "an error and a warning",
         Blind,
         rule!("  - { name: a, domain: d, key: [header.x-user], limit: gold }\n"),
     ),
@@ -1292,7 +1304,7 @@ const WARNINGS: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { method: [GET, post] } }\n"),
     ),
     mistake(
-        "paths that are none",
+        "paths without a slash",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: login } }\n  - { name: b, domain: d, key: [], limit: free, when: { path: [/a, { prefix: v1/ }, 'v2/**', '**/x'] } }\n"
@@ -1306,14 +1318,14 @@ const WARNINGS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "attributes with the names that others have for them",
+        "attributes under names of other tools",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [client_ip, { first_of: [remote_addr, ip] }], limit: { by: x-plan, tiers: { pro: free }, default: free }, when: { user_agent: curl, host: a, claims.sub: b } }\n"
         ),
     ),
     mistake(
-        "attributes nearly right",
+        "misspelt attributes",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [IP, { first_of: [api-key, zip] }], limit: { by: Tier, tiers: { pro: free }, default: free }, when: { mehtod: POST, header.X-Debug: 1 } }\n"
@@ -1340,7 +1352,7 @@ macro_rules! test {
 const TESTS: &[Mistake] = &[
     mistake("no list", Sees, test!("  a: b\n")),
     mistake("no mapping", Sees, test!("  - a\n")),
-    mistake("nothing in it", Sees, test!("  - {}\n")),
+    mistake("an empty test", Sees, test!("  - {}\n")),
     mistake(
         "an unknown field",
         Sees,
@@ -1356,7 +1368,7 @@ const TESTS: &[Mistake] = &[
         ),
     ),
     mistake(
-        "values that are none",
+        "invalid values",
         Sees,
         test!(
             "  - { name: a, domain: api, attributes: [ip], said: { x: [] }, claims: { ' ': b }, expect: { logins: { cost: 0 }, per-client: [] } }\n"
@@ -1416,7 +1428,7 @@ const REPLACES: &[Mistake] = &[
         ),
     ),
     mistake(
-        "nearly itself",
+        "a misspelt name of itself",
         Blind,
         rule!("  - { name: per-client, domain: d, key: [], limit: free, replaces: [per-clent] }\n"),
     ),
@@ -1435,14 +1447,14 @@ const REPLACES: &[Mistake] = &[
         ),
     ),
     mistake(
-        "in a circle, beside others",
+        "a cycle among other rules",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, replaces: [b, c] }\n  - { name: b, domain: d, key: [], limit: free, replaces: [c] }\n  - { name: c, domain: d, key: [], limit: free, replaces: [d, e] }\n  - { name: d, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: e, domain: d, key: [], limit: free, replaces: [] }\n"
         ),
     ),
     mistake(
-        "in a large circle",
+        "a large cycle",
         Blind,
         rule!(
             "  - { name: r0, domain: d, key: [], limit: free, replaces: [r1] }\n  - { name: r1, domain: d, key: [], limit: free, replaces: [r2] }\n  - { name: r2, domain: d, key: [], limit: free, replaces: [r3] }\n  - { name: r3, domain: d, key: [], limit: free, replaces: [r4] }\n  - { name: r4, domain: d, key: [], limit: free, replaces: [r5] }\n  - { name: r5, domain: d, key: [], limit: free, replaces: [r6] }\n  - { name: r6, domain: d, key: [], limit: free, replaces: [r7] }\n  - { name: r7, domain: d, key: [], limit: free, replaces: [r0] }\n"
@@ -1470,7 +1482,7 @@ const REPLACES: &[Mistake] = &[
         ),
     ),
     mistake(
-        "one whose name cannot be read is not missing",
+        "a rule with an invalid name is not reported as missing",
         Sees,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: [b], domain: d, key: [], limit: free, replaces: [] }\n"
@@ -1489,7 +1501,7 @@ const REPLACES: &[Mistake] = &[
         rule!("  - { name: a, domain: d, key: [], limit: allow, replaces: [all] }\n"),
     ),
     mistake(
-        "all written otherwise",
+        "all in another case",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: allow, replaces: All }\n"),
     ),
@@ -1500,14 +1512,14 @@ const RETIRED_DOMAINS: &[Mistake] = &[
     mistake("no name", Sees, "limits: {}\nretired_domains: [a b, '', web/api]\n"),
     mistake("twice", Sees, "limits: {}\nretired_domains: [web, web]\n"),
     mistake(
-        "with rules",
+        "a retired domain with rules",
         Blind,
         rule!("  - { name: a, domain: d, key: [], limit: free }\nretired_domains: [web, d]\n"),
     ),
 ];
 
 #[test]
-fn every_mistake_has_its_line_its_words_and_its_remedy() {
+fn every_mistake_has_its_line_message_and_remedy() {
     for (group, mistakes) in MISTAKES {
         let mut report = String::new();
         for Mistake { name, text, .. } in *mistakes {
@@ -1525,17 +1537,17 @@ fn every_mistake_has_its_line_its_words_and_its_remedy() {
 #[test]
 fn no_secret_is_in_any_message() {
     for (group, mistakes) in MISTAKES {
-        // Of tokens, secrets are spoken of.
+        // Messages about tokens contain the word `secret`.
         let secret = if *group == "tokens" { "hush" } else { "secret" };
         for Mistake { name, text, .. } in *mistakes {
-            let said = problems(text).to_string().to_lowercase();
-            assert!(!said.contains(secret), "{name}: {said}");
+            let message = problems(text).to_string().to_lowercase();
+            assert!(!message.contains(secret), "{name}: {message}");
         }
     }
 }
 
 #[test]
-fn mistakes_have_names_of_their_own() {
+fn mistake_names_are_unique() {
     let mut seen = BTreeMap::new();
     for (group, mistakes) in MISTAKES {
         for Mistake { name, .. } in *mistakes {
@@ -1546,7 +1558,7 @@ fn mistakes_have_names_of_their_own() {
 }
 
 #[test]
-fn an_editor_sees_what_a_schema_can_say() {
+fn schema_refuses_the_mistakes_that_it_can_express() {
     let all = MISTAKES.iter().flat_map(|(_, mistakes)| *mistakes);
     let differs =
         |it: &&Mistake| it.editor != Syntax && schema::accepts(it.text) == (it.editor == Sees);
@@ -1554,7 +1566,7 @@ fn an_editor_sees_what_a_schema_can_say() {
     assert!(differing.is_empty(), "{differing:#?}");
 }
 
-/// For `make fuzz`, which says where.
+/// Writes the mistakes into the directory `FUZZ_SEEDS`, for `make fuzz`.
 #[test]
 fn mistakes_are_seeds_for_the_fuzzer() {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS").map(PathBuf::from) else { return };

@@ -1,4 +1,4 @@
-//! Whatever is in a file, reading it ends with an answer.
+//! Random texts: parsing ends, and every problem has a place in the text.
 
 use proptest::prelude::*;
 use tollgate::rules::Config;
@@ -6,7 +6,7 @@ use tollgate::rules::Config;
 use crate::mistakes::MISTAKES;
 use crate::{problems, tree};
 
-/// Every problem lies in the file: on one of its lines, at most one behind the last character.
+/// Asserts that every problem is on a line of the text, at most one column after its last character.
 fn lies_within(text: &str) -> Result<(), TestCaseError> {
     let found = problems(text);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -21,7 +21,7 @@ fn lies_within(text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Nothing is left out of a file that is valid.
+/// Asserts that a valid text has as many limits and rules as the parser returns.
 fn is_whole(text: &str) -> Result<(), TestCaseError> {
     let Ok(config) = Config::parse("limits.yaml", text) else { return Ok(()) };
     let tree = tree::json(text.strip_prefix('\u{feff}').unwrap_or(text));
@@ -31,7 +31,7 @@ fn is_whole(text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Pieces that YAML and rules are made of.
+/// Pieces of YAML and of rules.
 fn piece() -> impl Strategy<Value = String> {
     let words = prop::sample::select(vec![
         "limits",
@@ -90,7 +90,7 @@ fn piece() -> impl Strategy<Value = String> {
     prop_oneof![words.prop_map(str::to_owned), marks.prop_map(str::to_owned)]
 }
 
-/// A mistake with a piece put into it.
+/// A mistake with a piece inserted, and some characters left out.
 fn changed() -> impl Strategy<Value = String> {
     let texts: Vec<&str> =
         MISTAKES.iter().flat_map(|(_, mistakes)| mistakes.iter().map(|it| it.text)).collect();
@@ -106,32 +106,32 @@ fn changed() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_answered_within_it(text in "\\PC{0,200}|[ -~\n\r\t]{0,200}|\\PC*") {
+    fn problems_of_any_text_are_within_it(text in "\\PC{0,200}|[ -~\n\r\t]{0,200}|\\PC*") {
         lies_within(&text)?;
     }
 
     #[test]
-    fn any_text_of_the_usual_pieces_is_answered_within_it(
+    fn problems_of_text_from_usual_pieces_are_within_it(
         pieces in prop::collection::vec(piece(), 0..60)
     ) {
         lies_within(&pieces.concat())?;
     }
 
     #[test]
-    fn any_mistake_made_worse_is_answered_within_it(text in changed()) {
+    fn problems_of_changed_mistakes_are_within_the_text(text in changed()) {
         lies_within(&text)?;
         is_whole(&text)?;
     }
 
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn problems_of_any_bytes_are_within_them(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Config::parse("limits.yaml", &bytes);
         lies_within(&String::from_utf8_lossy(&bytes))?;
     }
 }
 
 #[test]
-fn texts_that_hang_other_parsers_are_answered() {
+fn texts_that_hang_other_parsers_are_parsed() {
     for text in
         ["{---", "[", "{", "? ", "- ", "[{", "&a ", "*a ", "!a ", "---\n", "\"", "'", "|\n", "]"]
     {

@@ -1,4 +1,4 @@
-//! The schema and the command say the same, as far as a schema can say it.
+//! The schema refuses what the parser refuses, as far as a schema can express it.
 
 use std::sync::LazyLock;
 
@@ -13,18 +13,18 @@ static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     jsonschema::validator_for(&schema).unwrap()
 });
 
-/// Whether an editor that has the schema finds nothing wrong.
+/// Whether an editor with the schema accepts the text.
 pub(crate) fn accepts(text: &str) -> bool {
     VALIDATOR.is_valid(&tree::json(text))
 }
 
 #[test]
-fn the_schema_is_one() {
+fn schema_is_valid() {
     let schema: Value = serde_json::from_str(Config::schema()).unwrap();
     assert!(jsonschema::meta::is_valid(&schema));
 }
 
-/// Each mapping of known fields, by what the schema calls it, with a field that is unknown.
+/// Each mapping of known fields, by its name in the schema, and a text with an unknown field in it.
 const UNKNOWN: &[(&str, &str)] = &[
     ("", "limits: {}\nunheard-of: 1"),
     ("defaults", "defaults: { unheard-of: 1 }"),
@@ -57,7 +57,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("in_networks", "rules: [{ overrides: [{ key: { ip: { unheard-of: 1 } } }] }]"),
 ];
 
-/// The fields of a definition, in whichever of its forms is a mapping.
+/// The fields of a definition and of its alternative forms.
 fn fields(definition: &Value) -> Vec<&str> {
     let forms = definition["anyOf"].as_array().into_iter().flatten().chain([definition]);
     let fields = forms.filter_map(|form| form["properties"].as_object());
@@ -67,7 +67,7 @@ fn fields(definition: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_schema_has_the_fields_that_are_read() {
+fn schema_has_exactly_the_fields_that_are_read() {
     let schema: Value = serde_json::from_str(Config::schema()).unwrap();
     for (definition, text) in UNKNOWN {
         let definition = match *definition {
@@ -83,11 +83,11 @@ fn the_schema_has_the_fields_that_are_read() {
     }
     let definitions = schema["definitions"].as_object().unwrap();
     let with_fields = definitions.values().filter(|it| !fields(it).is_empty()).count();
-    assert_eq!(with_fields, UNKNOWN.len() - 1, "one is not in the table");
+    assert_eq!(with_fields, UNKNOWN.len() - 1, "a definition is not in the table");
 }
 
 #[test]
-fn no_mapping_of_known_fields_takes_others() {
+fn schema_mappings_accept_no_unknown_fields() {
     fn walk(node: &Value) {
         if node["properties"].is_object() && node["type"] == "object" {
             assert_eq!(node["additionalProperties"], false, "{node}");
@@ -99,7 +99,7 @@ fn no_mapping_of_known_fields_takes_others() {
 }
 
 #[test]
-fn every_example_in_the_schema_fits_it() {
+fn every_example_in_the_schema_is_valid() {
     let schema: Value = serde_json::from_str(Config::schema()).unwrap();
     let mut checked = 0;
     for (name, definition) in schema["definitions"].as_object().unwrap() {

@@ -1,9 +1,9 @@
-//! YAML as JSON, as an editor sees it.
+//! Converts YAML to JSON, as an editor does.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// The document in a text, with numbers, truths and nulls as YAML's core schema has them.
+/// The document in a text, with numbers, booleans and nulls by YAML's core schema.
 pub(crate) fn json(text: &str) -> Value {
     let mut parser = Parser::new_from_str(text);
     let mut events = std::iter::from_fn(|| parser.next_event().map(|event| event.unwrap().0))
@@ -36,7 +36,7 @@ fn value<'t>(event: Event<'t>, events: &mut impl Iterator<Item = Event<'t>>) -> 
                         let event = events.next().unwrap();
                         fields.insert(key.into_owned(), value(event, events));
                     }
-                    other => unreachable!("{other:?} is no name of a field"),
+                    other => unreachable!("{other:?} is not the name of a field"),
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! What is right is read, and its warnings are kept.
+//! Valid files are read, and their warnings are kept.
 
 use tollgate::rules::{Config, Severity};
 
 use crate::problems;
 use crate::schema;
 
-/// As the issue that asked for rules has it.
+/// The file in the issue that proposed rules.
 const ISSUE: &str = r#"
 limits:
   free:       { algorithm: token-bucket, capacity: 60,   refill: 1/s }
@@ -74,7 +74,7 @@ rules:
   - { name: all, domain: 2, key: [], limit: free }
   - { name: i, domain: 2, key: [], limit: free, replaces: [all] }
 "#,
-    // No warning of a missing key: `when` wants the key, another rule limits the other requests, or callers send it.
+    // No warning about a missing key: `when` requires the key, another rule limits the other requests, or callers send it.
     r#"
 limits: { free: fixed-window limit=10 window=1s }
 rules:
@@ -204,7 +204,7 @@ fn valid_files_are_read_and_fit_the_schema() {
 }
 
 #[test]
-fn a_byte_order_mark_is_not_in_the_way() {
+fn byte_order_mark_is_ignored() {
     assert!(problems("\u{feff}limits: { free: fixed-window limit=1 window=1s }").is_empty());
     let shifted = problems("\u{feff}limit: 1");
     assert_eq!(shifted.iter().next().unwrap().column(), Some(1));
@@ -218,7 +218,7 @@ fn text_and_mapping_are_the_same_limit() {
 }
 
 #[test]
-fn a_valid_file_keeps_its_warnings() {
+fn valid_file_keeps_its_warnings() {
     let text = "limits: { a: fixed-window limit=1 window=1s, b: fixed-window limit=1 window=1s }
 rules: [{ name: r, domain: d, key: [], limit: a }]";
     let config = Config::parse("limits.yaml", text).unwrap();
@@ -233,7 +233,7 @@ rules: [{ name: r, domain: d, key: [], limit: a }]";
 }
 
 #[test]
-fn columns_are_characters() {
+fn columns_count_characters() {
     let found = problems("limits: { \"é\": fixed-window limit=1 window=1s, ü: x }");
     let places: Vec<_> = found.iter().map(|problem| problem.column().unwrap()).collect();
     assert_eq!(places, [11, 48]);

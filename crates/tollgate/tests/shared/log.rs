@@ -1,4 +1,4 @@
-//! What is logged, for tests to read.
+//! A log that tests can read.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Callers that go on whatever happens, and what they were told.
+//! Callers that continue through every fault, and a tally of their answers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,35 +9,35 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tollgate::{Error, Limit, OnFailure, Redis, Scope, StoreError};
 
-/// Of every key. Nothing comes back while this runs.
+/// The limit of every key. No unit comes back while the test runs.
 pub(crate) const LIMIT: u64 = 50;
 
-/// How long a check may take, as the limiter is told.
+/// The limiter's deadline.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
 
-/// Every turn has so many keys of its own.
+/// The number of keys in a turn.
 const KEYS: usize = 10;
 
 const CALLERS: usize = 8;
 
-/// Long enough for any machine: one that reaches it has failed.
+/// Long enough for any machine: a test that reaches it has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Callers {
     runtime: Runtime,
-    told: Arc<Told>,
+    tally: Arc<SoakTally>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// From one fault to the next.
+/// The time from one fault to the next. It has its own keys.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// Whether some of what was charged may be lost in it.
+    /// Whether the fault may lose charges.
     pub(crate) may_lose_state: bool,
     pub(crate) keys: [Key; KEYS],
 }
 
-/// What the callers of one key were told, how often.
+/// How the checks of one key were answered.
 #[derive(Debug, Default)]
 pub(crate) struct Key {
     pub(crate) admitted: AtomicU64,
@@ -46,9 +46,9 @@ pub(crate) struct Key {
     pub(crate) in_doubt: AtomicU64,
 }
 
-/// What the callers were told.
+/// How the checks of all callers were answered.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct SoakTally {
     turns: Mutex<Vec<Arc<Turn>>>,
     pub(crate) allowed: AtomicU64,
     pub(crate) denied: AtomicU64,
@@ -64,8 +64,8 @@ impl Callers {
             .enable_all()
             .build()
             .unwrap();
-        let told = Arc::<Told>::default();
-        told.turns.lock().unwrap().push(Arc::default());
+        let tally = Arc::<SoakTally>::default();
+        tally.turns.lock().unwrap().push(Arc::default());
         let limiter = {
             let _within = runtime.enter();
             let builder = Redis::at(url).unwrap().on_failure(OnFailure::Closed);
@@ -74,73 +74,73 @@ impl Callers {
         let limit: Limit = format!("fixed-window limit={LIMIT} window=366d").parse().unwrap();
         let scope = limiter.scope("soak", limit).unwrap();
         let tasks = (0..CALLERS)
-            .map(|caller| runtime.spawn(call(scope.clone(), Arc::clone(&told), caller)))
+            .map(|caller| runtime.spawn(call(scope.clone(), Arc::clone(&tally), caller)))
             .collect();
-        let callers = Callers { runtime, told, tasks };
+        let callers = Callers { runtime, tally, tasks };
         callers.wait_until_used_up();
         callers
     }
 
-    /// From here on the callers use other keys.
+    /// Begins a turn: callers use other keys from now on.
     pub(crate) fn begin_turn(&self, may_lose_state: bool) {
         let turn = Turn { may_lose_state, ..Turn::default() };
-        self.told.turns.lock().unwrap().push(Arc::new(turn));
+        self.tally.turns.lock().unwrap().push(Arc::new(turn));
     }
 
-    /// Until the callers are answered again; how long that took.
+    /// Waits until a check of every key of this turn was allowed. Returns how long that took.
     pub(crate) fn wait_until_answered(&self) -> Duration {
         self.wait_until(|key| key.admitted.load(Ordering::Relaxed) > 0)
     }
 
-    /// Until every key of this turn has been denied.
+    /// Waits until a check of every key of this turn was denied.
     pub(crate) fn wait_until_used_up(&self) {
         self.wait_until(|key| key.denied.load(Ordering::Relaxed) > 0);
     }
 
     fn wait_until(&self, holds: impl Fn(&Key) -> bool) -> Duration {
-        let (began, turn) = (Instant::now(), self.told.turn().1);
+        let (began, turn) = (Instant::now(), self.tally.turn().1);
         while !turn.keys.iter().all(&holds) {
-            assert!(began.elapsed() < PATIENCE, "{turn:?}, {:?}", self.told.failed());
+            assert!(began.elapsed() < PATIENCE, "{turn:?}, {:?}", self.tally.failed());
             std::thread::sleep(Duration::from_millis(5));
         }
         began.elapsed()
     }
 
-    pub(crate) fn stop(self) -> Arc<Told> {
-        self.told.is_over.store(true, Ordering::Relaxed);
+    pub(crate) fn stop(self) -> Arc<SoakTally> {
+        self.tally.is_over.store(true, Ordering::Relaxed);
         for task in self.tasks {
             self.runtime.block_on(task).unwrap();
         }
-        self.told
+        self.tally
     }
 }
 
-async fn call(scope: Scope, told: Arc<Told>, caller: usize) {
+async fn call(scope: Scope, tally: Arc<SoakTally>, caller: usize) {
     for number in caller.. {
-        if told.is_over.load(Ordering::Relaxed) {
+        if tally.is_over.load(Ordering::Relaxed) {
             return;
         }
-        let (at, turn) = told.turn();
+        let (at, turn) = tally.turn();
         let key = &turn.keys[number % KEYS];
         let began = Instant::now();
         let answer = scope.check(&format!("{at}:{}", number % KEYS)).await;
-        told.took(began.elapsed());
+        tally.took(began.elapsed());
         match answer {
             Ok(decision) if decision.is_allowed() => {
                 key.admitted.fetch_add(1, Ordering::Relaxed);
-                told.allowed.fetch_add(1, Ordering::Relaxed);
+                tally.allowed.fetch_add(1, Ordering::Relaxed);
             }
             Ok(_) => {
                 key.denied.fetch_add(1, Ordering::Relaxed);
-                told.denied.fetch_add(1, Ordering::Relaxed);
-                // It is told from memory, and would be as fast as this can ask.
+                tally.denied.fetch_add(1, Ordering::Relaxed);
+                // The deny cache answers at once, so this loop would spin.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             Err(Error::Store(error)) => {
                 if let StoreError::Timeout { .. } | StoreError::Unreachable { .. } = error {
                     key.in_doubt.fetch_add(1, Ordering::Relaxed);
                 }
-                *told.failed.lock().unwrap().entry(kind(&error)).or_default() += 1;
+                *tally.failed.lock().unwrap().entry(kind(&error)).or_default() += 1;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             Err(error) => panic!("{error}"),
@@ -159,7 +159,7 @@ fn kind(error: &StoreError) -> &'static str {
     }
 }
 
-impl Told {
+impl SoakTally {
     fn turn(&self) -> (usize, Arc<Turn>) {
         let turns = self.turns.lock().unwrap();
         let at = turns.len() - 1;

@@ -1,7 +1,7 @@
-//! Faults in any order, on real servers, while callers go on: what is admitted is held against the
-//! bound, and how long an answer takes against the deadline.
+//! Faults in random order on real servers, while callers continue. The test compares what was admitted with
+//! the bound, and the time of each answer with the deadline.
 //!
-//! A few seconds for each deployment; `make soak` takes `SOAK_SECONDS`, and prints what happened.
+//! It takes a few seconds for each deployment. `make soak` runs it for `SOAK_SECONDS`, and prints a summary.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -15,12 +15,13 @@ use callers::Callers;
 use summary::Summary;
 use world::World;
 
-/// Faults come in the same order every time; `SOAK_SEED` is for another.
+/// The seed for the order of the faults: `SOAK_SEED`, or the same in every run.
 fn seed() -> u64 {
     std::env::var("SOAK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7)
 }
 
-fn for_how_long() -> Duration {
+/// How long to inject faults: `SOAK_SECONDS`, or 5 s.
+fn duration() -> Duration {
     let seconds = std::env::var("SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or(5))
 }
@@ -29,27 +30,27 @@ fn soak(name: &str, mut world: World) {
     let callers = Callers::start(&world.url());
     let mut summary = Summary::new(name);
     let began = Instant::now();
-    while began.elapsed() < for_how_long() {
+    while began.elapsed() < duration() {
         let fault = world.next();
         callers.begin_turn(fault.may_lose_state());
         world.inject(fault);
         summary.recovered_after(fault, callers.wait_until_answered());
         callers.wait_until_used_up();
     }
-    summary.hold_against_the_bound(callers.stop(), began.elapsed());
+    summary.print_and_assert(callers.stop(), began.elapsed());
 }
 
 #[test]
-fn one_server() {
+fn one_server_stays_within_the_bounds() {
     soak("one server", World::one(seed()));
 }
 
 #[test]
-fn sentinels() {
+fn sentinels_stay_within_the_bounds() {
     soak("a primary, a replica and three sentinels", World::sentinels(seed()));
 }
 
 #[test]
-fn a_cluster() {
+fn cluster_stays_within_the_bounds() {
     soak("a cluster of three primaries, each with a replica", World::cluster(seed()));
 }

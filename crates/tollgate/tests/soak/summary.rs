@@ -1,19 +1,19 @@
-//! What happened, for a person to read, and whether it is within the bounds.
+//! A printed summary of a run, and the assertions that it is within the bounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::callers::{DEADLINE, LIMIT, Told, Turn};
+use crate::callers::{DEADLINE, LIMIT, SoakTally, Turn};
 use crate::world::Fault;
 
-/// What a busy machine may add to a deadline.
+/// How much a busy machine may add to a deadline.
 const MARGIN: Duration = Duration::from_secs(3);
 
 pub(crate) struct Summary {
     name: String,
-    /// How often each was injected, and the longest until callers were answered again.
+    /// How often each fault was injected, and the longest time until callers were answered again.
     faults: BTreeMap<&'static str, (u64, Duration)>,
 }
 
@@ -27,13 +27,13 @@ impl Summary {
         (*count, *longest) = (*count + 1, recovered.max(*longest));
     }
 
-    /// Prints it, then asserts.
-    pub(crate) fn hold_against_the_bound(self, told: Arc<Told>, took: Duration) {
-        let turns = told.turns();
-        let (calm, stormy) = most_admitted(&turns);
+    /// Prints the summary, then asserts the bounds.
+    pub(crate) fn print_and_assert(self, tally: Arc<SoakTally>, took: Duration) {
+        let turns = tally.turns();
+        let (kept, lost) = most_admitted(&turns);
         let (allowed, denied) =
-            (told.allowed.load(Ordering::Relaxed), told.denied.load(Ordering::Relaxed));
-        let failed: u64 = told.failed().values().sum();
+            (tally.allowed.load(Ordering::Relaxed), tally.denied.load(Ordering::Relaxed));
+        let failed: u64 = tally.failed().values().sum();
         println!("\n{}, {:.0} s", self.name, took.as_secs_f64());
         for (fault, (count, longest)) in &self.faults {
             let longest = longest.as_secs_f64();
@@ -41,43 +41,43 @@ impl Summary {
         }
         println!("  {:>9} decisions: {allowed} allowed, {denied} denied", allowed + denied);
         let each: Vec<String> =
-            told.failed().iter().map(|(why, count)| format!("{count} {why}")).collect();
+            tally.failed().iter().map(|(why, count)| format!("{count} {why}")).collect();
         println!("  {failed:>9} failures: {}", each.join(", "));
-        let longest = told.longest().as_millis();
+        let longest = tally.longest().as_millis();
         println!("  longest wait for an answer: {longest} ms of {}", DEADLINE.as_millis());
-        println!("  most admitted of one key: {calm} of {LIMIT} where nothing was lost,");
-        println!("                            {stormy} of {} where state may be lost", 2 * LIMIT);
-        assert!(calm <= LIMIT, "{}: {calm} admitted without a loss", self.name);
-        assert!(stormy <= 2 * LIMIT, "{}: {stormy} admitted", self.name);
-        turns.iter().for_each(|turn| hold_against_the_limit(turn));
-        assert!(told.longest() < DEADLINE + MARGIN, "{}: {:?}", self.name, told.longest());
+        println!("  most admitted for one key: {kept} of {LIMIT} without a loss of state,");
+        println!("                             {lost} of {} after a loss of state", 2 * LIMIT);
+        assert!(kept <= LIMIT, "{}: {kept} admitted without a loss of state", self.name);
+        assert!(lost <= 2 * LIMIT, "{}: {lost} admitted after a loss of state", self.name);
+        turns.iter().for_each(|turn| assert_denied_when_spent(turn));
+        assert!(tally.longest() < DEADLINE + MARGIN, "{}: {:?}", self.name, tally.longest());
     }
 }
 
-/// A key that was denied had its limit spent: by those it admitted, and those who were not told.
-fn hold_against_the_limit(turn: &Turn) {
+/// Asserts that a key was denied only after its limit was spent, by allowed checks and by checks in doubt.
+fn assert_denied_when_spent(turn: &Turn) {
     for key in &turn.keys {
         let spent = key.admitted.load(Ordering::Relaxed) + key.in_doubt.load(Ordering::Relaxed);
         assert!(spent >= LIMIT, "denied, though only {spent} of {LIMIT} were spent");
     }
 }
 
-/// The most that one key was admitted where nothing could be lost, and, over what one loss allows,
-/// where it could.
+/// The most that one key was admitted in a turn that cannot lose state, and in a turn that can. For a turn with
+/// two possible losses, one more burst is subtracted.
 fn most_admitted(turns: &[Arc<Turn>]) -> (u64, u64) {
-    let (mut calm, mut stormy) = (0, 0);
+    let (mut kept, mut lost) = (0, 0);
     for (at, turn) in turns.iter().enumerate() {
-        // One that was on its way may come when the next fault is there already.
+        // A request in flight may arrive after the next fault has begun.
         let nearby = turns.iter().skip(at).take(2);
         let losses = nearby.filter(|turn| turn.may_lose_state).count() as u64;
         let admitted = turn.keys.iter().map(|key| key.admitted.load(Ordering::Relaxed));
         let most = admitted.max().unwrap_or(0);
         match losses {
-            0 => calm = calm.max(most),
-            1 => stormy = stormy.max(most),
-            // As if there had been one.
-            _ => stormy = stormy.max(most.saturating_sub(LIMIT)),
+            0 => kept = kept.max(most),
+            1 => lost = lost.max(most),
+            // Counted as if there had been one loss.
+            _ => lost = lost.max(most.saturating_sub(LIMIT)),
         }
     }
-    (calm, stormy)
+    (kept, lost)
 }

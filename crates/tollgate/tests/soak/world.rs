@@ -1,4 +1,4 @@
-//! Servers, and what can happen to them.
+//! Servers, and the faults that are injected into them.
 
 use std::collections::VecDeque;
 use std::thread::sleep;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_launcher::{Cluster, FailOver, Flavour, Launch, Proxy, Sentinels, Server};
 
-/// Servers, and what can happen to them.
+/// The servers of a deployment, and the faults to come.
 pub(crate) struct World {
     servers: Servers,
     /// The faults of this round that are still to come.
@@ -22,21 +22,21 @@ enum Servers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A server stands still for a while.
+    /// A server freezes for a while.
     Freeze,
-    /// A server dies, and is started again without what it had; or a replica takes its place.
+    /// A server is killed. It is started again without its state, or a replica takes over.
     Kill,
-    /// A server stands still for so long that a replica takes its place; then it comes back.
+    /// A primary freezes until a replica has taken over, then resumes.
     ReturnOfAStalePrimary,
-    /// A replica takes a server's place as planned.
+    /// A planned failover to a replica.
     FailOver,
     /// All connections break.
     CutConnections,
-    /// Replies of scripts that ran are lost.
+    /// Replies to scripts are lost after the scripts ran.
     LoseReplies,
     /// Connections break in the middle of a reply.
     CutReplies,
-    /// Replies come late.
+    /// Replies are late.
     Delay,
     FlushScripts,
     /// A slot moves to another server.
@@ -59,7 +59,7 @@ impl Fault {
         }
     }
 
-    /// Replication does not wait: what a primary charged last may not be on its replica.
+    /// Whether the fault may lose charges. Replication is asynchronous, so a replica may lack the last charges.
     pub(crate) fn may_lose_state(self) -> bool {
         matches!(self, Fault::Kill | Fault::ReturnOfAStalePrimary | Fault::FailOver)
     }
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// What happens next: everything that can, in any order, then again.
+    /// The next fault: all faults of the deployment in random order, then all again.
     pub(crate) fn next(&mut self) -> Fault {
         if self.to_come.is_empty() {
             let mut faults = match &self.servers {
@@ -164,7 +164,7 @@ fn hurt_one(server: &mut Server, proxy: &Proxy, fault: Fault, a_while: Duration)
         Fault::LoseReplies => {
             proxy.drop_replies(3);
             sleep(a_while);
-            // The connection where a reply is missing stays silent; it is given up after a second.
+            // A connection on which a reply is missing carries no more replies, and is closed after a second.
             proxy.pass();
         }
         Fault::CutReplies => {
@@ -183,24 +183,24 @@ fn hurt_one(server: &mut Server, proxy: &Proxy, fault: Fault, a_while: Duration)
     }
 }
 
-/// What can happen to any server.
+/// Injects a fault that every deployment can have.
 fn hurt_server(server: &Server, fault: Fault, a_while: Duration) {
     match fault {
         Fault::Freeze => {
-            // Not long enough for a replica to take its place.
+            // Too short for a replica to take over.
             server.freeze();
             sleep(a_while);
             server.thaw();
         }
         Fault::CutConnections => {
             for _ in 0..5 {
-                // It may not have any.
+                // Errors are ignored: the server may have no connections.
                 let _ = server.ask::<i64>(redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]));
                 sleep(a_while / 10);
             }
         }
         Fault::FlushScripts => server.ask(redis::cmd("SCRIPT").arg("FLUSH")).unwrap(),
-        other => panic!("{other:?} happens to no server by itself"),
+        other => panic!("{other:?} is not a fault of a single server"),
     }
 }
 
@@ -229,10 +229,10 @@ fn hurt_primary(servers: &mut [Server], sentinels: &Sentinels, fault: Fault, a_w
     }
 }
 
-/// Until sentinels have made it one.
+/// Waits until the sentinels have made the server a replica.
 fn wait_until_replica(server: &Server) {
     let is_replica = || {
-        // When it becomes one, it closes its connections.
+        // An error is ignored: a server that becomes a replica closes its connections.
         let role = server.ask::<redis::Value>(&redis::cmd("ROLE"));
         role.is_ok_and(|role| format!("{role:?}").contains("slave"))
     };
@@ -275,7 +275,7 @@ fn hurt_cluster(cluster: &mut Cluster, fault: Fault, a_while: Duration, random: 
     }
 }
 
-/// The same numbers every time.
+/// A pseudo-random generator (xorshift): the same numbers in every run.
 struct Random(u64);
 
 impl Random {

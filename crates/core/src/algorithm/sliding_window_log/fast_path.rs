@@ -25,8 +25,8 @@ pub trait LogFastPath: LogFastPathSeal {
     /// 64 of its runs have left the window.
     fn check_one_in_log(&self, log: &mut Log, now_us: u64) -> Option<CheckResult>;
 
-    /// Refuses a request for one unit by a log of one to three units, without changing the log. Returns `None` if the
-    /// unit may fit, and if deciding takes more steps.
+    /// Refuses a request for one unit on a log of one to three units, without changing the log. Returns `None` if the
+    /// unit may fit, or if only [`Algorithm::check`](crate::Algorithm::check) can decide.
     fn refuse_one(&self, log: ThreeUnitLog, now_us: u64) -> Option<CheckResult>;
 }
 

@@ -205,7 +205,7 @@ impl Log {
         self.newest().map_or(self.head.base, |run| run.through)
     }
 
-    /// The units of all charges in the log, also of those that no longer count.
+    /// The units of all charges in the log, also of charges that no longer count.
     pub(crate) fn units(&self) -> u64 {
         self.through() - self.head.base
     }

@@ -2,9 +2,12 @@
 
 use tollgate_core::store::each;
 use tollgate_core::{
-    Algorithm, Cost, Entry, Fill, Limit, LimitDecision, Log, State, UnitRequest, Window, WindowPair,
+    Algorithm, Cost, Entry, ExtendAnswer, Fill, HoldError, HoldGrowth, HoldReference, HoldUse,
+    Holds, Limit, LimitDecision, Log, Reservation, ReserveAnswer, SettleAnswer, State, UnitRequest,
+    Window, WindowPair,
 };
 
+use super::held::HeldKey;
 use super::scopes::Overflow;
 use super::shard::{CarriedSlot, ReachedState};
 use super::slot::SlotState;
@@ -28,6 +31,7 @@ impl MemoryStore {
             request.cost,
             |state| own.peek(state, now_us, request),
             |limit, state| limit.in_place_of(&scope.limit, limit.peek(&state, now_us, request)),
+            |held| held.peek(&scope.limit, now_us, request),
         ))
     }
 
@@ -42,16 +46,25 @@ impl MemoryStore {
     ) -> Result<u64, Error> {
         let charge = receipt.charge_of(self.place(scope, key).fingerprint());
         let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
-        Ok(each!(&scope.limit, own => self.change_state(scope, key, |reached| match reached {
-            ReachedState::Own(state) => own.refund(state, now_us, charge),
-            ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
+        Ok(each!(&scope.limit, own => self.change_state(scope, key, now_us, |reached| {
+            match reached {
+                ReachedState::Own(state) => own.refund(state, now_us, charge),
+                ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
+                ReachedState::Held(held, view) => held.refund(view, charge),
+            }
         })))
     }
 
-    /// Returns a copy of a key's state, and the limit that decides on it.
-    pub(crate) fn state(&self, scope: &MemoryScope, key: &[u8], now_us: u64) -> (Limit, State) {
-        let other = |limit, state| (limit, state);
-        let own = |state| (scope.limit, state);
+    /// Returns a copy of a key's state and of its holds, and the limit that decides on it.
+    pub(crate) fn state(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+    ) -> (Limit, State, Holds) {
+        let other = |limit, state| (limit, state, Holds::default());
+        let own = |state| (scope.limit, state, Holds::default());
+        let held = |held: &HeldKey| held.carried_copy(&scope.limit, now_us, Cost::ONE);
         match &scope.limit {
             Limit::FixedWindow(_) => self.read_state(
                 scope,
@@ -60,6 +73,7 @@ impl MemoryStore {
                 Cost::ONE,
                 |it: &Window| own((*it).into()),
                 other,
+                held,
             ),
             Limit::SlidingWindowCounter(_) => self.read_state(
                 scope,
@@ -68,9 +82,11 @@ impl MemoryStore {
                 Cost::ONE,
                 |it: &WindowPair| own((*it).into()),
                 other,
+                held,
             ),
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                self.read_state(scope, key, now_us, Cost::ONE, |it: &Fill| own((*it).into()), other)
+                let own = |it: &Fill| own((*it).into());
+                self.read_state(scope, key, now_us, Cost::ONE, own, other, held)
             }
             Limit::SlidingWindowLog(_) => self.read_state(
                 scope,
@@ -79,6 +95,7 @@ impl MemoryStore {
                 Cost::ONE,
                 |it: &Log| own(it.clone().into()),
                 other,
+                held,
             ),
         }
     }
@@ -90,11 +107,18 @@ impl MemoryStore {
             limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default()
         };
         let own = |log: &Log| own.entries(log, now_us).collect();
-        self.read_state(scope, key, now_us, Cost::ONE, own, other)
+        let held = |held: &HeldKey| {
+            let (limit, mut state, mut holds) = held.carried_copy(&scope.limit, now_us, Cost::ONE);
+            limit.charge_expired(&mut state, &mut holds, now_us);
+            other(limit, state)
+        };
+        self.read_state(scope, key, now_us, Cost::ONE, own, other, held)
     }
 
     /// Passes a key's state to `own`. If the state is under another limit than the scope's, passes a copy of it and
-    /// the limit that decides on it to `other`. A key without state may use the overflow state.
+    /// the limit that decides on it to `other`. Passes a key with holds to `held`. A key without state may use the
+    /// overflow state.
+    #[allow(clippy::too_many_arguments)]
     fn read_state<S: SlotState, T>(
         &self,
         scope: &MemoryScope,
@@ -103,9 +127,13 @@ impl MemoryStore {
         cost: Cost,
         own: impl FnOnce(&S) -> T,
         other: impl FnOnce(Limit, State) -> T,
+        held: impl FnOnce(&HeldKey) -> T,
     ) -> T {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
+        if let Some(key) = shard.held_key(place, scope) {
+            return held(key);
+        }
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, Some(old))) => {
                 let state = shard.copy_state(at, &old);
@@ -132,10 +160,17 @@ impl MemoryStore {
         &self,
         scope: &MemoryScope,
         key: &[u8],
+        now_us: u64,
         act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let place = self.place(scope, key);
+        let view = self.view_at(now_us);
         let mut shard = self.shard(place).lock();
+        if let Some(key) = shard.held_key_mut(place, scope) {
+            let answer = act(ReachedState::Held(key, &view));
+            shard.release(place, scope, &view);
+            return answer;
+        }
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, stays_under)) => {
                 shard.change_carried(CarriedSlot { at, stays_under }, &self.budget, act)
@@ -162,10 +197,69 @@ impl MemoryStore {
         act_on(decides, state, act)
     }
 
-    /// Forgets a key.
+    /// Sets units of a key aside, if they fit. An error if the limit cannot have holds.
+    pub(crate) fn reserve(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, HoldError> {
+        scope.limit.can_hold()?;
+        let place = self.place(scope, key);
+        let view = self.view(now_us);
+        self.shard(place).lock().reserve(place, scope, &view, reservation)
+    }
+
+    /// Charges what was used of a hold, under the limit that the key is under now: a settlement does not carry the key
+    /// over.
+    pub(crate) fn settle(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+        hold: HoldReference,
+        used: HoldUse,
+    ) -> SettleAnswer {
+        let place = self.place(scope, key);
+        let view = self.view(now_us);
+        let mut shard = self.shard(place).lock();
+        let settled = shard.change_held(place, scope, &view, |held| held.settle(&view, hold, used));
+        settled.unwrap_or_else(|| {
+            shard.change_without_holds(place, scope, &view, |limit, state| {
+                limit.settle_hold(state, &mut Holds::default(), now_us, hold, used)
+            })
+        })
+    }
+
+    /// Adds units to a hold if they fit, and moves its expiry.
+    pub(crate) fn extend(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        let place = self.place(scope, key);
+        let view = self.view(now_us);
+        let mut shard = self.shard(place).lock();
+        let extended =
+            shard.change_held(place, scope, &view, |held| held.extend(scope, &view, hold, growth));
+        extended.unwrap_or_else(|| {
+            shard.change_without_holds(place, scope, &view, |limit, state| {
+                limit.extend_hold(state, &mut Holds::default(), now_us, hold, growth)
+            })
+        })
+    }
+
+    /// Forgets a key and its holds.
     pub(crate) fn reset(&self, scope: &MemoryScope, key: &[u8]) {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
+        if shard.forget_held(place, scope, &self.budget) {
+            return;
+        }
         if let Some((at, _)) = shard.find_any(place, scope, &self.scopes) {
             shard.remove(at, &self.scopes.read(), &self.identify, &self.budget);
         }

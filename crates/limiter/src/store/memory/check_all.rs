@@ -1,14 +1,15 @@
-//! A check of several limits: every lock is charge while all of them are decided.
+//! A check of several limits: every lock is held while all of them are decided.
 
 use std::mem;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use tollgate_core::{
-    Algorithm, CheckResult, CombinedDecision, Intent, Limit, LimitCheck, Role, State, check_all,
+    CheckResult, CombinedDecision, Holds, Intent, Limit, LimitCheck, Role, State, check_all,
 };
 
 use super::budget::StoreBudget;
+use super::held;
 use super::lock::LockGuard;
 use super::logs;
 use super::part::JointPart;
@@ -23,6 +24,8 @@ use crate::joint::Demand;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateStorage {
     Slot,
+    /// Among the keys with holds.
+    Held,
     /// In the overflow state of the name, which all keys share that found no room.
     Overflow,
     /// Nowhere: the state is under another limit, and a peek discards the copy that it carries over.
@@ -37,6 +40,10 @@ struct JointCharge<'a> {
     place: KeyLocation,
     storage: StateStorage,
     state: State,
+    /// Empty unless the storage is `Held`, or a copy of it.
+    holds: Holds,
+    /// The bytes of the state and the holds when they were taken from the keys with holds.
+    held_bytes: usize,
 }
 
 /// The locks of a check, in the order in which every caller takes them: shards, then overflow states.
@@ -77,7 +84,7 @@ impl MemoryStore {
         let (mut charges, by_storage) = merge(charges, JointCharge::overflows_with);
         locks.lock_overflows(&charges);
         locks.take_all(&mut charges, &view);
-        let (mut combined, mut results) = decide(&mut charges, now_us, &self.budget);
+        let (mut combined, mut results) = decide(&mut charges, &view);
         let charge_of: Vec<usize> = by_key.iter().map(|&key| by_storage[key]).collect();
         let first_of = |charge| charge_of.iter().position(|&of| of == charge);
         combined.refused_by = combined.refused_by.and_then(first_of);
@@ -88,7 +95,16 @@ impl MemoryStore {
             Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
+        let held: Vec<(KeyLocation, &MemoryScope)> = charges
+            .iter()
+            .filter(|charge| charge.storage == StateStorage::Held)
+            .map(|charge| (charge.place, charge.part.scope))
+            .collect();
         charges.into_iter().for_each(|charge| locks.put(charge, &self.budget));
+        // Last, because making room in a table may remove slots, and must see all states in their slots.
+        for (place, scope) in held {
+            locks.shard(place).release(place, scope, &view);
+        }
         combined
     }
 
@@ -107,7 +123,7 @@ impl MemoryStore {
         locks: &mut CheckLocks<'_>,
         view: &StoreView<'_>,
     ) {
-        // A request that will be refused must not carry_over in a key.
+        // A request that will be refused must not bring in a new key.
         let is_charged = charges.iter().all(|charge| {
             let JointCharge { part: JointPart { demand, .. }, limit, place, storage, .. } = charge;
             if demand.role == Role::Shadow {
@@ -117,22 +133,25 @@ impl MemoryStore {
                 StateStorage::Slot => {
                     locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
                 }
-                StateStorage::Copy => charge.admits(view.now_us),
+                StateStorage::Copy | StateStorage::Held => charge.admits(view.now_us),
                 // A peek, which is decided later: only shards are locked so far.
                 StateStorage::Overflow => true,
             }
         });
         // If all keys have state, no room is needed, and nothing is removed.
         let mut is_known = |charge: &JointCharge<'_>| {
-            charge.is_peek() || locks.shard(charge.place).find(charge.place).is_some()
+            charge.is_peek()
+                || charge.storage == StateStorage::Held
+                || locks.shard(charge.place).find(charge.place).is_some()
         };
         if !is_charged || charges.iter().all(&mut is_known) {
             return;
         }
-        let count = charges.iter().filter(|charge| !charge.is_peek()).count();
-        for JointCharge { place, storage, .. } in
-            charges.iter_mut().filter(|charge| !charge.is_peek())
-        {
+        let has_slot = |charge: &&mut JointCharge<'_>| {
+            !charge.is_peek() && charge.storage != StateStorage::Held
+        };
+        let count = charges.iter_mut().filter(has_slot).count();
+        for JointCharge { place, storage, .. } in charges.iter_mut().filter(has_slot) {
             let shard = locks.shard(*place);
             // Room for all charges, because a known key may be dead, and be removed to make room for another.
             if !shard.make_room(count, view) && shard.find(*place).is_none() {
@@ -163,20 +182,20 @@ fn merge<'a>(
 
 fn decide(
     charges: &mut [JointCharge<'_>],
-    now_us: u64,
-    budget: &StoreBudget,
+    view: &StoreView<'_>,
 ) -> (CombinedDecision, Vec<CheckResult>) {
+    let now_us = view.now_us;
     let has_log = charges.iter().any(|charge| matches!(charge.state, State::Log(_)));
     // A request that will be refused changes nothing, not even how a log is stored.
     if has_log && charges.iter().all(|charge| charge.admits(now_us)) {
-        charges.iter_mut().for_each(|charge| charge.make_room(now_us, budget));
+        charges.iter_mut().for_each(|charge| charge.make_room(view));
     }
     let mut checks: Vec<LimitCheck<'_>> = charges
         .iter_mut()
         .map(|charge| {
-            let JointCharge { part, limit, state, .. } = charge;
+            let JointCharge { part, limit, state, holds, .. } = charge;
             let Demand { request, role, intent } = part.demand;
-            LimitCheck::enforced(limit, state, request).with(role, intent)
+            LimitCheck::enforced(limit, state, request).beside(holds).with(role, intent)
         })
         .collect();
     let combined = check_all(&mut checks, now_us);
@@ -202,7 +221,15 @@ impl JointPart<'_> {
 impl<'a> JointCharge<'a> {
     fn new(part: JointPart<'a>, place: KeyLocation) -> JointCharge<'a> {
         let limit = part.scope.limit;
-        JointCharge { part, limit, place, storage: StateStorage::Slot, state: limit.fresh() }
+        JointCharge {
+            part,
+            limit,
+            place,
+            storage: StateStorage::Slot,
+            state: limit.fresh(),
+            holds: Holds::default(),
+            held_bytes: 0,
+        }
     }
 
     fn is_peek(&self) -> bool {
@@ -214,6 +241,14 @@ impl<'a> JointCharge<'a> {
         if self.is_peek() {
             return self.find(shard, view);
         }
+        let JointPart { scope, demand, .. } = self.part;
+        if let Some(held) = shard.held_key_mut(self.place, scope) {
+            self.limit = held.carry_over(scope, view, demand.request.cost);
+            (self.state, self.holds) = held.take();
+            self.held_bytes = held::state_and_holds_bytes(&self.state, &self.holds);
+            self.storage = StateStorage::Held;
+            return;
+        }
         let carried =
             shard.carry_over(self.place, self.part.scope, view, self.part.demand.request.cost);
         if let Some(CarriedSlot { at, stays_under: Some(limit) }) = carried {
@@ -224,6 +259,12 @@ impl<'a> JointCharge<'a> {
     /// Finds the state for a peek, and leaves it unchanged. A key without state may use the overflow state.
     fn find(&mut self, shard: &Shard, view: &StoreView<'_>) {
         let JointPart { scope, demand, .. } = self.part;
+        if let Some(held) = shard.held_key(self.place, scope) {
+            (self.limit, self.state, self.holds) =
+                held.carried_copy(&scope.limit, view.now_us, demand.request.cost);
+            self.storage = StateStorage::Copy;
+            return;
+        }
         match shard.find_any(self.place, scope, view.scopes) {
             Some((_, None)) => {}
             Some((at, Some(old))) => {
@@ -239,20 +280,19 @@ impl<'a> JointCharge<'a> {
     /// Whether this charge would not refuse the request.
     fn admits(&self, now_us: u64) -> bool {
         let Demand { request, role, .. } = self.part.demand;
-        role == Role::Shadow || self.limit.peek(&self.state, now_us, request).is_allowed()
+        let peek = || self.limit.peek_beside(&self.state, &self.holds, now_us, request);
+        role == Role::Shadow || peek().is_allowed()
     }
 
     /// Ensures that a log has memory for its charge, as a check of one limit does.
-    fn make_room(&mut self, now_us: u64, budget: &StoreBudget) {
-        let (Limit::SlidingWindowLog(limit), State::Log(log)) = (&self.limit, &mut self.state)
-        else {
-            return;
-        };
+    fn make_room(&mut self, view: &StoreView<'_>) {
         // A shadow that refuses does not hold up the request, and is not charged. A peek is never charged.
         let JointPart { demand: Demand { request, intent, .. }, .. } = self.part;
-        if intent == Intent::Charge && limit.peek(log, now_us, request).is_allowed() {
-            limit.settle(log, now_us);
-            logs::reserve(log, limit, now_us, request.cost, budget);
+        if intent == Intent::Charge {
+            let before = logs::state_bytes(&self.state);
+            held::make_room(&self.limit, &mut self.state, &mut self.holds, view, request);
+            // What was taken for the log is in the budget.
+            self.held_bytes = (self.held_bytes + logs::state_bytes(&self.state)) - before;
         }
     }
 
@@ -316,7 +356,7 @@ impl<'m> CheckLocks<'m> {
     fn take(&mut self, charge: &mut JointCharge<'_>, view: &StoreView<'_>) {
         let (scope, cost) = (charge.part.scope, charge.part.demand.request.cost);
         let taken = match charge.storage {
-            StateStorage::Copy => return,
+            StateStorage::Copy | StateStorage::Held => return,
             StateStorage::Slot => self.shard(charge.place).take_state(charge.place, &charge.limit),
             StateStorage::Overflow if charge.is_peek() => self.overflow(scope).map(|overflow| {
                 let carried = overflow.carried_copy(&scope.limit, view.now_us, cost);
@@ -336,8 +376,13 @@ impl<'m> CheckLocks<'m> {
     }
 
     fn put(&mut self, charge: JointCharge<'_>, budget: &StoreBudget) {
-        let JointCharge { part, limit, place, storage, state, .. } = charge;
+        let JointCharge { part, limit, place, storage, state, holds, held_bytes } = charge;
         match storage {
+            StateStorage::Held => {
+                if let Some(key) = self.shard(place).held_key_mut(place, part.scope) {
+                    key.put((state, holds), held_bytes, budget);
+                }
+            }
             StateStorage::Slot => {
                 let shard = self.shard(place);
                 if state != limit.fresh() || shard.find(place).is_some() {

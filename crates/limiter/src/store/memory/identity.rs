@@ -26,7 +26,18 @@ pub(super) const MAX_SCOPE: u32 = (1 << (SCOPE_BITS + SLOT_SCOPE_BITS)) - 1;
 /// In the last byte, the lower half is the length of a key that is kept as it is, and 0 for a fingerprint;
 /// the upper half is a part of the scope's index.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    FromBytes,
+    Immutable,
+    IntoBytes,
+    KnownLayout,
 )]
 #[repr(transparent)]
 pub(super) struct KeyIdentity(pub(super) [u64; 2]);

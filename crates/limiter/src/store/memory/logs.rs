@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize =
     BYTES_PER_ALLOCATION + 2 * size_of::<usize>() + CHUNK_LOGS * (size_of::<Log>() + 8);
 
 /// The bytes that the allocator takes in addition to the requested bytes: a header, and rounding.
-const BYTES_PER_ALLOCATION: usize = 24;
+pub(super) const BYTES_PER_ALLOCATION: usize = 24;
 
 /// Marks words that are a [`ThreeUnitLog`], instead of the number of a log: the other words are its times.
 const THREE_UNITS: u64 = 1 << 52;

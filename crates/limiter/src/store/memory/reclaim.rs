@@ -44,7 +44,12 @@ impl MemoryStore {
     /// as its next check would do: to the smallest limit that has room for all that the key can have spent,
     /// or else to the largest. If that limit cannot hold it, the key stays where it is. If no caller holds
     /// any limit of the name, the largest dropped one is kept as long as there are keys.
+    ///
+    /// A scope with keys that have holds stays, as if a caller held it.
     pub(super) fn reclaim(&self, now_us: u64) {
+        for shard in &self.shards {
+            shard.0.lock().remove_dead_held(None, &self.view_at(now_us));
+        }
         let mut dropped = self.unlist();
         if dropped.successors.is_empty() {
             return;

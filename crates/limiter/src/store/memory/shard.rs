@@ -1,10 +1,13 @@
-//! A table and its logs: what one lock protects.
+//! A table, its logs, and the keys with holds: what one lock protects.
+
+mod reserve;
 
 use parking_lot::RwLock;
 use tollgate_core::{CarryOver, Cost, Limit, State, UnitRequest};
 
 use super::KeyLocation;
 use super::budget::StoreBudget;
+use super::held::{HeldKey, HeldKeys};
 use super::identity::KeyHasher;
 use super::logs::{self, Logs};
 use super::reclaim::DroppedScopes;
@@ -30,10 +33,11 @@ pub(super) struct CarriedSlot {
     pub(super) stays_under: Option<Limit>,
 }
 
-/// A key's state: under the requested limit, or with the limit that it stays under.
+/// A key's state: under the requested limit, or with the limit that it stays under; or the key with its holds.
 pub(super) enum ReachedState<'s, S> {
     Own(&'s mut S),
     Other(&'s Limit, &'s mut State),
+    Held(&'s mut HeldKey, &'s StoreView<'s>),
 }
 
 /// A table and its logs. An empty shard has nothing on the heap, so a store of many shards is small until
@@ -42,6 +46,8 @@ pub(super) enum ReachedState<'s, S> {
 pub(super) struct Shard {
     table: SlotTable,
     logs: Logs,
+    /// The keys with holds; `None` without any.
+    held: Option<Box<HeldKeys>>,
     /// Where the next search for dead keys begins.
     cursor: usize,
 }
@@ -58,7 +64,7 @@ impl Shard {
     }
 
     pub(super) fn keys(&self) -> usize {
-        self.table.live()
+        self.table.live() + self.held.as_ref().map_or(0, |held| held.count())
     }
 
     #[inline]
@@ -302,6 +308,10 @@ impl Shard {
 
     /// Moves the keys of dropped scopes to the scopes that take them over, and removes the dead ones.
     pub(super) fn move_dropped_keys(&mut self, dropped: &mut DroppedScopes, view: &StoreView<'_>) {
+        if let Some(held) = &self.held {
+            // A reservation may have taken the key of a dropped scope out of its slot.
+            held.keys().for_each(|key| dropped.mark_needed(key.scope.index));
+        }
         let scopes = view.scopes.read();
         // Repeated after a removal, because that moves other slots.
         while self.move_or_remove_next(dropped, &scopes, view) {}
@@ -341,11 +351,17 @@ impl Shard {
     pub(super) fn recounted(&self, budget: &StoreBudget) -> usize {
         let chunks = self.table.capacity() / SlotTable::CHUNK_SLOTS;
         let list_bytes = if chunks > 0 { Shard::list_bytes(budget) } else { 0 };
-        list_bytes + chunks * SlotTable::CHUNK_BYTES + self.logs.recounted()
+        let held_bytes = self.held.as_ref().map_or(0, |held| held.recounted());
+        list_bytes + chunks * SlotTable::CHUNK_BYTES + self.logs.recounted() + held_bytes
     }
 
     pub(super) fn logs(&self) -> usize {
         self.logs.count()
+    }
+
+    /// Returns how many keys are kept with holds.
+    pub(super) fn held_count(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.count())
     }
 
     pub(super) fn spare_bytes(&self) -> usize {

@@ -22,14 +22,15 @@ use tags::{EMPTY, Tags, UNSETTLED, tag};
 
 /// One in this many displaced slots that a search finds is moved to its home bucket. Moving every one would swap
 /// two slots each time, although most of the slots are not needed again soon.
-const DISPLACED_PER_SWAP: usize = 8;
+const DISPLACED_PER_SWAP: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct SlotTable {
     chunks: Vec<Chunk>,
-    live: usize,
+    /// 32 bits, as the next field, so that a shard fits a cache line. A table of more slots would take 190 GB.
+    live: u32,
     /// How many displaced slots were found.
-    displaced_found: usize,
+    displaced_found: u32,
 }
 
 /// The unit by which the table grows: three buckets. Aligned, so that a bucket's tags are on the same cache
@@ -84,7 +85,7 @@ impl SlotTable {
     }
 
     pub(super) fn live(&self) -> usize {
-        self.live
+        self.live as usize
     }
 
     /// Returns how many chunks hold this many slots, in one table or in many.
@@ -95,14 +96,14 @@ impl SlotTable {
     /// Returns how many chunks to grow by so that `more` slots fit; at least a thirty-second of the present
     /// number.
     pub(super) fn chunks_for(&self, more: usize) -> usize {
-        let slots = (self.live + more) * 32 / 31 + 1;
+        let slots = (self.live() + more) * 32 / 31 + 1;
         let missing = slots.saturating_sub(self.capacity()).div_ceil(Self::CHUNK_SLOTS);
         missing.max(self.chunks.len() / 32).max(1)
     }
 
     /// Whether `more` slots fit; searches are short up to a load of 31/32.
     pub(super) fn has_room_for(&self, more: usize) -> bool {
-        32 * (self.live + more) <= 31 * self.capacity()
+        32 * (self.live() + more) <= 31 * self.capacity()
     }
 
     /// Returns the slot of a key. `hash_of` returns the hash of a slot that this one may be swapped with, if
@@ -161,7 +162,7 @@ impl SlotTable {
     ) -> SlotPosition {
         let there = SlotPosition {
             bucket: home,
-            slot: self.displaced_found / DISPLACED_PER_SWAP % BUCKET_SLOTS,
+            slot: (self.displaced_found / DISPLACED_PER_SWAP) as usize % BUCKET_SLOTS,
         };
         let other = (self.tags(home)[there.slot], *self.slot(there));
         let others_home = if other.0 == EMPTY { None } else { hash_of(&other.1) };
@@ -487,7 +488,7 @@ mod tests {
         assert!(displaced_found.len() > 50, "{} are away", displaced_found.len());
         let before: Vec<u8> = passed_by(&table).collect();
         let often = &displaced_found[..10];
-        for id in often.iter().cycle().take(10 * DISPLACED_PER_SWAP * often.len()) {
+        for id in often.iter().cycle().take(10 * DISPLACED_PER_SWAP as usize * often.len()) {
             assert!(is_found(&mut table, *id, hash(*id)));
         }
         assert!(often.iter().all(|&id| is_at_home(&table, id)));

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread;
 
-use tollgate_core::{ChargeReceipt, CombinedDecision, Cost, Intent, Role};
+use tollgate_core::{
+    ChargeReceipt, CombinedDecision, Cost, HoldId, HoldReference, HoldTime, HoldUse, Intent,
+    Reservation, ReserveAnswer, Role,
+};
 
 use super::*;
 use crate::joint::Demand;
@@ -58,6 +61,23 @@ fn check(
     }
 }
 
+fn reserve(
+    memory: &MemoryStore,
+    scope: &MemoryScope,
+    key: &str,
+    now_us: u64,
+    units: u64,
+    hold_for_us: u64,
+) -> ReserveAnswer {
+    static IDS: AtomicU64 = AtomicU64::new(0);
+    let reservation = Reservation {
+        id: HoldId(IDS.fetch_add(1, Ordering::Relaxed)),
+        cost: Cost::new(units).unwrap(),
+        hold_for: HoldTime::from_us(hold_for_us).unwrap(),
+    };
+    memory.reserve(scope, key.as_bytes(), now_us, reservation).unwrap()
+}
+
 fn refund(
     memory: &MemoryStore,
     scope: &MemoryScope,
@@ -100,6 +120,7 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
     let empty = memory.budget.used();
     let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
     let mut fullest = 0;
+    let mut holds: Vec<(usize, String, HoldReference)> = Vec::new();
     for step in 0..30_000_u64 {
         // A step of a random number generator that is good enough for a test.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -125,6 +146,16 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                     },
                 });
                 check_all(&memory, &parts, now_us);
+            }
+            6 => {
+                let name = random(2, 33) as usize;
+                let reserved = reserve(&memory, scope(name), &key, now_us, 1 + random(3, 40), S);
+                holds.extend(reserved.hold.map(|hold| (name, key.clone(), hold)));
+            }
+            7 if !holds.is_empty() => {
+                let (name, key, hold) = holds.swap_remove(random(holds.len() as u64, 10) as usize);
+                let used = HoldUse { units: random(5, 40), is_last: true };
+                memory.settle(scope(name), key.as_bytes(), now_us, hold, used);
             }
             _ => _ = check(&memory, asked, &key, now_us, request),
         }
@@ -657,4 +688,153 @@ fn reclaim_loses_no_charge_when_threads_check_at_the_same_time() {
         assert_eq!(remaining(&memory, &held, key, NOW_US), 1_000_000 - TURNS, "{key}");
     }
     assert_eq!(memory.usage().keys, 4);
+}
+
+/// Returns how many keys have holds, in all shards.
+fn held(memory: &MemoryStore) -> usize {
+    memory.shards.iter().map(|shard| shard.0.lock().held_count()).sum()
+}
+
+fn settle(
+    memory: &MemoryStore,
+    scope: &MemoryScope,
+    key: &str,
+    now_us: u64,
+    hold: ReserveAnswer,
+    units: u64,
+) {
+    let used = HoldUse { units, is_last: true };
+    memory.settle(scope, key.as_bytes(), now_us, hold.hold.unwrap(), used);
+}
+
+#[test]
+fn key_with_holds_has_no_slot_and_returns_to_the_table_with_its_last_settlement() {
+    for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
+        let memory = MemoryStore::new(Some(1 << 20));
+        let scope = memory.scope(&named("api"), limit(text)).unwrap();
+        check(&memory, &scope, "a", NOW_US, request(1));
+        for nth in 1..=4 {
+            check(&memory, &scope, "a", NOW_US + nth, request(1));
+        }
+        let (empty, now_us) = (recounted(&memory), NOW_US + 10);
+        let first = reserve(&memory, &scope, "a", now_us, 2, S);
+        let second = reserve(&memory, &scope, "a", now_us, 1, S);
+        assert_eq!((held(&memory), memory.usage().keys), (1, 1), "{text}");
+        assert_eq!(limit_of(&memory, &scope, "a"), None, "{text}: it has no slot");
+        assert!(recounted(&memory) > empty, "{text}");
+        settle(&memory, &scope, "a", now_us, first, 0);
+        assert_eq!(held(&memory), 1, "{text}");
+        settle(&memory, &scope, "a", now_us, second, 0);
+        assert_eq!((held(&memory), memory.usage().keys), (0, 1), "{text}");
+        assert_eq!(limit_of(&memory, &scope, "a"), Some(limit(text)), "{text}");
+        assert_eq!(recounted(&memory), empty, "{text}: all of its memory came back");
+        assert_eq!(remaining(&memory, &scope, "a", now_us), 5, "{text}");
+    }
+}
+
+#[test]
+fn check_moves_a_key_back_when_its_last_hold_has_expired() {
+    let memory = MemoryStore::new(Some(1 << 20));
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
+    reserve(&memory, &scope, "a", NOW_US, 2, S);
+    check(&memory, &scope, "a", NOW_US + S - 1, request(1));
+    assert_eq!(held(&memory), 1);
+    let decision = check(&memory, &scope, "a", NOW_US + S, request(1)).decision;
+    assert_eq!((held(&memory), decision.remaining), (0, 6));
+}
+
+#[test]
+fn reservation_at_the_ceiling_is_refused_until_a_hold_expires() {
+    let memory = MemoryStore::new(Some(200_000));
+    let scope = memory.scope(&named("api"), limit("fixed-window limit=10 window=1s")).unwrap();
+    let mut admitted = 0_u64;
+    let refused = loop {
+        let key = admitted.to_string();
+        let answer = reserve(&memory, &scope, &key, NOW_US, 1, 5 * S);
+        if answer.hold.is_none() {
+            break answer;
+        }
+        admitted += 1;
+        assert!(memory.budget.used() <= 200_000);
+    };
+    assert!(admitted > 100, "{admitted} keys with holds");
+    assert_eq!(refused.decision.retry_after_us(), Some(5 * S));
+    assert_eq!(refused.decision.remaining, 10);
+    // A key with a hold may have more, as long as its list need not grow.
+    assert!(reserve(&memory, &scope, "0", NOW_US, 1, 5 * S).hold.is_some());
+    // Dead keys give their memory to new holds: 5 s until they expire, a window, and a step back of 10 s.
+    let later_us = NOW_US + 17 * S;
+    let is_admitted = |nth: &u64| {
+        reserve(&memory, &scope, &format!("later {nth}"), later_us, 1, S).hold.is_some()
+    };
+    // More than fit, because a reservation removes the dead keys of its own shard only.
+    let later = (0..20 * admitted).filter(is_admitted).count() as u64;
+    assert!(10 * later > 9 * admitted, "{later} of {admitted}");
+    assert!(memory.budget.used() <= 200_000);
+}
+
+#[test]
+fn dead_keys_with_holds_are_removed_when_their_number_has_doubled() {
+    let memory = MemoryStore::new(Some(64 << 20));
+    let scope = memory.scope(&named("api"), limit("fixed-window limit=10 window=1s")).unwrap();
+    for nth in 0..400_000_u64 {
+        // Dead after 12 s, in which 12,000 others come.
+        reserve(&memory, &scope, &nth.to_string(), NOW_US + nth * 1_000, 1, S);
+    }
+    assert!(held(&memory) < 50_000, "{} keys", held(&memory));
+    memory.reclaim(NOW_US + 500 * S);
+    assert_eq!((held(&memory), recounted(&memory)), (0, 0));
+}
+
+#[test]
+fn store_that_keeps_every_key_keeps_those_with_holds() {
+    let memory = MemoryStore::new(None);
+    let scope = memory.scope(&named("api"), limit("fixed-window limit=10 window=1s")).unwrap();
+    for nth in 0..100_000_u64 {
+        reserve(&memory, &scope, &nth.to_string(), NOW_US + nth * S, 1, S);
+    }
+    assert_eq!(memory.usage().keys, 100_000);
+}
+
+#[test]
+fn dropped_limit_stays_while_its_key_has_a_hold() {
+    let memory = MemoryStore::new(Some(1 << 20));
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
+    check(&memory, &scope, "a", NOW_US, request(1));
+    let hold = reserve(&memory, &scope, "a", NOW_US, 4, S);
+    drop(scope);
+    memory.reclaim(NOW_US + S);
+    assert_eq!(memory.scopes.read().count(), 1);
+    let scope = memory.scope(&named("api"), window(20)).unwrap();
+    assert_eq!(remaining(&memory, &scope, "a", NOW_US), 15);
+    settle(&memory, &scope, "a", NOW_US, hold, 0);
+    assert_eq!(limit_of(&memory, &scope, "a"), Some(window(10)), "as its state is");
+    assert_eq!(remaining(&memory, &scope, "a", NOW_US), 19);
+    drop(scope);
+    memory.reclaim(NOW_US + 4_000 * S);
+    assert_eq!(memory.scopes.read().count(), 0);
+}
+
+#[test]
+fn reset_forgets_holds_and_gives_their_memory_back() {
+    let memory = MemoryStore::new(Some(1 << 20));
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
+    let empty = memory.budget.used();
+    reserve(&memory, &scope, "a", NOW_US, 4, S);
+    memory.reset(&scope, b"a");
+    assert_eq!((memory.budget.used(), memory.usage().keys), (empty, 0));
+    assert_eq!(remaining(&memory, &scope, "a", NOW_US), 10);
+}
+
+#[test]
+fn refused_reservation_leaves_no_trace() {
+    let memory = MemoryStore::new(Some(1 << 20));
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
+    let empty = memory.budget.used();
+    assert!(reserve(&memory, &scope, "a", NOW_US, 11, S).hold.is_none());
+    assert_eq!((memory.budget.used(), memory.usage().keys), (empty, 0));
+    check(&memory, &scope, "a", NOW_US, request(1));
+    let empty = memory.budget.used();
+    assert!(reserve(&memory, &scope, "a", NOW_US, 10, S).hold.is_none());
+    assert_eq!((memory.budget.used(), held(&memory)), (empty, 0));
 }

@@ -25,7 +25,7 @@ impl Node {
     {
         let is_over = |it: &WaitingRequest| !it.is_awaited() || it.deadline <= give_up_at;
         let members = calls.iter_mut().flat_map(|call| &mut call.members);
-        // They keep their places, in which their replies will be.
+        // They stay in their calls, because the replies to a call come in the order of its requests.
         members.filter(|it| is_over(it)).for_each(|it| it.fail_in_place(self.timeout(it.within)));
         let has_refunds =
             calls.iter().flat_map(|call| &call.members).any(WaitingRequest::is_refundable);

@@ -20,46 +20,48 @@ use crate::grpc::answer::{AnswerBytes, CallEnd, send};
 use crate::grpc::calls::{Calls, RunningCall};
 use crate::listener::{CloseReason, ConnectionSlot};
 
-/// How often a connection is read before other tasks run. Each read may bring hundreds of calls.
+/// The most reads of a connection before other tasks run. Each read may bring hundreds of calls.
 const READS_A_POLL: usize = 2;
 
-/// The memory of a stream in h2, which frees it only with the connection. So a connection is charged for the most
-/// streams that it ever had.
+/// The memory of a stream in h2. It is freed only with the connection, so a connection is charged for the most streams
+/// that it ever had.
 const STREAM_BYTES: usize = 1 << 10;
 
-/// The most memory that h2 takes for a header block that has begun and not ended: 2,048 headers, of 72 bytes each, whose lengths
-/// add up to what a header block may have.
+/// The most memory that h2 uses for a header block that has begun and not ended. The longest block has 2,048 headers,
+/// and each takes 72 bytes.
 const OPEN_BLOCK_BYTES: usize = 256 << 10;
 
-/// The places for calls that arrived which are kept for the next read. One read may bring a thousand.
+/// The capacity of `arrived` that is kept for the next read. One read may bring a thousand calls.
 const MAX_KEPT_CAPACITY: usize = 32;
 
-/// A connection after its handshake, with the calls on it. One task does everything: whatever it has read it takes over
-/// before it reads on, so nothing piles up between the socket and the calls.
+/// A connection after its handshake, with its calls.
+///
+/// One task does all the work. It takes all calls of one read before it reads again, so that nothing accumulates
+/// between the socket and the calls.
 pub(super) struct ConnectionDriver<S> {
     http2: Connection<Socket<S>, AnswerBytes>,
     gate: Arc<SocketGate>,
     calls: Calls,
-    /// Calls that were read last.
+    /// The calls of the last read.
     arrived: Vec<(Request<RecvStream>, SendResponse<AnswerBytes>)>,
     running: FuturesUnordered<RunningCall>,
     /// The charges of answers without a message, which may not be written yet.
     unsent: Vec<MemoryCharge>,
-    /// The charge for the most streams there ever were.
+    /// The charge for the most streams that the connection ever had.
     streams: MemoryCharge,
     /// The charge for a header block that has not ended.
     block: MemoryCharge,
     resets: ResetAllowance,
     keepalive: Keepalive,
     /// Dropped last, with the account that all charges above belong to.
-    place: Arc<ConnectionSlot>,
+    slot: Arc<ConnectionSlot>,
 }
 
 /// The result of a turn.
-enum Turn {
-    /// Nothing, and the task is woken when there is something.
+enum TurnResult {
+    /// Nothing was done. The task is woken when there is something to do.
     Idle,
-    /// There may be more.
+    /// Something was done, and there may be more to do.
     Busy,
     /// The connection has ended.
     Over,
@@ -71,11 +73,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
     pub(super) fn new(
         mut http2: Connection<Socket<S>, AnswerBytes>,
         gate: Arc<SocketGate>,
-        place: Arc<ConnectionSlot>,
+        slot: Arc<ConnectionSlot>,
         calls: Calls,
     ) -> ConnectionDriver<S> {
         let keepalive = Keepalive::new(http2.ping_pong());
-        let mut streams = place.account.nothing();
+        let mut streams = slot.account.nothing();
         streams.stop_waiting();
         ConnectionDriver {
             http2,
@@ -85,10 +87,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             running: FuturesUnordered::new(),
             unsent: Vec::new(),
             streams,
-            block: place.account.nothing(),
+            block: slot.account.nothing(),
             resets: ResetAllowance::new(),
             keepalive,
-            place,
+            slot,
         }
     }
 
@@ -97,13 +99,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         poll_fn(|context| self.poll_end(context)).await;
     }
 
-    /// Tells the client to make no more calls. The calls under way are answered, then the connection ends.
+    /// Sends a GOAWAY, so that the client makes no more calls. The calls in flight are answered, then the connection
+    /// ends.
     pub(super) fn shut_down(&mut self) {
         self.http2.graceful_shutdown();
     }
 
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.place.account.wake_when_closed(context.waker());
+        self.slot.account.wake_when_closed(context.waker());
         if self.keepalive.is_dead(&self.gate, context) {
             return Poll::Ready(());
         }
@@ -113,10 +116,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
                 self.gate.allow_read();
             }
             match self.turn(context) {
-                Turn::Idle => return Poll::Pending,
-                Turn::Busy => {}
-                Turn::Over => return Poll::Ready(()),
-                Turn::Close(reason) => {
+                TurnResult::Idle => return Poll::Pending,
+                TurnResult::Busy => {}
+                TurnResult::Over => return Poll::Ready(()),
+                TurnResult::Close(reason) => {
                     self.close(reason, context);
                     return Poll::Ready(());
                 }
@@ -126,28 +129,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         Poll::Pending
     }
 
-    /// Writes what is to be written, reads once if that is allowed, and lets every call go as far as it can.
-    fn turn(&mut self, context: &mut Context<'_>) -> Turn {
-        if self.place.account.is_closed() {
-            return Turn::Close(CloseReason::Memory);
+    /// Writes what it can, reads once if the gate allows it, and polls every call that can make progress.
+    fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
+        if self.slot.account.is_closed() {
+            return TurnResult::Close(CloseReason::Memory);
         }
         if self.accept(context).is_ready() {
-            return Turn::Over;
+            return TurnResult::Over;
         }
         let is_blocked = self.gate.is_blocked();
-        self.place.account.set_blocked(is_blocked);
+        self.slot.account.set_blocked(is_blocked);
         if !is_blocked {
             self.unsent.clear();
         }
         if self.charge_open_block().is_err() {
-            return Turn::Close(CloseReason::Memory);
+            return TurnResult::Close(CloseReason::Memory);
         }
         let mut is_busy = self.gate.is_worth_another_read() || !self.arrived.is_empty();
         let is_charged = self.charge_streams().is_ok();
         let mut arrived = std::mem::take(&mut self.arrived);
         for (request, respond) in arrived.drain(..) {
-            let charge =
-                if is_charged { self.calls.charge(&self.place.account).ok() } else { None };
+            let charge = if is_charged { self.calls.charge(&self.slot.account).ok() } else { None };
             self.begin(request, respond, charge, context);
         }
         arrived.shrink_to(MAX_KEPT_CAPACITY);
@@ -157,13 +159,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             self.end(end);
         }
         match (self.resets.is_spent(), is_busy) {
-            (true, _) => Turn::Close(CloseReason::Resets),
-            (false, true) => Turn::Busy,
-            (false, false) => Turn::Idle,
+            (true, _) => TurnResult::Close(CloseReason::Resets),
+            (false, true) => TurnResult::Busy,
+            (false, false) => TurnResult::Idle,
         }
     }
 
-    /// Takes all calls that one read brings. Ready if the connection has ended.
+    /// Takes all calls that one read brings. Ready once the connection has ended.
     fn accept(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.http2.poll_accept(context) {
@@ -178,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    /// Starts a call, if memory could be charged for it. If it needs nothing more, its answer is ready at once.
+    /// Starts a call, or refuses it if no memory could be charged for it. A call that needs nothing more ends at once.
     fn begin(
         &mut self,
         request: Request<RecvStream>,
@@ -198,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    /// Charges the memory that h2 has taken for streams, if there were never as many.
+    /// Charges the memory of h2 for streams, if there are more than ever before.
     fn charge_streams(&mut self) -> Result<(), BudgetExhausted> {
         // OK because a connection has a few thousand streams at most.
         let bytes = (self.running.len() + self.arrived.len()) * STREAM_BYTES;
@@ -234,9 +236,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    /// Closes the connection for something that its client did. GOAWAY says so, if the client reads.
+    /// Closes the connection because of something that its client did. The client gets a GOAWAY if it reads.
     fn close(&mut self, reason: CloseReason, context: &mut Context<'_>) {
-        self.place.count_closed(reason);
+        self.slot.count_closed(reason);
         self.http2.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
         if let Poll::Ready(Err(error)) = self.http2.poll_closed(context) {
             tracing::debug!(%error, "a connection to the gRPC port was closed");

@@ -1,4 +1,4 @@
-//! Where the frames of HTTP/2 begin and end in the bytes of a connection.
+//! Finds where the frames of HTTP/2 begin and end in the bytes of a connection.
 
 /// The length of a frame's head: 3 bytes of length, then type, flags and 4 bytes of stream.
 const HEAD_BYTES: usize = 9;
@@ -13,7 +13,7 @@ const END_HEADERS: u8 = 4;
 #[derive(Debug)]
 pub(super) struct FrameScan {
     head: [u8; HEAD_BYTES],
-    /// How many bytes of `head` are there.
+    /// How many bytes of `head` have arrived.
     head_bytes: usize,
     /// How many bytes follow before the next head: the rest of a payload, at first the connection preface.
     skip_bytes: usize,
@@ -33,7 +33,7 @@ impl FrameScan {
             let skipped = self.skip_bytes.min(bytes.len());
             self.skip_bytes -= skipped;
             bytes = &bytes[skipped..];
-            // OK because a head that is full is taken below.
+            // OK because a complete head is processed below, which sets `head_bytes` to 0.
             let taken = (HEAD_BYTES - self.head_bytes).min(bytes.len());
             self.head[self.head_bytes..][..taken].copy_from_slice(&bytes[..taken]);
             self.head_bytes += taken;
@@ -44,7 +44,7 @@ impl FrameScan {
         }
     }
 
-    /// Whether a header block has begun and not ended.
+    /// Returns whether a header block has begun and not ended.
     pub(super) fn is_block_open(&self) -> bool {
         self.is_block_open
     }
@@ -69,7 +69,8 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// A connection whose payloads look like heads, and after how many of its bytes a header block is open.
+    /// Returns the bytes of a connection whose payloads look like heads, and for each byte whether a header block is
+    /// open after it.
     fn connection() -> (Vec<u8>, Vec<bool>) {
         let misleading = frame(HEADERS, 0, b"");
         let parts = [
@@ -84,7 +85,7 @@ mod tests {
         ];
         let (mut bytes, mut is_open) = (Vec::new(), Vec::new());
         for (part, opens) in parts {
-            // The head says so, with its last byte.
+            // The state changes with the last byte of the head.
             let before = is_open.last().copied().unwrap_or(false);
             is_open.extend(vec![before; HEAD_BYTES - 1]);
             is_open.extend(vec![opens; part.len() + 1 - HEAD_BYTES]);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_header_block_is_noticed_however_the_bytes_are_cut() {
+    fn open_header_block_is_found_however_the_bytes_are_split() {
         let (bytes, is_open) = connection();
         for step in [1, 2, 7, 9, 10, 24, 4_096] {
             let mut scan = FrameScan::new(24);

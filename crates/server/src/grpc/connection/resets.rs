@@ -1,8 +1,9 @@
-//! How many calls a client may reset.
+//! Bounds how many calls a client may reset.
 
-/// The resets that a connection may have more than answered calls. Envoy resets a call when its own client goes away,
-/// and when it had no answer within 20 ms: after a pause of the server that is every call of the connection, 1,024 at
-/// most. Twice as many are allowed.
+/// The most resets of a connection beyond its answered calls.
+///
+/// Envoy resets a call when its own client goes away, and when the call has no answer within 20 ms. After a pause of
+/// the server it resets every call of the connection, which are 1,024 at most. Twice as many are allowed.
 const MAX_RESETS: u32 = 2_048;
 
 /// The resets that a connection has left. A reset spends one, and an answered call earns one back.
@@ -28,6 +29,7 @@ impl ResetAllowance {
         self.left = (self.left + 1).min(MAX_RESETS);
     }
 
+    /// Returns whether no reset is left.
     pub(super) fn is_spent(&self) -> bool {
         self.left == 0
     }
@@ -49,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_earn_resets_back_and_no_more_than_there_were() {
+    fn answers_earn_resets_back_up_to_the_allowance() {
         let mut allowance = ResetAllowance::new();
         for _ in 0..10 * MAX_RESETS {
             allowance.count_reset();

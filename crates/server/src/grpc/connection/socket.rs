@@ -17,25 +17,26 @@ use crate::listener::{CloseReason, ConnectionSlot};
 /// The length of the preface that every connection of HTTP/2 begins with.
 const PREFACE_BYTES: usize = 24;
 
-/// A socket whose client has to send the preface in time. After that, pings find out whether the client is there.
+/// A socket whose client has to send the preface in time. After that, pings find out whether the client is connected.
 pub(super) struct Socket<S> {
     stream: S,
     /// `None` once the preface is complete.
-    beginning: Option<Beginning>,
+    preface: Option<PendingPreface>,
     scan: FrameScan,
     gate: Arc<SocketGate>,
-    place: Arc<ConnectionSlot>,
+    slot: Arc<ConnectionSlot>,
     _open: lifecycle::ConnectionGuard,
 }
 
-struct Beginning {
+/// The rest of a preface that has not arrived yet.
+struct PendingPreface {
     left_bytes: usize,
     deadline: Pin<Box<Sleep>>,
 }
 
-impl Beginning {
-    /// Counts bytes of the preface; `None` if they were the last.
-    fn after(mut self, read_bytes: usize) -> Option<Beginning> {
+impl PendingPreface {
+    /// Counts bytes of the preface. Returns `None` once the preface is complete.
+    fn after(mut self, read_bytes: usize) -> Option<PendingPreface> {
         self.left_bytes = self.left_bytes.saturating_sub(read_bytes);
         (self.left_bytes > 0).then_some(self)
     }
@@ -43,16 +44,17 @@ impl Beginning {
 
 /// The state that a socket, which h2 owns, shares with the task that drives h2.
 ///
-/// h2 reads a socket until it is empty before it hands out the first call. Here it gets one read at a time, of at most
-/// 16 KiB or so, and the calls in it are taken before the next: that bounds how many streams can wait inside h2.
+/// Without a gate, h2 reads a socket until it is empty before it returns the first call. The gate allows one read at a
+/// time, of about 16 KiB at most, and the driver takes the calls of a read before it allows the next. This bounds how
+/// many streams can wait inside h2.
 #[derive(Debug)]
 pub(super) struct SocketGate {
     start: Instant,
     last_read_us: AtomicU64,
     may_read: AtomicBool,
-    /// A read was refused since the last look, though there may be bytes.
+    /// Whether a read was refused since the last one was allowed, though there may be bytes.
     was_refused: AtomicBool,
-    /// The client does not read: bytes could not be written.
+    /// Whether the client does not read, so that bytes could not be written.
     is_blocked: AtomicBool,
     is_block_open: AtomicBool,
 }
@@ -75,28 +77,29 @@ impl SocketGate {
         self.was_refused.store(false, Ordering::Relaxed);
     }
 
-    /// Whether another read could find bytes. If not, the task is woken when there are some.
+    /// Returns whether another read could find bytes. If not, the task is woken when bytes arrive.
     pub(super) fn is_worth_another_read(&self) -> bool {
         self.was_refused.load(Ordering::Relaxed) && !self.is_blocked()
     }
 
-    /// Whether the client does not read what is written.
+    /// Returns whether the client does not read what is written.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether a header block has begun and not ended.
+    /// Returns whether a header block has begun and not ended.
     pub(super) fn is_block_open(&self) -> bool {
         self.is_block_open.load(Ordering::Relaxed)
     }
 
+    /// Returns the time of the last read.
     pub(super) fn last_read(&self) -> Instant {
-        // OK because it was that time once.
+        // OK because the sum is a time in the past.
         self.start + Duration::from_micros(self.last_read_us.load(Ordering::Relaxed))
     }
 
-    /// Whether the socket may be read. A client that reads no answers is not read from: its calls would only add to
-    /// the answers that wait.
+    /// Returns whether the socket may be read. While the client reads no answers, its calls are not read either: they
+    /// would only add more answers that wait.
     fn is_open(&self) -> bool {
         let is_open = self.may_read.load(Ordering::Relaxed) && !self.is_blocked();
         if !is_open {
@@ -117,17 +120,17 @@ impl<S> Socket<S> {
     /// Wraps a stream whose client has `first_byte` to send the whole preface.
     pub(super) fn new(
         stream: S,
-        place: Arc<ConnectionSlot>,
+        slot: Arc<ConnectionSlot>,
         open: lifecycle::ConnectionGuard,
         first_byte: Duration,
     ) -> Socket<S> {
         let deadline = Box::pin(tokio::time::sleep(first_byte));
         Socket {
             stream,
-            beginning: Some(Beginning { left_bytes: PREFACE_BYTES, deadline }),
+            preface: Some(PendingPreface { left_bytes: PREFACE_BYTES, deadline }),
             scan: FrameScan::new(PREFACE_BYTES),
             gate: Arc::new(SocketGate::new()),
-            place,
+            slot,
             _open: open,
         }
     }
@@ -137,34 +140,35 @@ impl<S> Socket<S> {
     }
 
     /// Returns an error if the connection was closed to make room for another one.
-    fn place_is_kept(&self, cx: &Context<'_>) -> io::Result<()> {
-        match self.place.is_over(cx) {
+    fn check_slot(&self, cx: &Context<'_>) -> io::Result<()> {
+        match self.slot.is_over(cx) {
             true => Err(ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         }
     }
 
+    /// Notes whether the client reads, by the result of a write.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         self.gate.is_blocked.store(written.is_pending(), Ordering::Relaxed);
         written
     }
 
-    /// Follows the preface, for as long as it is incomplete.
-    fn begin(
+    /// Counts the bytes of an incomplete preface, and returns an error once its deadline has passed.
+    fn count_preface(
         &mut self,
-        mut beginning: Beginning,
+        mut preface: PendingPreface,
         is_pending: bool,
         read_bytes: usize,
         cx: &mut Context<'_>,
     ) -> io::Result<()> {
-        if is_pending && beginning.deadline.as_mut().poll(cx).is_ready() {
-            self.place.count_closed(CloseReason::FirstByte);
+        if is_pending && preface.deadline.as_mut().poll(cx).is_ready() {
+            self.slot.count_closed(CloseReason::FirstByte);
             return Err(ErrorKind::TimedOut.into());
         }
-        self.beginning = beginning.after(read_bytes);
-        match self.beginning {
-            None => self.place.multiplexes(),
-            Some(_) if read_bytes > 0 => self.place.received(),
+        self.preface = preface.after(read_bytes);
+        match self.preface {
+            None => self.slot.multiplexes(),
+            Some(_) if read_bytes > 0 => self.slot.received(),
             Some(_) => {}
         }
         Ok(())
@@ -177,13 +181,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.place_is_kept(cx)?;
+        self.check_slot(cx)?;
         if !self.gate.is_open() {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        // OK because a buffer is never less full than before.
+        // OK because a read only adds to the buffer.
         let bytes = &buffer.filled()[before..];
         if !bytes.is_empty() {
             self.gate.count_read();
@@ -191,10 +195,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
             let is_block_open = self.scan.is_block_open();
             self.gate.is_block_open.store(is_block_open, Ordering::Relaxed);
         }
-        if let Some(beginning) = self.beginning.take() {
+        if let Some(preface) = self.preface.take() {
             let read_bytes = bytes.len();
-            self.begin(beginning, read.is_pending(), read_bytes, cx)?;
-            // The handshake of h2 takes no calls: it may read on.
+            self.count_preface(preface, read.is_pending(), read_bytes, cx)?;
+            // The handshake of h2 takes no calls, so it may read again.
             self.gate.may_read.store(true, Ordering::Relaxed);
         }
         read
@@ -207,7 +211,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.place_is_kept(cx)?;
+        self.check_slot(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.wrote(written)
     }
@@ -217,7 +221,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.place_is_kept(cx)?;
+        self.check_slot(cx)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.wrote(written)
     }

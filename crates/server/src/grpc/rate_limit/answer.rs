@@ -1,4 +1,4 @@
-//! What Envoy is told: a status for each descriptor, headers, and the rules by their names.
+//! Writes the answer to Envoy: a status for each descriptor, headers, and the names of the rules.
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
@@ -7,27 +7,27 @@ use tollgate::http::{HeaderFamilies, Outcome, Refusal, RefusalReason};
 use tollgate::rules::Ruling;
 
 use super::metadata;
-use super::status::{self, OVER_LIMIT, Shown, code};
-use crate::grpc::protobuf::Message;
+use super::status::{self, DescriptorStatus, OVER_LIMIT, code};
+use crate::grpc::protobuf::MessageWriter;
 
-/// Envoy itself makes the classic three, of the statuses.
+/// Without the classic three headers, which Envoy itself makes from the statuses.
 const FAMILIES: HeaderFamilies = HeaderFamilies::ALL.without_classic();
 
-/// Only the classic three say what time it is.
+/// Only the classic three headers contain a time.
 const NO_TIME_US: u64 = 0;
 
-/// Why a request is refused, unless a quota is spent.
+/// The header with the reason of a refusal, unless the reason is a spent quota.
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Appends what was decided about so many descriptors; how many of them no rule applies to.
-pub(super) fn ruled(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> usize {
-    let shown = shown(ruling, descriptors);
+/// Appends the answer with a ruling. Returns to how many of the descriptors no rule applies.
+pub(super) fn write_ruling(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> usize {
+    let statuses = statuses(ruling, descriptors);
     let outcome = Outcome::of_rules(ruling);
-    let mut answer = Message::new(to);
+    let mut answer = MessageWriter::new(to);
     answer.number(1, code(outcome.is_allowed()));
-    for own in &shown {
+    for own in &statuses {
         answer.message(2, |status| status::write(status, own));
     }
     let mut headers = HeaderMap::new();
@@ -39,27 +39,27 @@ pub(super) fn ruled(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> us
         let reason = RefusalReason::Quota(outcome);
         if outcome.is_blocked() {
             // The protocol has one code for all refusals. By this header, and by the reason in the metadata, Envoy's
-            // configuration can tell blocked requests from others.
+            // configuration can distinguish blocked requests from others.
             headers.insert(REASON, HeaderValue::from_static(reason.word()));
         }
         write_headers(&mut answer, &headers);
         answer.bytes(5, Refusal::new(reason).problem());
     }
     if ruling.rules().next().is_some() {
-        answer.message(6, |metadata| metadata::of_rules(metadata, ruling));
+        answer.message(6, |metadata| metadata::write_rules(metadata, ruling));
     }
-    shown.iter().filter(|own| matches!(own, Shown::Unmatched)).count()
+    statuses.iter().filter(|own| matches!(own, DescriptorStatus::Unmatched)).count()
 }
 
-/// Appends that nothing could be decided, and that nobody goes then. Not an error, after which Envoy would let
-/// everybody go.
-pub(super) fn undecided(to: &mut Vec<u8>, error: &Error, descriptors: usize) {
-    let mut answer = Message::new(to);
+/// Appends the answer that refuses a request because it could not be decided. An error would make Envoy let the request
+/// pass.
+pub(super) fn write_undecided(to: &mut Vec<u8>, error: &Error, descriptors: usize) {
+    let mut answer = MessageWriter::new(to);
     answer.number(1, OVER_LIMIT);
     for _ in 0..descriptors {
         answer.message(2, |status| status.number(1, OVER_LIMIT));
     }
-    // With the status that Envoy answers with, which is that of a quota.
+    // Envoy answers every refusal with the status of a spent quota, so the problem has it too.
     let reason = RefusalReason::Undecided(error);
     let word = reason.word();
     let refusal = Refusal::new(reason).with_status(StatusCode::TOO_MANY_REQUESTS);
@@ -69,21 +69,22 @@ pub(super) fn undecided(to: &mut Vec<u8>, error: &Error, descriptors: usize) {
     FAMILIES.add_refusal_headers(&refusal, NO_TIME_US, &mut headers);
     write_headers(&mut answer, &headers);
     answer.bytes(5, refusal.problem());
-    answer.message(6, |metadata| metadata::of_reason(metadata, word));
+    answer.message(6, |metadata| metadata::write_reason(metadata, word));
 }
 
-/// What each descriptor is told. Rules come in the order of the descriptors.
-fn shown(ruling: &Ruling, descriptors: usize) -> Vec<Shown<'_>> {
-    let mut shown = vec![Shown::Unmatched; descriptors];
+/// Returns the status of each descriptor. The rules of a ruling are in the order of the descriptors.
+fn statuses(ruling: &Ruling, descriptors: usize) -> Vec<DescriptorStatus<'_>> {
+    let mut statuses = vec![DescriptorStatus::Unmatched; descriptors];
     for part in ruling.rules() {
-        if let Some(own) = shown.get_mut(part.request()) {
+        if let Some(own) = statuses.get_mut(part.request()) {
             *own = own.and(part);
         }
     }
-    shown
+    statuses
 }
 
-fn write_headers(answer: &mut Message<'_>, headers: &HeaderMap) {
+/// Writes headers as fields of the answer.
+fn write_headers(answer: &mut MessageWriter<'_>, headers: &HeaderMap) {
     for (name, value) in headers {
         answer.message(3, |header| {
             header.bytes(1, name);

@@ -1,6 +1,6 @@
-//! How many descriptors and entries a message has, before anything is made of them.
+//! Bounds the descriptors and entries of a message before it is decoded.
 //!
-//! Two bytes are an empty descriptor, which takes sixty in memory: a message of 4 MiB would take a hundred.
+//! An empty descriptor has 2 bytes in a message and 60 bytes in memory, so a message of 4 MiB could take over 100 MiB.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
@@ -8,11 +8,12 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 pub(super) const MAX_DESCRIPTORS: usize = 64;
 pub(super) const MAX_ENTRIES: usize = 32;
 
-/// The fields that have them.
+/// The fields with the descriptors and the entries.
 const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 
-/// An error names the place, the problem and the remedy. What is no message is for the decoder to tell.
+/// Returns an error if a message has too many descriptors or entries. It names the place, the problem and the remedy.
+/// Bytes that are not a message pass, and are refused by the decoder.
 pub(super) fn check(message: &[u8]) -> Result<(), String> {
     let mut problem = None;
     let count = each(message, DESCRIPTORS, |at, descriptor| {
@@ -31,8 +32,8 @@ pub(super) fn check(message: &[u8]) -> Result<(), String> {
     }
 }
 
-/// How many messages a field has, each of which is shown; as far as it is a message.
-fn each<'m>(mut message: &'m [u8], field: u32, mut show: impl FnMut(usize, &'m [u8])) -> usize {
+/// Calls a function with each message in a field, and returns their number. Stops at the first bytes that are invalid.
+fn each<'m>(mut message: &'m [u8], field: u32, mut visit: impl FnMut(usize, &'m [u8])) -> usize {
     let mut count = 0;
     while let Ok((tag, wire)) = decode_key(&mut message) {
         if (tag, wire) != (field, WireType::LengthDelimited) {
@@ -43,7 +44,7 @@ fn each<'m>(mut message: &'m [u8], field: u32, mut show: impl FnMut(usize, &'m [
         }
         let length = decode_varint(&mut message).ok().and_then(|own| usize::try_from(own).ok());
         let Some((own, rest)) = length.and_then(|own| message.split_at_checked(own)) else { break };
-        show(count, own);
+        visit(count, own);
         (message, count) = (rest, count + 1);
     }
     count
@@ -53,7 +54,8 @@ fn each<'m>(mut message: &'m [u8], field: u32, mut show: impl FnMut(usize, &'m [
 mod tests {
     use super::*;
 
-    fn of(descriptors: &[usize]) -> Vec<u8> {
+    /// Returns a message whose descriptors have these numbers of entries.
+    fn message_with(descriptors: &[usize]) -> Vec<u8> {
         // `domain` comes last: fields may come in any order.
         let each = descriptors.iter().flat_map(|&entries| {
             // OK because a length below 128 is one byte.
@@ -63,17 +65,17 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_may_be_are_let_by_and_no_more() {
-        assert_eq!(check(&of(&[32; 64])), Ok(()));
-        let many = check(&of(&[1; 65])).unwrap_err();
+    fn too_many_descriptors_or_entries_are_an_error() {
+        assert_eq!(check(&message_with(&[32; 64])), Ok(()));
+        let many = check(&message_with(&[1; 65])).unwrap_err();
         assert_eq!(many, "descriptors: there are 65; send 1 to 64");
-        let many = check(&of(&[1, 33, 34])).unwrap_err();
+        let many = check(&message_with(&[1, 33, 34])).unwrap_err();
         assert_eq!(many, "descriptors[1].entries: there are 33; send 1 to 32");
     }
 
     #[test]
-    fn what_is_no_message_is_let_by() {
-        let whole = of(&[1; 60]);
+    fn bytes_that_are_not_a_message_pass() {
+        let whole = message_with(&[1; 60]);
         for length in 0..whole.len() {
             assert_eq!(check(&whole[..length]), Ok(()), "{length}");
         }

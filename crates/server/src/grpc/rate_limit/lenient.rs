@@ -1,7 +1,7 @@
-//! A message with bytes in it that are no text.
+//! Decodes a message with bytes that are not UTF-8.
 //!
-//! Envoy sends on what a client's headers have, whatever that is. An error would make it let the request pass, and so
-//! every client could choose to go unlimited.
+//! Envoy passes on the bytes of its client's headers, whatever they are. An error would make Envoy let the request
+//! pass, so every client could choose to be unlimited.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::{DecodeError, Message};
 
-/// A `RateLimitRequest`, with bytes where clients have a say.
+/// A `RateLimitRequest`, with bytes instead of text where clients choose the content.
 #[derive(Clone, PartialEq, Message)]
 struct RawRequest {
     #[prost(string, tag = "1")]
@@ -42,7 +42,8 @@ struct RawEntry {
     value: Vec<u8>,
 }
 
-/// The request, with `?` for what is no text. Such clients may share a quota, and none has one more.
+/// Decodes a request, with `?` for bytes that are not UTF-8. Clients that send such bytes may share a quota, but cannot
+/// get another one by them.
 pub(super) fn decode(message: &[u8]) -> Result<RateLimitRequest, DecodeError> {
     let RawRequest { domain, descriptors, hits_addend } = RawRequest::decode(message)?;
     let descriptors = descriptors.into_iter().map(RawDescriptor::into_text).collect();
@@ -58,7 +59,8 @@ impl RawDescriptor {
     }
 }
 
-/// Not longer than the bytes are, as it would be with `U+FFFD`: long values would be too long.
+/// Decodes a text. It is not longer than the bytes, as it could be with `U+FFFD`, so that a long value does not become
+/// too long.
 fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -75,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_read_as_it_is() {
-        let asked = RateLimitRequest {
+    fn valid_text_is_decoded_unchanged() {
+        let request = RateLimitRequest {
             domain: "api".to_owned(),
             descriptors: vec![RateLimitDescriptor {
                 entries: vec![Entry { key: "path".to_owned(), value: "/é".to_owned() }],
@@ -86,21 +88,21 @@ mod tests {
             }],
             hits_addend: 7,
         };
-        assert_eq!(decode(&asked.encode_to_vec()), Ok(asked));
+        assert_eq!(decode(&request.encode_to_vec()), Ok(request));
     }
 
     #[test]
-    fn what_is_no_text_is_marked() {
+    fn invalid_text_is_decoded_with_question_marks() {
         let entry = RawEntry { key: b"api_key".to_vec(), value: b"k\xff1".to_vec() };
         let descriptor = RawDescriptor { entries: vec![entry], ..Default::default() };
-        let asked = RawRequest { descriptors: vec![descriptor], ..Default::default() };
-        let read = decode(&asked.encode_to_vec()).unwrap();
+        let request = RawRequest { descriptors: vec![descriptor], ..Default::default() };
+        let read = decode(&request.encode_to_vec()).unwrap();
         let entry = &read.descriptors[0].entries[0];
         assert_eq!((&*entry.key, &*entry.value), ("api_key", "k?1"));
     }
 
     #[test]
-    fn what_is_no_message_is_still_none() {
+    fn bytes_that_are_not_a_message_are_an_error() {
         assert!(decode(b"\x0a\xff").is_err());
     }
 }

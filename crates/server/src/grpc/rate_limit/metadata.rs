@@ -1,8 +1,8 @@
-//! The rules that decided, for the filters and the log of Envoy: a `google.protobuf.Struct`.
+//! Writes the rules that decided as a `google.protobuf.Struct`, for the filters and the log of Envoy.
 
 use tollgate::rules::{RulePart, Ruling};
 
-use crate::grpc::protobuf::Message;
+use crate::grpc::protobuf::MessageWriter;
 
 /// The most rules that are listed: Envoy carries them through all its filters.
 const MAX_RULES: usize = 16;
@@ -10,7 +10,7 @@ const MAX_RULES: usize = 16;
 /// Writes the rule that refuses the request, if one does, and each rule that applies, shadow rules too:
 /// `{"rule": "per-user", "limit_name": "free", "rules": [{"name": "per-user", "shadow": false, "allowed": false,
 /// "remaining": 0}, …]}`. A blocked request has `"reason": "blocked"`, and no `limit_name`.
-pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
+pub(super) fn write_rules(metadata: &mut MessageWriter<'_>, ruling: &Ruling) {
     if let Some(refuser) = ruling.refused_by() {
         field(metadata, "rule", |value| text(value, refuser.name().name()));
         if let Some(limit) = refuser.limit_name() {
@@ -18,7 +18,7 @@ pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
         }
     }
     if ruling.is_blocked() {
-        of_reason(metadata, "blocked");
+        write_reason(metadata, "blocked");
     }
     if ruling.is_degraded() {
         field(metadata, "degraded", |value| value.flag(4, true));
@@ -33,11 +33,11 @@ pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
 }
 
 /// Writes `{"reason": "store-failed"}`.
-pub(super) fn of_reason(metadata: &mut Message<'_>, reason: &str) {
+pub(super) fn write_reason(metadata: &mut MessageWriter<'_>, reason: &str) {
     field(metadata, "reason", |value| text(value, reason));
 }
 
-fn rule(own: &mut Message<'_>, part: &RulePart<'_>) {
+fn rule(own: &mut MessageWriter<'_>, part: &RulePart<'_>) {
     field(own, "name", |value| text(value, part.name().name()));
     field(own, "shadow", |value| value.flag(4, part.is_shadow()));
     field(own, "allowed", |value| value.flag(4, part.is_allowed()));
@@ -47,14 +47,14 @@ fn rule(own: &mut Message<'_>, part: &RulePart<'_>) {
     }
 }
 
-/// An entry of a map: its key, and its value.
-fn field(to: &mut Message<'_>, name: &str, write: impl FnOnce(&mut Message<'_>)) {
+/// Writes an entry of a map: its key and its value.
+fn field(to: &mut MessageWriter<'_>, name: &str, write: impl FnOnce(&mut MessageWriter<'_>)) {
     to.message(1, |entry| {
         entry.bytes(1, name);
         entry.message(2, write);
     });
 }
 
-fn text(value: &mut Message<'_>, text: &str) {
+fn text(value: &mut MessageWriter<'_>, text: &str) {
     value.bytes(3, text);
 }

@@ -1,4 +1,4 @@
-//! What one descriptor is told: of all its rules, the one that a client should watch.
+//! The status of one descriptor, which shows the tightest of its rules.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -7,37 +7,39 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_li
 use tollgate::rules::RulePart;
 
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, WEEK, YEAR};
-use crate::grpc::protobuf::Message;
+use crate::grpc::protobuf::MessageWriter;
 
 /// Codes of an answer, and of a status.
 pub(super) const OK: u64 = 1;
 pub(super) const OVER_LIMIT: u64 = 2;
 
-/// What one descriptor is told.
+/// The status of one descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Shown<'r> {
+pub(super) enum DescriptorStatus<'r> {
     /// No rule applies to it.
     Unmatched,
-    /// Only rules apply to it that watch.
-    Watched,
-    /// The tightest rule: the one that refuses the request for longest, or else fits the fewest more such requests;
-    /// among equals the one that resets last.
-    By(RulePart<'r>),
+    /// Only shadow rules apply to it.
+    ShadowOnly,
+    /// The tightest rule: the one that refuses the request for longest, or else allows the fewest more such
+    /// requests. Among equals, the one that resets last.
+    Decided(RulePart<'r>),
 }
 
-impl<'r> Shown<'r> {
-    /// One more rule applies.
-    pub(super) fn and(self, part: RulePart<'r>) -> Shown<'r> {
+impl<'r> DescriptorStatus<'r> {
+    /// Adds one more rule that applies.
+    pub(super) fn and(self, part: RulePart<'r>) -> DescriptorStatus<'r> {
         match self {
-            _ if part.is_shadow() && !matches!(self, Shown::By(_)) => Shown::Watched,
+            _ if part.is_shadow() && !matches!(self, DescriptorStatus::Decided(_)) => {
+                DescriptorStatus::ShadowOnly
+            }
             _ if part.is_shadow() => self,
-            Shown::By(other) if tightness(&other) <= tightness(&part) => self,
-            _ => Shown::By(part),
+            DescriptorStatus::Decided(other) if tightness(&other) <= tightness(&part) => self,
+            _ => DescriptorStatus::Decided(part),
         }
     }
 }
 
-/// The less, the tighter. One without a limit that lets requests go says least.
+/// Returns a value that is less for tighter rules. A rule that allows requests without a limit has the largest value.
 fn tightness(part: &RulePart<'_>) -> (bool, Reverse<Duration>, u64, Reverse<Duration>) {
     let decision = part.decision();
     let requests = decision.map_or(u64::MAX, |own| own.remaining() / part.cost().max(1));
@@ -51,33 +53,33 @@ fn tightness(part: &RulePart<'_>) -> (bool, Reverse<Duration>, u64, Reverse<Dura
     (part.is_allowed(), Reverse(wait), requests, Reverse(reset))
 }
 
-/// A `DescriptorStatus`.
-pub(super) fn write(status: &mut Message<'_>, shown: &Shown<'_>) {
-    let Shown::By(part) = shown else {
-        return status.number(1, OK);
+/// Writes a `DescriptorStatus` of Envoy's protocol.
+pub(super) fn write(to: &mut MessageWriter<'_>, status: &DescriptorStatus<'_>) {
+    let DescriptorStatus::Decided(part) = status else {
+        return to.number(1, OK);
     };
-    status.number(1, code(part.is_allowed()));
+    to.number(1, code(part.is_allowed()));
     let (Some(limit), Some(decision)) = (part.limit(), part.decision()) else { return };
-    // Who was let go because the store failed can be told nothing that is true.
+    // For a request that was allowed because the store failed, no numbers are known.
     if decision.is_degraded() && decision.is_allowed() {
         return;
     }
-    status.message(2, |own| {
+    to.message(2, |own| {
         own.number(1, most(decision.limit()));
         own.number(2, unit(Duration::from_micros(limit.bound().interval_us)) as u64);
         own.bytes(3, part.name().name());
     });
-    status.number(3, most(decision.remaining()));
-    // Envoy cuts off what is less than a second.
-    status.message(4, |reset| reset.number(1, seconds(decision.reset_after())));
+    to.number(3, most(decision.remaining()));
+    // Rounded up, because Envoy cuts off fractions of a second.
+    to.message(4, |reset| reset.number(1, seconds(decision.reset_after())));
 }
 
-/// Numbers of Envoy's have 32 bits.
+/// Limits a number to the 32 bits of Envoy's protocol.
 fn most(units: u64) -> u64 {
     units.min(u32::MAX.into())
 }
 
-/// What a limit counts in, if Envoy has a word for it.
+/// Returns Envoy's unit for a window; `Unknown` if it has none.
 fn unit(window: Duration) -> Unit {
     match window {
         SECOND => Unit::Second,
@@ -91,11 +93,12 @@ fn unit(window: Duration) -> Unit {
     }
 }
 
+/// Returns the code of a decision.
 pub(super) fn code(is_allowed: bool) -> u64 {
     if is_allowed { OK } else { OVER_LIMIT }
 }
 
-/// Whole seconds, rounded up.
+/// Returns a time in whole seconds, rounded up.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -1,45 +1,48 @@
-//! The request that a proxy was sent, from what it says of it.
+//! The original request, which a proxy received, made from the headers in which the proxy describes it.
 
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Uri};
 use tollgate::http::Peer;
 
-use super::params::Proxy;
-use crate::http::Problem;
+use super::params::ProxyKind;
+use crate::http::ApiProblem;
 
-/// The headers of one kind of proxy. Those of the others are whatever a client has sent, and are not looked at.
-struct Names {
+/// The names of the headers in which one kind of proxy describes the original request.
+///
+/// The headers of the other kind are ignored, because a client may have sent them.
+struct OriginalHeaders {
     method: HeaderName,
     uri: HeaderName,
-    /// `None` if it is `Host` itself.
+    /// `None` if the proxy passes on the original `Host`.
     host: Option<HeaderName>,
 }
 
-const FORWARDED: Names = Names {
+const FORWARDED: OriginalHeaders = OriginalHeaders {
     method: HeaderName::from_static("x-forwarded-method"),
     uri: HeaderName::from_static("x-forwarded-uri"),
     host: Some(HeaderName::from_static("x-forwarded-host")),
 };
 
-const NGINX: Names = Names {
+const NGINX: OriginalHeaders = OriginalHeaders {
     method: HeaderName::from_static("x-original-method"),
     uri: HeaderName::from_static("x-original-uri"),
     host: None,
 };
 
-/// The original request: its method, target and `Host`, and all headers that the proxy passes on.
-pub(super) fn request(proxy: Proxy, parts: Parts) -> Result<Request<()>, Problem> {
+/// Returns the original request: its method, target and `Host`, and all headers that the proxy passes on.
+pub(super) fn request(proxy: ProxyKind, parts: Parts) -> Result<Request<()>, ApiProblem> {
     let Parts { mut headers, extensions, .. } = parts;
     let names = match proxy {
-        Proxy::Forwarded => &FORWARDED,
-        Proxy::Nginx => &NGINX,
+        ProxyKind::Forwarded => &FORWARDED,
+        ProxyKind::Nginx => &NGINX,
     };
     let method = only(&headers, &names.method, proxy)?;
     let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| not_usable(&names.method, "is no method; send such as `GET`"))?;
-    let uri = target(only(&headers, &names.uri, proxy)?.as_bytes())
-        .ok_or_else(|| not_usable(&names.uri, "is no path; send such as `/reports?page=2`"))?;
+        .map_err(|_| not_usable(&names.method, "is not a method; send one such as `GET`"))?;
+    let uri = target(only(&headers, &names.uri, proxy)?.as_bytes()).ok_or_else(|| {
+        not_usable(&names.uri, "is not a path; send one such as `/reports?page=2`")
+    })?;
     if let Some(host) = names.host.as_ref().and_then(|name| headers.get(name)).cloned() {
         headers.insert(HOST, host);
     }
@@ -47,44 +50,50 @@ pub(super) fn request(proxy: Proxy, parts: Parts) -> Result<Request<()>, Problem
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
-    // Nothing else: a router leaves its own path there.
+    // No other extensions, because the router stores the path of this call in one.
     if let Some(peer) = extensions.get::<Peer>() {
         request.extensions_mut().insert(*peer);
     }
     Ok(request)
 }
 
-/// What the proxy has set. Two of it would be two opinions, of which one may be the client's.
+/// Returns the value of a header that the proxy has to set. A header that occurs twice is refused, because one of the
+/// values may be the client's.
 fn only<'h>(
     headers: &'h HeaderMap,
     name: &HeaderName,
-    proxy: Proxy,
-) -> Result<&'h HeaderValue, Problem> {
+    proxy: ProxyKind,
+) -> Result<&'h HeaderValue, ApiProblem> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(only), None) => Ok(only),
         (None, _) => Err(not_usable(
             name,
             match proxy {
-                Proxy::Forwarded => {
-                    "is missing; let the proxy set it, or ask with \
+                ProxyKind::Forwarded => {
+                    "is missing; configure the proxy to set it, or to call \
                      /v1/authorize/{domain}/proxy=nginx if it sets X-Original-Method and X-Original-URI"
                 }
-                Proxy::Nginx => "is missing; let the proxy set it with proxy_set_header",
+                ProxyKind::Nginx => {
+                    "is missing; configure the proxy to set it with proxy_set_header"
+                }
             },
         )),
-        (Some(_), Some(_)) => {
-            Err(not_usable(name, "is there twice; let the proxy replace what a client sends"))
-        }
+        (Some(_), Some(_)) => Err(not_usable(
+            name,
+            "occurs twice; configure the proxy to replace the header of its client",
+        )),
     }
 }
 
-fn not_usable(name: &HeaderName, problem: &str) -> Problem {
-    Problem::bad_request(format!("{name} {problem}"))
+fn not_usable(name: &HeaderName, problem: &str) -> ApiProblem {
+    ApiProblem::bad_request(format!("{name} {problem}"))
 }
 
-/// `/reports?page=2`, or `*`. What a proxy lets pass, and no URI has, is percent-encoded; and without a path, as nginx
-/// has it of `http://a?page=2`, it is `/`.
+/// Parses the target of the original request: `/reports?page=2`, or `*`.
+///
+/// Bytes that proxies let pass and URIs must not have are percent-encoded. A target without a path, which nginx sends
+/// for `http://a?page=2`, gets the path `/`.
 fn target(sent: &[u8]) -> Option<Uri> {
     match sent {
         [b'/', ..] | b"*" => Uri::try_from(sent).or_else(|_| Uri::try_from(encoded(sent))).ok(),
@@ -93,6 +102,7 @@ fn target(sent: &[u8]) -> Option<Uri> {
     }
 }
 
+/// Percent-encodes all bytes that a URI must not have.
 fn encoded(sent: &[u8]) -> String {
     let mut uri = String::with_capacity(3 * sent.len());
     for &byte in sent {
@@ -115,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_path_without_its_query() {
+    fn target_is_parsed_to_its_path() {
         for (sent, want) in [
             ("/", Some("/")),
             ("/reports?page=2", Some("/reports")),
@@ -133,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_uri_has_is_encoded_and_not_refused() {
+    fn bytes_that_a_uri_must_not_have_are_encoded() {
         assert_eq!(path(b"/a<b> c`").unwrap(), "/a%3Cb%3E%20c%60");
         assert_eq!(path(b"/\xff\xfe?x=<").unwrap(), "/%FF%FE");
         assert_eq!(path("/ä".as_bytes()).unwrap(), "/ä");

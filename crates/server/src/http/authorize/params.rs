@@ -1,4 +1,4 @@
-//! The configuration of a proxy, in the path: `/v1/authorize/web/proxy=nginx,deny_status=403`.
+//! The domain and the settings of a proxy, in the path: `/v1/authorize/web/proxy=nginx,deny_status=403`.
 //!
 //! Nothing is read from the query, because some proxies send the client's query along.
 
@@ -12,14 +12,14 @@ use serde::Deserialize;
 use tollgate::rules::Snapshot;
 use utoipa::ToSchema;
 
-use crate::http::Problem;
-use crate::http::problem::shown;
+use crate::http::ApiProblem;
+use crate::http::problem::excerpt;
 use crate::pipeline;
 
-/// Shorter than proxies wait: Traefik 30 s, nginx 60 s unless told otherwise.
+/// The default of `max_wait_us`. It is shorter than the default timeouts of proxies: 30 s in Traefik, 60 s in nginx.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The longest wait that can be set.
+/// The largest `max_wait_us`.
 const LONGEST_WAIT_US: u64 = 60_000_000;
 
 /// The end of most error messages.
@@ -33,23 +33,23 @@ pub(in crate::http) struct PathParts {
     settings: Option<String>,
 }
 
-/// A question's configuration, from its path.
+/// The domain and the settings in the path of a call.
 #[derive(Debug)]
 pub(super) struct Params {
     domain: Option<String>,
     settings: AuthorizeSettings,
 }
 
-/// How a proxy wants its questions answered.
+/// How a proxy needs its calls answered.
 #[derive(Debug, Default, PartialEq, Eq, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(min_properties = 1)]
 pub(in crate::http) struct AuthorizeSettings {
     #[schema(nullable = false, inline)]
-    proxy: Option<Proxy>,
-    /// The status of a refusal, instead of 429, of a blocked request, instead of 403, and of a store that fails under
-    /// `closed`, instead of 503: nginx's `auth_request` accepts 401 and 403 alone. A token that is not accepted is still
-    /// answered 401.
+    proxy: Option<ProxyKind>,
+    /// The status of refusals: instead of 429 if a quota is spent, 403 if the request is blocked, and 503 if the store
+    /// fails under `closed`. nginx's `auth_request` accepts only 401 and 403. A token that is not accepted is still
+    /// answered with 401.
     #[schema(minimum = 400, maximum = 499, nullable = false, example = 403)]
     deny_status: Option<u16>,
     /// How long a shaping limit may delay the answer. A request that would have to wait longer is refused.
@@ -57,10 +57,11 @@ pub(in crate::http) struct AuthorizeSettings {
     max_wait_us: Option<u64>,
 }
 
-/// The kind of proxy, which determines the headers that describe the original request. All others are ignored.
+/// The kind of proxy. It determines the headers that describe the original request; the headers of the other kind are
+/// ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Proxy {
+pub(super) enum ProxyKind {
     /// `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`: Caddy and Traefik.
     #[default]
     Forwarded,
@@ -69,22 +70,25 @@ pub(super) enum Proxy {
 }
 
 impl Params {
-    /// Returns what the path says, or a problem that names the part that is wrong.
-    pub(super) fn new(path: Result<Path<PathParts>, PathRejection>) -> Result<Params, Problem> {
-        let Path(PathParts { domain, settings }) = path.map_err(|_| Problem::bad_path())?;
+    /// Returns the domain and the settings in a path, or a problem that names the invalid part.
+    pub(super) fn new(path: Result<Path<PathParts>, PathRejection>) -> Result<Params, ApiProblem> {
+        let Path(PathParts { domain, settings }) = path.map_err(|_| ApiProblem::bad_path())?;
         let settings = settings
             .map_or(Ok(AuthorizeSettings::default()), |text| AuthorizeSettings::parse(&text))?;
         Ok(Params { domain, settings })
     }
 
-    /// Returns the domain in the path, or the only one that has rules.
-    pub(super) fn domain<'d>(&'d self, now: &'d Snapshot<'_>) -> Result<Cow<'d, str>, Problem> {
-        let named = self.domain.as_deref().map(Cow::Borrowed);
-        pipeline::domain(named, now)
-            .map_err(|none| Problem::no_decider(&none, "/v1/authorize/{domain}"))
+    /// Returns the domain in the path, or the only domain that has rules.
+    pub(super) fn domain<'d>(
+        &'d self,
+        rules: &'d Snapshot<'_>,
+    ) -> Result<Cow<'d, str>, ApiProblem> {
+        let given = self.domain.as_deref().map(Cow::Borrowed);
+        pipeline::domain(given, rules)
+            .map_err(|target| ApiProblem::unknown_target(&target, "/v1/authorize/{domain}"))
     }
 
-    pub(super) fn proxy(&self) -> Proxy {
+    pub(super) fn proxy(&self) -> ProxyKind {
         self.settings.proxy.unwrap_or_default()
     }
 
@@ -99,20 +103,20 @@ impl Params {
 
 impl AuthorizeSettings {
     /// Parses `proxy=nginx,deny_status=403`: each setting at most once, in any order.
-    fn parse(text: &str) -> Result<AuthorizeSettings, Problem> {
+    fn parse(text: &str) -> Result<AuthorizeSettings, ApiProblem> {
         let mut settings = AuthorizeSettings::default();
         for setting in text.split(',') {
             let Some((name, value)) = setting.split_once('=') else {
-                let detail = format!("`{}` has no value; {REMEDY}", shown(setting));
-                return Err(Problem::bad_request(detail));
+                let detail = format!("`{}` has no value; {REMEDY}", excerpt(setting));
+                return Err(ApiProblem::bad_request(detail));
             };
             match name {
-                "proxy" => set(&mut settings.proxy, name, Proxy::parse(value)?)?,
+                "proxy" => set(&mut settings.proxy, name, ProxyKind::parse(value)?)?,
                 "deny_status" => set(&mut settings.deny_status, name, deny_status(value)?)?,
                 "max_wait_us" => set(&mut settings.max_wait_us, name, max_wait_us(value)?)?,
                 _ => {
-                    let detail = format!("unknown setting `{}`; {REMEDY}", shown(name));
-                    return Err(Problem::bad_request(detail));
+                    let detail = format!("unknown setting `{}`; {REMEDY}", excerpt(name));
+                    return Err(ApiProblem::bad_request(detail));
                 }
             }
         }
@@ -120,38 +124,39 @@ impl AuthorizeSettings {
     }
 }
 
-impl Proxy {
-    fn parse(value: &str) -> Result<Proxy, Problem> {
+impl ProxyKind {
+    fn parse(value: &str) -> Result<ProxyKind, ApiProblem> {
         match value {
-            "forwarded" => Ok(Proxy::Forwarded),
-            "nginx" => Ok(Proxy::Nginx),
+            "forwarded" => Ok(ProxyKind::Forwarded),
+            "nginx" => Ok(ProxyKind::Nginx),
             _ => Err(invalid("proxy", value, "use `forwarded` or `nginx`")),
         }
     }
 }
 
-/// A 2xx would let every request pass, and proxies take a 5xx for a failure.
-fn deny_status(value: &str) -> Result<u16, Problem> {
+/// Parses the status of refusals. A 2xx would let every request pass, and proxies treat a 5xx as a failure.
+fn deny_status(value: &str) -> Result<u16, ApiProblem> {
     let status = value.parse().ok().filter(|status| (400..500).contains(status));
     status.ok_or_else(|| invalid("deny_status", value, "use one of 400 to 499"))
 }
 
-fn max_wait_us(value: &str) -> Result<u64, Problem> {
+fn max_wait_us(value: &str) -> Result<u64, ApiProblem> {
     let wait_us = value.parse().ok().filter(|&wait_us| wait_us <= LONGEST_WAIT_US);
     wait_us.ok_or_else(|| {
         invalid("max_wait_us", value, &format!("use microseconds, at most {LONGEST_WAIT_US}"))
     })
 }
 
-fn set<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
+/// Sets a setting, which may be set once.
+fn set<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), ApiProblem> {
     match setting.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Problem::bad_request(format!("`{name}` is set twice; set it once"))),
+        Some(_) => Err(ApiProblem::bad_request(format!("`{name}` is set twice; set it once"))),
     }
 }
 
-fn invalid(name: &str, value: &str, remedy: &str) -> Problem {
-    Problem::bad_request(format!("{name}: `{}` is not valid; {remedy}", shown(value)))
+fn invalid(name: &str, value: &str, remedy: &str) -> ApiProblem {
+    ApiProblem::bad_request(format!("{name}: `{}` is not valid; {remedy}", excerpt(value)))
 }
 
 #[cfg(test)]
@@ -162,10 +167,11 @@ mod tests {
 
     #[test]
     fn settings_are_parsed_in_any_order() {
-        let nginx = AuthorizeSettings { proxy: Some(Proxy::Nginx), ..AuthorizeSettings::default() };
+        let nginx =
+            AuthorizeSettings { proxy: Some(ProxyKind::Nginx), ..AuthorizeSettings::default() };
         assert_eq!(AuthorizeSettings::parse("proxy=nginx").unwrap(), nginx);
         let all = AuthorizeSettings {
-            proxy: Some(Proxy::Forwarded),
+            proxy: Some(ProxyKind::Forwarded),
             deny_status: Some(403),
             max_wait_us: Some(60_000_000),
         };
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_name_what_is_wrong() {
+    fn invalid_settings_are_named() {
         for (text, want) in [
             ("", "`` has no value; use settings such as /v1/authorize/api/proxy=nginx"),
             ("nginx", "`nginx` has no value"),

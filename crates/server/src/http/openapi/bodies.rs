@@ -1,14 +1,14 @@
-//! What bodies are like that are read and written by hand.
+//! Schemas of bodies that are read and written by hand.
 
 use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::http::asked::MAX_REQUESTS;
+use crate::http::check_body::MAX_REQUESTS;
 use crate::http::decision::{DecisionJson, RulingJson};
 use crate::trust::MAX_ATTRIBUTES;
 
-/// What was decided, by a limit or by rules.
+/// The decision of a limit or of rules.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "for the document alone")]
@@ -17,7 +17,7 @@ pub(in crate::http) enum CheckAnswer {
     Rules(RulingJson<'static>),
 }
 
-/// Each in its place.
+/// The answers of a batch, in the order of its requests.
 pub(in crate::http) struct BatchAnswer;
 
 impl PartialSchema for BatchAnswer {
@@ -29,47 +29,48 @@ impl PartialSchema for BatchAnswer {
 
 impl ToSchema for BatchAnswer {}
 
-/// Why a request that a proxy asks about does not go.
+/// Why a proxy's request is refused.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "for the document alone")]
 pub(in crate::http) struct RefusalProblem {
-    /// The IETF's name for a quota that is spent, or `about:blank`.
+    /// The problem type of the IETF for a spent quota, or `about:blank`.
     r#type: String,
-    /// What happened.
+    /// The meaning of the status.
     #[schema(example = "Too Many Requests")]
     title: String,
     /// The status of the answer.
     #[schema(minimum = 400, maximum = 599, example = 429)]
     status: u16,
-    /// What happened, and what to do.
+    /// The description of the refusal: what happened, and what to do.
     #[schema(example = "`per-client` is spent (limit `free`); come back in 1 s")]
     detail: String,
-    /// The rule that refuses the request; the one to wait for longest if several do.
+    /// The rule that refuses the request; if several do, the one with the longest wait.
     #[schema(nullable = false, example = "per-client")]
     rule: Option<String>,
     /// The limit that this rule spends, which depends on the client's tier. Absent if the rule blocks the request.
     #[schema(nullable = false, example = "free")]
     limit_name: Option<String>,
-    /// The rules that refuse it, if any does.
+    /// The rules that refuse the request; absent if none does.
     #[serde(rename = "violated-policies")]
     #[schema(nullable = false)]
     violated_policies: Option<Vec<String>>,
-    /// How long to wait; null or absent if that does not help, or is not known.
+    /// How long to wait; null or absent if waiting does not help, or the time is not known.
     retry_after_us: Option<u64>,
 }
 
-/// Of a limit by its name, or by the rules of a domain.
+/// A request to a limit, or to the rules of a domain.
 #[derive(ToSchema)]
 #[serde(untagged)]
+#[schema(as = CheckRequest)]
 #[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) enum CheckRequest {
+pub(in crate::http) enum CheckRequestSchema {
     Limit(CheckLimit),
     Rules(CheckRules),
     OnlyDomain(CheckOnlyDomain),
 }
 
-/// Each decided by itself.
+/// The requests of a batch, each decided by itself.
 pub(in crate::http) struct BatchRequest;
 
 impl PartialSchema for BatchRequest {
@@ -93,7 +94,7 @@ pub(in crate::http) struct CheckLimit {
     /// The limit's name.
     #[schema(example = "free")]
     limit: String,
-    /// Who is limited: any text, also an empty one.
+    /// The key that is limited: any text, also an empty one.
     #[schema(example = "user:42")]
     key: String,
     #[schema(schema_with = cost)]
@@ -102,7 +103,7 @@ pub(in crate::http) struct CheckLimit {
     max_wait_us: Option<u64>,
 }
 
-/// A request that rules decide. At most 64 attributes in all.
+/// A request to the rules of a domain, with at most 64 attributes in all.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "for the document alone")]
@@ -122,7 +123,7 @@ pub(in crate::http) struct CheckRules {
     max_wait_us: Option<u64>,
 }
 
-/// A request that rules decide which are all of one domain. At most 64 attributes in all.
+/// A request to the rules of the only domain, with at most 64 attributes in all.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "for the document alone")]
@@ -140,16 +141,17 @@ pub(in crate::http) struct CheckOnlyDomain {
 }
 
 fn cost() -> Schema {
-    let about = "The units that it spends: 1, or what the rules say, unless said here.";
-    whole(1, about).into()
+    let about = "The units that the request spends. By default 1, or the cost in the rules.";
+    integer(1, about).into()
 }
 
 fn max_wait_us() -> Schema {
-    whole(0, "The longest delay that is accepted from a shaping limit; a longer one is a refusal.")
+    integer(0, "The longest delay to accept from a shaping limit. A request that would be delayed longer is refused.")
         .into()
 }
 
-fn whole(least: u64, about: &str) -> ObjectBuilder {
+/// Returns the schema of a whole number.
+fn integer(least: u64, about: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(least))
@@ -158,21 +160,23 @@ fn whole(least: u64, about: &str) -> ObjectBuilder {
 }
 
 fn attributes() -> Schema {
-    let about = "What the caller knows of the request: `method`, `path`, `ip`, `header.x-…`. An `api_key` and \
-                 what a token says (`jwt.…`) count only if the rules know the key.";
-    texts(about).property("ip", address()).into()
+    let about = "What the caller knows of the request: `method`, `path`, `ip`, `header.x-…`. An `api_key`, or a claim \
+                 of a token (`jwt.…`), is not verified here: it counts only if the rules file has it in its table.";
+    text_map(about).property("ip", address()).into()
 }
 
 fn verified() -> Schema {
-    let about = "What the caller has itself verified of who sent it: `api_key`, `jwt.sub`, `tier`.";
-    texts(about).property("ip", address()).into()
+    let about = "What the caller itself has verified of the client: `api_key`, `jwt.sub`, `tier`.";
+    text_map(about).property("ip", address()).into()
 }
 
 fn said() -> Schema {
-    texts("What the client says of the request, as in a header. No key is made of it.").into()
+    text_map("What the client says of the request, such as a header. Rules make no keys of it.")
+        .into()
 }
 
-fn texts(about: &str) -> ObjectBuilder {
+/// Returns the schema of a map from names to texts.
+fn text_map(about: &str) -> ObjectBuilder {
     let text = ObjectBuilder::new().schema_type(Type::String).build();
     ObjectBuilder::new()
         .schema_type(Type::Object)
@@ -181,7 +185,7 @@ fn texts(about: &str) -> ObjectBuilder {
         .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(text.into()))))
 }
 
-/// Without a port.
+/// Returns the schema of an IP address, which has no port.
 fn address() -> Schema {
     let of = |format: &str| {
         let format = SchemaFormat::Custom(format.to_owned());

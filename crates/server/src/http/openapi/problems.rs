@@ -1,4 +1,4 @@
-//! What a path may answer instead.
+//! The problems that paths may return, for the OpenAPI document.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::schema::Type;
 use utoipa::openapi::{ContentBuilder, Object, Ref, RefOr, Response, ResponseBuilder};
 
-/// Of a path that takes a body.
+/// The problems of a path that takes a body.
 pub(in crate::http) struct BodyProblems;
 
-/// Of a path with a name in it.
+/// The problems of a path with a variable part.
 pub(in crate::http) struct PathProblems;
 
-/// Of a path for operators.
+/// The problems of a path for operators.
 pub(in crate::http) struct OperatorProblems;
 
-/// Of a path that asks the store.
+/// The problems of a path that uses the store.
 pub(in crate::http) struct StoreProblems;
 
-/// Every answer to a proxy.
+/// All answers to a proxy.
 pub(in crate::http) struct AuthorizeAnswers;
 
-/// Of a path to play with.
+/// The problems of a path of the playground.
 pub(in crate::http) struct PlaygroundProblems;
 
 type Responses = BTreeMap<String, RefOr<Response>>;
@@ -30,13 +30,13 @@ type Responses = BTreeMap<String, RefOr<Response>>;
 impl IntoResponses for BodyProblems {
     fn responses() -> Responses {
         let mut all = problems(&[
-            (400, "It is wrong: the detail says where."),
+            (400, "The body is not valid: `detail` says where."),
             (413, "The body is too long."),
-            (415, "The body does not say that it is JSON."),
+            (415, "The body is not declared as JSON."),
         ]);
-        let exhausted = problem("Bodies and answers take all the memory that they may.");
+        let exhausted = problem("The server is out of memory for requests and answers.");
         let exhausted = with_header(exhausted, "Retry-After", Type::Integer, "Seconds.");
-        all.extend([(503, exhausted)].map(of_status));
+        all.extend([(503, exhausted)].map(by_status));
         all
     }
 }
@@ -44,8 +44,8 @@ impl IntoResponses for BodyProblems {
 impl IntoResponses for PathProblems {
     fn responses() -> Responses {
         problems(&[
-            (400, "The path or its query is wrong: the detail says where."),
-            (404, "There is no such limit."),
+            (400, "The path or its query is not valid: `detail` says where."),
+            (404, "There is no such limit or rule."),
         ])
     }
 }
@@ -60,31 +60,37 @@ impl IntoResponses for OperatorProblems {
         let guessing =
             problem("Too many wrong tokens came from this address; this one was not compared.");
         let guessing = with_header(guessing, "Retry-After", Type::Integer, "Seconds.");
-        [(401, unauthorized), (403, forbidden), (429, guessing)].map(of_status).into()
+        [(401, unauthorized), (403, forbidden), (429, guessing)].map(by_status).into()
     }
 }
 
 impl IntoResponses for AuthorizeAnswers {
     fn responses() -> Responses {
         let mut all = problems(&[
-            (400, "The path or a header is wrong: the detail says where."),
-            (404, "There is no rule of that domain."),
+            (400, "The path or a header is not valid: `detail` says where."),
+            (404, "The domain has no rules."),
         ]);
-        let unauthorized = refusal("Its token is not accepted, and such requests are not wanted.");
+        let unauthorized = refusal(
+            "The request's token is not accepted, and the rules file refuses such requests.",
+        );
         let unauthorized = with_header(unauthorized, "WWW-Authenticate", Type::String, "`Bearer`.");
-        let about = "Seconds, unless waiting does not help.";
+        let about = "Seconds; absent if waiting does not help.";
         let again = |refusal| with_header(refusal, "Retry-After", Type::Integer, about);
         let blocked = refusal(
             "A rule blocks the request, or the caller is not a trusted proxy: `X-Tollgate-Reason` says which.",
         );
         let refused = again(refusal("A quota is spent."));
-        let told = again(refusal("The same, if the settings have `deny_status`."));
+        let deny_status = again(refusal(
+            "A spent quota, a blocked request, a failing store or a stopping server, if the settings have \
+                           `deny_status`.",
+        ));
         let failed = again(refusal(
-            "The store fails, and a rule says that nobody goes then; or the server stops before its turn comes.",
+            "The store fails, and a rule has the failure policy `closed`; or the server stops before the request's \
+             delay has passed.",
         ));
         let refusals = [(401, unauthorized), (403, blocked), (429, refused), (503, failed)];
-        all.extend([(200, allowed())].into_iter().chain(refusals).map(of_status));
-        all.insert("4XX".to_owned(), told.build().into());
+        all.extend([(200, allowed())].into_iter().chain(refusals).map(by_status));
+        all.insert("4XX".to_owned(), deny_status.build().into());
         all
     }
 }
@@ -92,28 +98,28 @@ impl IntoResponses for AuthorizeAnswers {
 impl IntoResponses for StoreProblems {
     fn responses() -> Responses {
         let failed = problem(
-            "The store fails, and nothing is decided without it; or bodies and answers take all the memory \
-                              that they may.",
+            "The store fails, and the request is not decided without it; or the server is out of memory for \
+             requests and answers.",
         );
-        let about = "Seconds, unless waiting does not help.";
+        let about = "Seconds; absent if waiting does not help.";
         let failed = with_header(failed, "Retry-After", Type::Integer, about);
-        [(503, failed)].map(of_status).into()
+        [(503, failed)].map(by_status).into()
     }
 }
 
 impl IntoResponses for PlaygroundProblems {
     fn responses() -> Responses {
-        let busy = problem("Too many play at the moment.");
+        let busy = problem("The playground has too many users at the moment.");
         let busy = with_header(busy, "Retry-After", Type::Integer, "Seconds.");
-        [(404, problem("The playground is switched off.")), (429, busy)].map(of_status).into()
+        [(404, problem("The playground is switched off.")), (429, busy)].map(by_status).into()
     }
 }
 
 fn problems(each: &[(u16, &str)]) -> Responses {
-    each.iter().map(|(status, about)| of_status((*status, problem(about)))).collect()
+    each.iter().map(|(status, about)| by_status((*status, problem(about)))).collect()
 }
 
-fn of_status((status, response): (u16, ResponseBuilder)) -> (String, RefOr<Response>) {
+fn by_status((status, response): (u16, ResponseBuilder)) -> (String, RefOr<Response>) {
     (status.to_string(), response.build().into())
 }
 
@@ -122,16 +128,20 @@ fn problem(about: &str) -> ResponseBuilder {
     ResponseBuilder::new().description(about).content("application/problem+json", content)
 }
 
-/// The answer for a request that may go.
+/// Returns the response to an allowed request.
 fn allowed() -> ResponseBuilder {
     let headers = [
-        ("RateLimit", Type::String, "What is left of each limit: `\"free\";r=12;t=5`."),
+        ("RateLimit", Type::String, "The remaining units of each limit: `\"free\";r=12;t=5`."),
         ("RateLimit-Policy", Type::String, "Each limit: `\"free\";q=60;w=60`."),
-        ("X-RateLimit-Limit", Type::Integer, "The tightest limit."),
-        ("X-RateLimit-Remaining", Type::Integer, "What is left of the tightest limit."),
-        ("X-RateLimit-Reset", Type::Integer, "When all of it is available again, in Unix seconds."),
+        ("X-RateLimit-Limit", Type::Integer, "The size of the tightest limit."),
+        ("X-RateLimit-Remaining", Type::Integer, "The remaining units of the tightest limit."),
+        (
+            "X-RateLimit-Reset",
+            Type::Integer,
+            "The time when nothing is spent of the tightest limit, in Unix seconds.",
+        ),
     ];
-    let response = ResponseBuilder::new().description("The request may go.");
+    let response = ResponseBuilder::new().description("The request is allowed.");
     headers.into_iter().fold(response, |response, (name, of_type, about)| {
         with_header(response, name, of_type, about)
     })
@@ -142,7 +152,7 @@ fn refusal(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new().description(about);
     let response = response.content("application/problem+json", content);
-    let about = "Why, in a word: `quota`, `blocked`, `token`, `store-failed`, `stopping`, `untrusted-proxy`.";
+    let about = "The reason, in one word: `quota`, `blocked`, `token`, `store-failed`, `stopping`, `untrusted-proxy`.";
     with_header(response, "X-Tollgate-Reason", Type::String, about)
 }
 

@@ -1,4 +1,4 @@
-//! Requests of the server's own machine, which are an operator's if the server has no operator token.
+//! Requests from the server's own machine, which count as an operator's if the server has no operator token.
 //!
 //! A reverse proxy or a sidecar on this machine connects from a loopback address, too, and its clients must not become
 //! operators. Proxies mark requests with many headers, and new ones keep coming, so a list of known headers decides: a
@@ -13,11 +13,11 @@ use hyper::http::uri::Authority;
 use hyper::{Uri, Version};
 use tollgate::http::Peer;
 
-use crate::http::problem::shown;
+use crate::http::problem::excerpt;
 
 /// The headers that curl, browsers and the `tollgate` command send; in alphabetical order. `traceparent` and
 /// `x-request-id` are not among them, because a mesh's sidecar may add them and nothing else.
-const OWN_HEADERS: [&str; 31] = [
+const LOCAL_HEADERS: [&str; 31] = [
     "accept",
     "accept-charset",
     "accept-encoding",
@@ -52,18 +52,19 @@ const OWN_HEADERS: [&str; 31] = [
 ];
 
 /// The beginning of headers that only a browser itself can set: `sec-fetch-site`, `sec-ch-ua`, `sec-gpc`.
-const OF_BROWSERS: &str = "sec-";
+const BROWSER_PREFIX: &str = "sec-";
 
-/// Why a request does not count as one of this machine.
+/// Why a request does not count as one from this machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NonlocalReason {
     /// The connection is from another machine.
     Peer,
-    /// nginx passes requests on by HTTP/1.0, unless it is configured otherwise.
+    /// The request is HTTP/1.0, which nginx uses by default to pass requests on.
     Version,
     /// A header that a proxy may have added.
     Header(HeaderName),
-    /// The name in the URL, `Host` or `Origin` is another one: a page of another site asks in a browser.
+    /// The name in the URL, `Host` or `Origin` is not a loopback name: a page of another site may have sent the request
+    /// from a browser.
     Name(&'static str),
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for NonlocalReason {
                 write!(
                     f,
                     "it has the header `{}`, which a proxy may have added",
-                    shown(name.as_str())
+                    excerpt(name.as_str())
                 )
             }
             NonlocalReason::Name(place) => {
@@ -86,7 +87,7 @@ impl fmt::Display for NonlocalReason {
     }
 }
 
-/// Returns why a request does not count as one of this machine; `None` if it does.
+/// Returns why a request does not count as one from this machine; `None` if it does.
 pub(super) fn why_not_local(parts: &Parts) -> Option<NonlocalReason> {
     let headers = &parts.headers;
     if !parts.extensions.get().is_some_and(|Peer(peer)| is_loopback(peer.ip())) {
@@ -95,7 +96,7 @@ pub(super) fn why_not_local(parts: &Parts) -> Option<NonlocalReason> {
     if parts.version != Version::HTTP_11 {
         return Some(NonlocalReason::Version);
     }
-    if let Some(name) = headers.keys().find(|name| !is_own(name)) {
+    if let Some(name) = headers.keys().find(|name| !is_local_header(name)) {
         return Some(NonlocalReason::Header(name.clone()));
     }
     if !parts.uri.host().is_none_or(is_local_name) {
@@ -116,9 +117,9 @@ pub(super) fn why_not_local(parts: &Parts) -> Option<NonlocalReason> {
     (!is_local_origin).then_some(NonlocalReason::Name("Origin"))
 }
 
-fn is_own(name: &HeaderName) -> bool {
+fn is_local_header(name: &HeaderName) -> bool {
     let name = name.as_str();
-    OWN_HEADERS.binary_search(&name).is_ok() || name.starts_with(OF_BROWSERS)
+    LOCAL_HEADERS.binary_search(&name).is_ok() || name.starts_with(BROWSER_PREFIX)
 }
 
 fn is_local_name(host: &str) -> bool {
@@ -190,7 +191,7 @@ mod tests {
             assert_eq!(is_local(&parts(peer, "/", &[("host", host)])), want, "{host}");
         }
         let peer = Some("127.0.0.1:4711");
-        assert!(!is_local(&parts(peer, "/", &[])), "HTTP/1.1 has a Host");
+        assert!(!is_local(&parts(peer, "/", &[])), "a request of HTTP/1.1 without a Host");
         assert!(is_local(&parts(peer, "http://localhost/", &[("host", "localhost")])));
         assert!(!is_local(&parts(peer, "http://rebound.example/", &[("host", "localhost")])));
         assert!(!is_local(&parts(peer, "/", &[("host", "localhost"), ("host", "a.example")])));
@@ -246,18 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn the_header_names_are_sorted_for_the_search() {
-        assert!(OWN_HEADERS.is_sorted());
+    fn header_names_are_sorted_for_the_search() {
+        assert!(LOCAL_HEADERS.is_sorted());
     }
 
     #[test]
-    fn a_long_header_name_is_cut_in_the_reason() {
+    fn long_header_name_is_shortened_in_the_reason() {
         let name = HeaderName::try_from("x".repeat(30_000)).unwrap();
         assert!(NonlocalReason::Header(name).to_string().len() < 200);
     }
 
     #[test]
-    fn a_page_of_another_site_is_not_local() {
+    fn requests_of_a_page_of_another_site_are_not_local() {
         for (origin, want) in [
             ("http://127.0.0.1:8080", true),
             ("http://localhost:8080", true),

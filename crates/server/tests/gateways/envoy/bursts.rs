@@ -1,4 +1,4 @@
-//! Clients that try to delay decisions beyond Envoy's timeout, after which a request passes without limits.
+//! Clients that try to delay decisions beyond Envoy's timeout, after which requests pass without limits.
 
 use std::sync::Barrier;
 use std::thread;
@@ -18,10 +18,10 @@ limits: { fifty: fixed-window limit=50 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: fifty }]
 ";
 
-/// Envoy sends 100 of the requests to the server, because the example limits the streams of a connection. The
-/// example's timeout of 20 ms is longer here, because a machine that is busy with other tests would miss it.
+/// Envoy sends 100 of the requests to the server, because the example limits the streams of a connection. The timeout is
+/// longer than the 20 ms of the example, because a machine that is busy with other tests would miss it.
 #[test]
-fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
+fn burst_on_one_connection_passes_no_more_than_the_limit() {
     let front = EnvoyFront::start(FIFTY);
     let mut client = Frames::connect(&front.envoy.url);
     let streams = client.get(400);
@@ -52,7 +52,7 @@ fn bursts_to_a_stopped_server_are_all_decided_later() {
     assert_eq!(["ok", "over_limit", "error"].map(|what| front.counted(what)), [50, 1_450, 0]);
 }
 
-/// Envoy cancels its calls for these requests, on the connection that it also uses for others.
+/// Envoy cancels its calls for these requests on a connection that it also uses for other requests.
 #[test]
 fn cancelled_requests_do_not_disturb_others() {
     let front = EnvoyFront::start(FIFTY);
@@ -61,9 +61,9 @@ fn cancelled_requests_do_not_disturb_others() {
     let clients: Vec<_> = (0..60)
         .map(|_| {
             let mut client = Frames::connect(&front.envoy.url);
-            let gone = client.get(99);
+            let cancelled = client.get(99);
             let stays = client.get(1);
-            client.reset(&gone);
+            client.reset(&cancelled);
             client.send();
             (client, stays)
         })
@@ -77,7 +77,7 @@ fn cancelled_requests_do_not_disturb_others() {
 }
 
 #[test]
-fn long_headers_from_many_connections_escape_no_limit() {
+fn long_headers_from_many_connections_are_limited() {
     let front = EnvoyFront::start(FIFTY);
     let long = "k".repeat(58_000);
     let together = Barrier::new(CONNECTIONS);

@@ -1,26 +1,26 @@
-//! The example's configuration of Envoy, changed where a test needs it.
+//! The example's configuration of Envoy, with the changes of a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A timeout that a machine busy with other tests still meets.
-const PATIENT: &str = "timeout: 30s";
+/// A timeout that a machine meets even if it is busy with other tests.
+const LONG_TIMEOUT: &str = "timeout: 30s";
 
 /// The text of examples/envoy/envoy.yaml, with other ports and the changes of a test.
 #[derive(Clone)]
 pub(crate) struct EnvoyConfig(String);
 
 impl EnvoyConfig {
-    /// The example with its timeout of 20 ms, on free ports.
-    pub(crate) fn hurried() -> EnvoyConfig {
+    /// Returns the example with its timeout of 20 ms, on free ports.
+    pub(crate) fn with_short_timeout() -> EnvoyConfig {
         let text = fs::read_to_string(examples().join("envoy.yaml")).unwrap();
         let free = "port_value: 0";
         EnvoyConfig(text).with("port_value: 10000", free).with("port_value: 9901", free)
     }
 
-    /// The example with a long timeout, on free ports.
+    /// Returns the example with a long timeout, on free ports.
     pub(crate) fn new() -> EnvoyConfig {
-        EnvoyConfig::hurried().with("timeout: 0.020s", PATIENT)
+        EnvoyConfig::with_short_timeout().with("timeout: 0.020s", LONG_TIMEOUT)
     }
 
     /// Replaces a text that occurs exactly once.
@@ -46,7 +46,7 @@ impl EnvoyConfig {
         self.with("routes:", &route)
     }
 
-    /// Sets the servers that decide, such as `127.0.0.1:40124`, and the port of the service.
+    /// Sets the addresses of the servers that decide, such as `127.0.0.1:40124`, and the port of the service.
     pub(crate) fn between(self, servers: &[&str], service_port: u16) -> EnvoyConfig {
         let endpoint = |server: &&str| {
             let port = server.rsplit_once(':').unwrap().1;
@@ -65,7 +65,7 @@ impl EnvoyConfig {
     }
 }
 
-/// The directory of the example.
+/// Returns the directory of the example.
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/envoy")
 }

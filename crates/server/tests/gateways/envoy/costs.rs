@@ -61,7 +61,7 @@ limits: { two: token-bucket capacity=2 refill=2/m }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
-/// Requests to `/partner` have a limit of 4 an hour in their metadata.
+/// Returns a configuration in which requests to `/partner` have a limit of 4 per hour in their metadata.
 fn overridden(rate_limits: &str) -> EnvoyConfig {
     let set = "http_filters:
                   - name: envoy.filters.http.set_metadata
@@ -74,13 +74,13 @@ fn overridden(rate_limits: &str) -> EnvoyConfig {
 }
 
 #[test]
-fn a_requests_limit_overrides_the_rules_numbers() {
+fn limit_of_a_request_overrides_the_numbers_of_the_rule() {
     for limit in ["dynamic_metadata", "requests_per_unit: 4"] {
         let front = EnvoyFront::with(TWO_A_MINUTE, overridden(&rate_limits(limit)), &[]);
         let answer = front.get("/partner");
         assert_eq!(header(&answer, "x-ratelimit-remaining"), Some("3"), "{limit}");
-        let told = header(&answer, "x-ratelimit-limit");
-        assert_eq!(told, Some("4, 4;w=3600;name=\"per-address\""), "{limit}");
+        let shown = header(&answer, "x-ratelimit-limit");
+        assert_eq!(shown, Some("4, 4;w=3600;name=\"per-address\""), "{limit}");
         assert_eq!(front.statuses("/partner", 4), [OK, OK, OK, REFUSED], "{limit}");
         assert_eq!(front.counted("error"), 0, "{limit}");
     }
@@ -94,7 +94,7 @@ fn spent_quota_stays_spent_under_an_overridden_limit() {
 }
 
 #[test]
-fn a_requests_limit_changes_nothing_when_no_rule_applies() {
+fn limit_of_a_request_has_no_effect_when_no_rule_applies() {
     let rules = "
 limits: { two: token-bucket capacity=2 refill=2/m }
 rules: [{ name: admin, domain: envoy, when: { path: /admin }, key: [ip], limit: two }]

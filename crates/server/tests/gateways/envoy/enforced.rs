@@ -54,7 +54,7 @@ rules:
 }
 
 #[test]
-fn a_shadow_rule_refuses_nothing_and_is_counted() {
+fn shadow_rule_refuses_nothing_and_is_counted() {
     let front = EnvoyFront::start(
         "
 limits: { two: fixed-window limit=2 window=366d, ten: fixed-window limit=10 window=366d }

@@ -18,7 +18,7 @@ struct RunningExample(Child);
 
 impl RunningExample {
     fn stop(&mut self) -> ExitStatus {
-        // An error means that the example has already stopped.
+        // OK because an error means that the example has already stopped.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         self.0.wait().unwrap()
     }
@@ -48,10 +48,10 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
         let left = header(&answer, "x-ratelimit-remaining")?;
         Some((answer.status().as_u16(), left.parse::<u64>().unwrap()))
     };
-    // Envoy may listen before the service does.
+    // Envoy can listen before the service does.
     let looked = eventually("the example answers", || left("/quota", "").filter(|it| it.0 == 200));
     assert_eq!(looked, (200, 10));
-    // A busy machine may miss the timeout of 20 ms, after which Envoy lets a request pass without headers.
+    // A busy machine can miss the timeout of 20 ms. Envoy then lets the request pass without headers.
     let ask = |path, key| eventually("a decision in time", || left(path, key));
     assert_eq!(ask("/reports", ""), (200, 5));
     assert_eq!(ask("/", "k_123"), (200, 599));
@@ -64,7 +64,7 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
 }
 
 #[test]
-fn the_ports_of_the_example_can_be_changed() {
+fn ports_of_the_example_can_be_changed() {
     let ports = [("10000", "9901"), ("9901", "8081"), ("8081", "10000")];
     let names = [("PORT", "9901"), ("ADMIN_PORT", "8081"), ("GRPC_PORT", "10000")];
     let service = free_port().unwrap().to_string();

@@ -1,5 +1,5 @@
-//! A store that does not answer: the rules' policies decide, in time for Envoy. A server that does not answer:
-//! `failure_mode_deny` decides, after `timeout`.
+//! If the store does not answer, the failure policies of the rules decide, within Envoy's timeout. If the server does not
+//! answer, `failure_mode_deny` decides after `timeout`.
 
 use reqwest::StatusCode;
 use tollgate_launcher::{Flavour, Launch};
@@ -20,7 +20,7 @@ rules:
   - { name: closed, domain: envoy, when: { path: /closed }, key: [], limit: three, on_store_failure: closed }
 ";
 
-/// Envoy waits long enough for a machine that is busy with other tests, and longer than the store's deadline.
+/// Envoy waits longer than the store's deadline, and long enough for a machine that is busy with other tests.
 const DEADLINE: &str = "200ms";
 const TIMEOUT: &str = "timeout: 10s";
 
@@ -28,7 +28,7 @@ const TIMEOUT: &str = "timeout: 10s";
 fn each_policy_decides_regardless_of_envoys_failure_mode() {
     for mode in ["failure_mode_deny: false", "failure_mode_deny: true"] {
         let redis = Launch::new(Flavour::Redis).start().unwrap();
-        let config = EnvoyConfig::hurried()
+        let config = EnvoyConfig::with_short_timeout()
             .with("timeout: 0.020s", TIMEOUT)
             .with("failure_mode_deny: false", mode);
         let flags = ["--store", &redis.url(), "--store-deadline", DEADLINE];
@@ -48,18 +48,19 @@ fn each_policy_decides_regardless_of_envoys_failure_mode() {
 
 /// Only the ports differ from the example.
 #[test]
-fn the_20_ms_that_envoy_waits_are_met() {
+fn server_answers_within_the_20_ms_of_envoy() {
     let rules = "
 limits: { many: fixed-window limit=1000000 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
 ";
     let redis = Launch::new(Flavour::Redis).start().unwrap();
-    let front = EnvoyFront::with(rules, EnvoyConfig::hurried(), &["--store", &redis.url()]);
+    let front =
+        EnvoyFront::with(rules, EnvoyConfig::with_short_timeout(), &["--store", &redis.url()]);
     let degraded = || {
         let labels = [("rule", "per-address"), ("degraded", "true")];
         front.metrics().value("tollgate_decisions_total", &labels)
     };
-    // Retries, because a busy machine may suspend a process for longer than 20 ms.
+    // Retries, because a busy machine can suspend a process for longer than 20 ms.
     eventually("ten in a row are answered in time", || {
         eventually("the store decides", || {
             header(&front.get("/"), "x-ratelimit-limit").map(|_| ())
@@ -74,18 +75,18 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
     assert_eq!(front.counted("over_limit"), 0);
 }
 
-/// Both on an open connection to the server, and on one that Envoy has yet to open.
+/// Tests an open connection to the server, and a connection that Envoy has to open.
 #[test]
 fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
     for (mode, want) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 503)] {
-        for has_asked in [true, false] {
-            let config = EnvoyConfig::hurried().with("failure_mode_deny: false", mode);
+        for has_connection in [true, false] {
+            let config = EnvoyConfig::with_short_timeout().with("failure_mode_deny: false", mode);
             let front = EnvoyFront::with(RULES, config, &[]);
-            if has_asked {
+            if has_connection {
                 front.get("/open");
             }
             let frozen = FrozenServer::new(&front.server);
-            assert_eq!(prompt_status(|| front.get("/open")), want, "{mode}, {has_asked}");
+            assert_eq!(prompt_status(|| front.get("/open")), want, "{mode}, {has_connection}");
             drop(frozen);
             eventually("the server decides again", || {
                 header(&front.get("/open"), "x-ratelimit-limit").map(|_| ())

@@ -19,7 +19,7 @@ const GET: &[u8] = b"\x82\x84\x86\x41\x01a";
 const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// A connection that buffers its frames and sends them in one piece.
+/// A connection that buffers frames and sends them in one piece.
 pub(crate) struct Frames {
     stream: TcpStream,
     next: u32,
@@ -37,7 +37,7 @@ impl Frames {
         frames
     }
 
-    /// Sends `count` requests and returns their streams.
+    /// Adds `count` requests, and returns their streams.
     pub(crate) fn get(&mut self, count: usize) -> HashSet<u32> {
         let mut open = || {
             let stream = self.next;
@@ -59,7 +59,8 @@ impl Frames {
         self.unsent.clear();
     }
 
-    /// Waits until every stream is answered or refused. Returns how many got REFUSED_STREAM, so were not processed.
+    /// Waits until every stream is answered or refused. Returns the number of streams that got REFUSED_STREAM, and so were not
+    /// processed.
     pub(crate) fn refused(&self, mut of: HashSet<u32>) -> usize {
         let mut read = BufReader::new(&self.stream);
         let mut refused = 0;

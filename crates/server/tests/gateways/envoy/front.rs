@@ -52,27 +52,27 @@ impl EnvoyFront {
         headers.iter().fold(request, with).send().unwrap()
     }
 
-    /// The statuses of `count` requests, one after the other.
+    /// Returns the statuses of `count` requests, sent one after the other.
     pub(crate) fn statuses(&self, path: &str, count: usize) -> Vec<StatusCode> {
         (0..count).map(|_| self.get(path).status()).collect()
     }
 
-    /// The server's metrics.
+    /// Returns the server's metrics.
     pub(crate) fn metrics(&self) -> Page {
         Page::parse(&self.server.get("/metrics").send().unwrap().text().unwrap())
     }
 
-    /// Envoy's count of one kind of answer: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
+    /// Returns Envoy's count of one kind of answer: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
     pub(crate) fn counted(&self, what: &str) -> u64 {
         self.envoy.stat(&format!("cluster.service.ratelimit.{what}"))
     }
 }
 
-/// A header as text.
+/// Returns a header as text.
 pub(crate) fn header<'r>(response: &'r Response, name: &str) -> Option<&'r str> {
     let mut values = response.headers().get_all(name).iter();
     let value = values.next().map(|value| value.to_str().unwrap());
-    assert!(values.next().is_none(), "{name} is there twice: {:?}", response.headers());
+    assert!(values.next().is_none(), "there are two headers {name}: {:?}", response.headers());
     value
 }
 

@@ -14,28 +14,28 @@ limits: { two: fixed-window limit=2 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
-/// An Envoy behind one more trusted proxy, so that a test can choose the client's address.
-fn behind_another() -> EnvoyConfig {
+/// Returns a configuration of Envoy behind one more trusted proxy, so that a test can choose the client's address.
+fn behind_another_proxy() -> EnvoyConfig {
     let own = "use_remote_address: true";
     EnvoyConfig::new().with(own, &format!("{own}\n                xff_num_trusted_hops: 1"))
 }
 
 #[test]
 fn addresses_of_one_ipv6_network_are_one_client() {
-    let front = EnvoyFront::with(TWO, behind_another(), &[]);
+    let front = EnvoyFront::with(TWO, behind_another_proxy(), &[]);
     let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
     let of_one = ["2001:db8:0:100::1", "2001:db8:0:1ff::2", "2001:db8:0:123::3"];
     assert_eq!(of_one.map(from), [OK, OK, REFUSED]);
     assert_eq!(["2001:db8:0:200::1", "203.0.113.9"].map(from), [OK; 2]);
     assert_eq!(["203.0.113.9", "203.0.113.9", "203.0.113.10"].map(from), [OK, REFUSED, OK]);
-    // The same address mapped into IPv6.
+    // The same address as an IPv4-mapped IPv6 address.
     assert_eq!(from("::ffff:203.0.113.9"), REFUSED);
 }
 
 #[test]
-fn a_masked_address_is_one_client() {
+fn masked_address_is_one_client() {
     let masked = "- actions: [{ masked_remote_address: { v4_prefix_mask_len: 24 } }]";
-    let front = EnvoyFront::with(TWO, behind_another().route("/masked", masked), &[]);
+    let front = EnvoyFront::with(TWO, behind_another_proxy().route("/masked", masked), &[]);
     let from = |address| front.get_as("/masked", &[("x-forwarded-for", address)]).status();
     assert_eq!(["203.0.113.9", "203.0.113.10", "203.0.113.11"].map(from), [OK, OK, REFUSED]);
     assert_eq!(from("203.0.114.9"), OK);
@@ -63,14 +63,14 @@ rules:
 }
 
 #[test]
-fn the_client_does_not_choose_its_address() {
+fn client_cannot_choose_its_address() {
     let front = EnvoyFront::start(TWO);
     let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
     assert_eq!(["203.0.113.1", "203.0.113.2", "203.0.113.3"].map(from), [OK, OK, REFUSED]);
 }
 
 #[test]
-fn an_api_key_counts_when_the_table_has_it() {
+fn known_api_key_has_its_own_quota() {
     let front = EnvoyFront::start(
         "
 limits: { two: fixed-window limit=2 window=366d, four: fixed-window limit=4 window=366d }
@@ -90,7 +90,7 @@ rules:
 }
 
 #[test]
-fn a_path_has_no_query() {
+fn path_attribute_has_no_query() {
     let front = EnvoyFront::start(
         "
 limits: { one: fixed-window limit=1 window=366d }
@@ -103,9 +103,9 @@ rules: [{ name: login, domain: envoy, when: { method: GET, path: /login }, key: 
     );
 }
 
-/// Envoy passes a header's bytes on unchanged. An error would make Envoy let the request pass.
+/// Envoy forwards a header's bytes unchanged. If the server answered with an error, Envoy would let the request pass.
 #[test]
-fn bytes_that_are_no_text_escape_no_limit() {
+fn header_bytes_that_are_not_text_are_limited() {
     let front = EnvoyFront::start(TWO);
     let with = |key: &[u8]| {
         let key = HeaderValue::from_bytes(key).unwrap();
@@ -117,7 +117,7 @@ fn bytes_that_are_no_text_escape_no_limit() {
 }
 
 #[test]
-fn a_header_as_long_as_envoy_takes_escapes_no_limit() {
+fn longest_header_of_envoy_is_limited() {
     let front = EnvoyFront::start(TWO);
     let long = "k".repeat(55_000);
     let paths = ["/", &format!("/{long}"), &format!("/?{long}")];

@@ -1,4 +1,4 @@
-//! Servers behind one name, as pods are behind a headless Service.
+//! Several servers behind one name, like pods behind a headless Service.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -22,7 +22,8 @@ rules: [{ name: each, domain: envoy, key: [ip], limit: many }]
 /// The endpoint that docs/guide/gateways.md shows for Kubernetes.
 const NAME: &str = "tollgate-grpc.tollgate.svc.cluster.local";
 
-/// Starts a DNS server that answers every question with two addresses, and returns its port. Ends with the process.
+/// Starts a DNS server that answers every question with two addresses, and returns its port. The server ends with the
+/// process.
 fn start_dns() -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -35,9 +36,10 @@ fn start_dns() -> u16 {
     port
 }
 
-/// The header with two answers, the question as it came, and an A record for each address (RFC 1035, section 4).
+/// Returns a DNS answer: the header with two answers, the unchanged question, and an A record for each address (RFC 1035,
+/// section 4).
 fn dns_answer(question: &[u8]) -> Vec<u8> {
-    // The name is a list of labels, each after its length; then come the type and the class.
+    // The name is a list of labels, each after its length. The type and the class follow.
     let mut end = 12;
     while question[end] != 0 {
         end += 1 + usize::from(question[end]);
@@ -54,7 +56,7 @@ fn dns_answer(question: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The example with the name of a headless Service, which the test's DNS server resolves.
+/// Returns the example with the name of a headless Service, which the test's DNS server resolves.
 fn config(dns_port: u16, grpc_port: &str) -> EnvoyConfig {
     let resolver = format!(
         "type: STRICT_DNS

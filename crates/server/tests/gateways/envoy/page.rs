@@ -6,7 +6,7 @@ use crate::envoy::config::examples;
 
 const PAGE: &str = include_str!("../../../../../docs/guide/gateways.md");
 
-/// The list under `rate_limits:` in the page's block that contains a text.
+/// Returns the list under `rate_limits:` in the block of the page that contains a text.
 pub(crate) fn rate_limits(with: &str) -> String {
     let blocks = PAGE.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
     let mut lists = blocks.filter_map(|block| block.strip_prefix("rate_limits:\n"));
@@ -15,7 +15,7 @@ pub(crate) fn rate_limits(with: &str) -> String {
 }
 
 #[test]
-fn the_guide_shows_the_examples_descriptor() {
+fn guide_shows_the_examples_descriptor() {
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let example = lines(&fs::read_to_string(examples().join("envoy.yaml")).unwrap());
     let shown = lines(&rate_limits(":method"));

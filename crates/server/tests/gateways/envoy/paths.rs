@@ -1,4 +1,4 @@
-//! One path in many spellings, behind Envoy.
+//! Different spellings of one path, behind Envoy.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use crate::envoy::config::examples;
 use crate::envoy::front::EnvoyFront;
 
-/// The status of a request whose path is sent exactly as written.
+/// Returns the status of a request whose path is sent exactly as written.
 fn post(front: &EnvoyFront, path: &str) -> String {
     let address = front.envoy.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -19,7 +19,7 @@ fn post(front: &EnvoyFront, path: &str) -> String {
 }
 
 #[test]
-fn the_login_of_the_example_is_limited_in_every_spelling() {
+fn login_of_the_example_is_limited_for_every_spelling_of_its_path() {
     let rules = fs::read_to_string(examples().join("rules.yaml")).unwrap();
     let front = EnvoyFront::start(&rules);
     let statuses = |paths: &[&str]| paths.iter().map(|path| post(&front, path)).collect::<Vec<_>>();
@@ -27,8 +27,8 @@ fn the_login_of_the_example_is_limited_in_every_spelling() {
     let spellings =
         ["/login", "/%6Cogin", "/a/../login", "/%2e/lo%67in", "/\\login", "/x/..//login"];
     assert_eq!(statuses(&spellings), ["429"; 6]);
-    // An encoded slash or backslash is refused, because the service might decode it.
+    // An encoded slash or backslash is refused, because the service could decode it.
     assert_eq!(statuses(&["/%2flogin", "/x%5c..%5clogin"]), ["400"; 2]);
-    // Upper case and a final slash make other paths. A service that treats them as a login needs a rule for them.
+    // A path in upper case or with a final slash is a different path. A service that treats it as a login needs a rule for it.
     assert_eq!(statuses(&["/LOGIN", "/login/"]), ["200"; 2]);
 }

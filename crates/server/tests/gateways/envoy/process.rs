@@ -64,17 +64,17 @@ impl Envoy {
         envoy
     }
 
-    /// A counter of Envoy, such as `cluster.service.ratelimit.ok`; 0 as long as Envoy does not list it.
+    /// Returns a counter of Envoy, such as `cluster.service.ratelimit.ok`; 0 as long as Envoy does not list it.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let page = self.ask("/stats").unwrap();
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map_or(0, |value| value.parse().unwrap())
     }
 
-    /// Waits until Envoy's output, which includes its access log, fulfils a condition.
-    pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
+    /// Waits until Envoy's output, which includes its access log, meets a condition.
+    pub(crate) fn wait_for_log(&self, is_met: impl Fn(&str) -> bool) -> String {
         eventually("the expected line is in Envoy's log", || {
-            Some(self.written.lock().unwrap().clone()).filter(|text| is_there(text))
+            Some(self.written.lock().unwrap().clone()).filter(|text| is_met(text))
         })
     }
 
@@ -96,7 +96,7 @@ impl Drop for Envoy {
     }
 }
 
-/// The Envoy that `make envoy` installs.
+/// Returns the path of the Envoy that `make envoy` installs.
 pub(crate) fn program() -> PathBuf {
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.tools/envoy/envoy/_bin/envoy");

@@ -15,7 +15,7 @@ rules:
   - { name: closed-area, domain: envoy, when: { path: /closed }, key: [ip], limit: block }
 ";
 
-/// A parameter of a policy, such as `r` in `"per-address";r=2;t=20`.
+/// Returns a parameter of a policy, such as `r` in `"per-address";r=2;t=20`.
 fn parameter(text: &str, policy: &str, name: &str) -> u64 {
     let items = text.split(", ");
     let item = items
@@ -36,7 +36,7 @@ fn envoys_headers_agree_with_ours() {
             .map(|name| header(&answer, &format!("x-ratelimit-{name}")).unwrap());
         assert_eq!(limit, "3, 3;w=60;name=\"per-address\"");
         assert_eq!(remaining, left.to_string());
-        // Envoy's own header counts seconds from now. A unit is refilled in 20 s.
+        // Envoy's own header has the seconds from now. A unit is refilled in 20 s.
         let reset: u64 = reset.parse().unwrap();
         let full = (3 - left) * 20;
         assert!((full - 5..=full).contains(&reset), "{reset} with {left} left");
@@ -52,7 +52,7 @@ fn envoys_headers_agree_with_ours() {
 }
 
 #[test]
-fn a_refusal_has_a_reason_and_a_retry_time() {
+fn refusal_has_a_reason_and_a_retry_time() {
     let front = EnvoyFront::start(RULES);
     front.statuses("/", 3);
     let answer = front.get("/");
@@ -74,7 +74,7 @@ fn a_refusal_has_a_reason_and_a_retry_time() {
 }
 
 #[test]
-fn a_blocked_request_is_a_403_without_a_wait() {
+fn blocked_request_is_a_403_without_a_wait() {
     let front = EnvoyFront::start(RULES);
     let answer = front.get("/closed");
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);
@@ -91,7 +91,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
 }
 
 #[test]
-fn the_access_log_names_the_rule() {
+fn access_log_names_the_rule() {
     let front = EnvoyFront::start(RULES);
     front.statuses("/page?q=1", 4);
     let log = front.envoy.wait_for_log(|log| log.contains(" 429 "));
@@ -100,7 +100,7 @@ fn the_access_log_names_the_rule() {
 }
 
 #[test]
-fn a_refused_grpc_client_gets_resource_exhausted() {
+fn refused_grpc_client_gets_resource_exhausted() {
     let front = EnvoyFront::start(RULES);
     front.statuses("/", 3);
     let answer = front.get_as("/", &[("content-type", "application/grpc")]);

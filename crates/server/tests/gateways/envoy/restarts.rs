@@ -25,7 +25,7 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 /// A limit that the test does not reach.
 const MANY: u64 = 1_000_000;
 
-/// A fixed port and the flags with which a server is started again.
+/// A server that can be started again with the same port and flags.
 struct RestartableServer {
     grpc: String,
     flags: Vec<String>,
@@ -45,7 +45,7 @@ impl RestartableServer {
     }
 }
 
-fn kill_and_restart(config: EnvoyConfig, while_away: StatusCode) -> EnvoyFront {
+fn kill_and_restart(config: EnvoyConfig, without_server: StatusCode) -> EnvoyFront {
     let (_directory, rules) = file(TWO);
     let place = RestartableServer::new(&["--config", &rules]);
     let mut front = EnvoyFront::before(place.start(), config);
@@ -54,21 +54,21 @@ fn kill_and_restart(config: EnvoyConfig, while_away: StatusCode) -> EnvoyFront {
     eventually("Envoy notices that the server is gone", || {
         (header(&front.get("/"), "x-ratelimit-limit").is_none()).then_some(())
     });
-    assert_eq!(front.statuses("/", 3), [while_away; 3]);
+    assert_eq!(front.statuses("/", 3), [without_server; 3]);
     front.server = place.start();
     eventually("Envoy reaches the server again", || (front.get("/").status() == 429).then_some(()));
     front
 }
 
 #[test]
-fn without_a_server_requests_pass_until_it_is_back() {
+fn requests_pass_while_the_server_is_down() {
     let front = kill_and_restart(EnvoyConfig::new(), OK);
     assert!(front.counted("error") >= 4);
     assert_eq!(front.counted("failure_mode_allowed"), front.counted("error"));
 }
 
 #[test]
-fn without_a_server_requests_fail_until_it_is_back_when_failure_mode_is_deny() {
+fn requests_fail_while_the_server_is_down_when_failure_mode_is_deny() {
     let careful = EnvoyConfig::new().with("failure_mode_deny: false", "failure_mode_deny: true");
     let front = kill_and_restart(careful, StatusCode::SERVICE_UNAVAILABLE);
     assert!(front.counted("error") >= 4);
@@ -78,8 +78,10 @@ fn without_a_server_requests_fail_until_it_is_back_when_failure_mode_is_deny() {
 #[test]
 fn requests_pass_while_the_server_hangs() {
     let (_directory, rules) = file(TWO);
-    let front =
-        EnvoyFront::before(ServerProcess::start(&["--config", &rules]), EnvoyConfig::hurried());
+    let front = EnvoyFront::before(
+        ServerProcess::start(&["--config", &rules]),
+        EnvoyConfig::with_short_timeout(),
+    );
     eventually("the limit is spent", || (front.get("/").status() == 429).then_some(()));
     front.server.signal(Signal::STOP);
     // Waits until the signal has arrived.
@@ -90,8 +92,7 @@ fn requests_pass_while_the_server_hangs() {
     eventually("the server decides again", || (front.get("/").status() == 429).then_some(()));
 }
 
-/// Two servers are stopped and started again in turn, while requests continue. Every request is decided and charged
-/// once.
+/// Two servers are stopped and started again in turn while requests are sent. Every request is decided and charged once.
 #[test]
 fn no_request_is_lost_while_servers_are_replaced_one_by_one() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
@@ -110,17 +111,17 @@ rules: [{{ name: per-address, domain: envoy, key: [ip], limit: many, on_store_fa
         EnvoyConfig::new().between(&places.each_ref().map(|place| &*place.grpc), upstream.port);
     let envoy = Envoy::start(&config);
     let is_over = AtomicBool::new(false);
-    let asked: u64 = thread::scope(|scope| {
+    let sent: u64 = thread::scope(|scope| {
         let ask = || {
             let client = reqwest::blocking::Client::new();
-            let mut asked = 0;
+            let mut sent = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let answer = client.get(&envoy.url).send().unwrap();
                 assert_eq!(answer.status(), OK);
                 assert!(header(&answer, "x-ratelimit-remaining").is_some(), "decided by a server");
-                asked += 1;
+                sent += 1;
             }
-            asked
+            sent
         };
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(ask)).collect();
         for (place, server) in places.iter().zip(&mut servers) {
@@ -138,5 +139,5 @@ rules: [{{ name: per-address, domain: envoy, key: [ip], limit: many, on_store_fa
     assert_eq!(envoy.stat("cluster.service.ratelimit.error"), 0);
     let quota = reqwest::blocking::get(format!("{}/quota", envoy.url)).unwrap();
     let left: u64 = header(&quota, "x-ratelimit-remaining").unwrap().parse().unwrap();
-    assert_eq!(left, MANY - asked);
+    assert_eq!(left, MANY - sent);
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The header in which a client says what its request costs. The service returns it in the response.
+/// The header in which a client sends the cost of its request. The service returns it in the response.
 pub(crate) const SPENT: &str = "x-spent";
 
-/// A service, whose threads end with the test's process.
+/// A service. Its threads end with the test's process.
 pub(crate) struct Upstream {
     pub(crate) port: u16,
     served: Arc<AtomicU64>,
@@ -30,13 +30,13 @@ impl Upstream {
         Upstream { port, served }
     }
 
-    /// The number of requests that reached the service.
+    /// Returns the number of requests that reached the service.
     pub(crate) fn served(&self) -> u64 {
         self.served.load(Ordering::SeqCst)
     }
 }
 
-/// Answers one request, which has no body. `None` when the connection has no more requests.
+/// Answers one request, which has no body. Returns `None` when the connection has no more requests.
 fn greet(mut stream: &TcpStream, counted: &AtomicU64) -> Option<()> {
     let mut spent = String::new();
     // Headers need not be text.

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::{ALGORITHMS, PlaygroundClient};
 use crate::check::problem;
-use crate::openapi::valid;
+use crate::openapi::assert_valid;
 use crate::server::ServerProcess;
 
-fn compared(player: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
-    let rows = player.ask("compare", body);
+fn compared(client: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
+    let rows = client.ask("compare", body);
     let rows = rows.as_array().unwrap().clone();
-    rows.iter().for_each(|row| valid("Compared", row));
+    rows.iter().for_each(|row| assert_valid("Compared", row));
     let names: Vec<_> = rows.iter().map(|row| row["algorithm"].as_str().unwrap()).collect();
     assert_eq!(names[..5], ALGORITHMS);
     assert_eq!(names[5..], ["leaky-bucket"], "once in each mode");
@@ -18,19 +18,19 @@ fn compared(player: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_burst_across_a_boundary_doubles_only_a_fixed_window() {
+fn burst_across_a_boundary_doubles_only_a_fixed_window() {
     let server = ServerProcess::start(&[]);
-    let mut player = PlaygroundClient::new(&server);
+    let mut client = PlaygroundClient::new(&server);
     let before = (0..10).map(|nth| 9_500 + 40 * nth);
     let after = (0..10).map(|nth| 10_100 + 40 * nth);
     let at_ms: Vec<u64> = before.chain(after).collect();
-    let rows = compared(&mut player, json!({"at_ms": at_ms}));
+    let rows = compared(&mut client, json!({"at_ms": at_ms}));
     let of = |field: &str| rows.iter().map(|row| row[field].clone()).collect::<Vec<_>>();
-    // A sliding counter weighs the 10 earlier requests as 9.9. By the end, the buckets have got 0.96 back.
+    // The sliding window counter weighs the 10 earlier requests as 9.9. At the end, the buckets have got back 0.96 units.
     assert_eq!(of("allowed"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst_from_ms"), [9_500.0; 6]);
-    // The most that any traffic could get. Shaped requests leave at an even rate for any traffic.
+    // The bounds for all traffic. Shaped requests leave at an even rate for all traffic.
     assert_eq!(of("bound"), [20, 10, 20, 19, 19, 10]);
     assert_eq!(rows[0]["limit"], "fixed-window limit=10 window=10s");
     assert_eq!(rows[4]["limit"], "leaky-bucket capacity=10 leak=1/s mode=policing");
@@ -47,11 +47,11 @@ fn a_burst_across_a_boundary_doubles_only_a_fixed_window() {
 #[test]
 fn shaped_requests_leave_one_by_one_and_others_at_once() {
     let server = ServerProcess::start(&[]);
-    let mut player = PlaygroundClient::new(&server);
+    let mut client = PlaygroundClient::new(&server);
     let leaky = json!({"capacity": 3, "leakRate": 2, "mode": "shaping"});
     let config = json!({"leaky-bucket": leaky, "token-bucket": {"maxTokens": 3, "refillRate": 2}});
     let body = json!({"config": config, "at_ms": [0, 0, 0, 0, 500], "window_ms": 1_000});
-    let rows = compared(&mut player, body);
+    let rows = compared(&mut client, body);
     // The requested mode comes first.
     assert_eq!(rows[4]["goes_ms"], json!([0.0, 500.0, 1_000.0, null, 1_500.0]));
     assert_eq!((&rows[4]["worst"], &rows[4]["allowed"]), (&json!(2), &json!(4)));
@@ -60,7 +60,7 @@ fn shaped_requests_leave_one_by_one_and_others_at_once() {
     assert_eq!(rows[5]["worst"], 4);
     assert_eq!(rows[0]["goes_ms"], json!([0.0, 0.0, 0.0, 0.0, 500.0]));
     // A comparison charges nothing and starts no session.
-    let state = player.ask("state", json!({}));
+    let state = client.ask("state", json!({}));
     for algorithm in ALGORITHMS {
         assert_eq!(state["algorithms"][algorithm]["remaining"], 10);
     }
@@ -72,22 +72,22 @@ fn shaped_requests_leave_one_by_one_and_others_at_once() {
 #[test]
 fn traffic_is_bounded() {
     let server = ServerProcess::start(&[]);
-    let mut player = PlaygroundClient::new(&server);
+    let mut client = PlaygroundClient::new(&server);
     let most = vec![3_600_000; 2_000];
     let configs: Value = ALGORITHMS.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
     let rows =
-        compared(&mut player, json!({"at_ms": most, "window_ms": 3_600_000, "config": configs}));
+        compared(&mut client, json!({"at_ms": most, "window_ms": 3_600_000, "config": configs}));
     assert_eq!(rows[0]["allowed"], 10);
-    let rows = compared(&mut player, json!({}));
+    let rows = compared(&mut client, json!({}));
     assert_eq!((&rows[0]["goes_ms"], &rows[0]["worst"]), (&json!([]), &json!(0)));
     for (body, want) in [
         (json!({"at_ms": vec![1; 2_001]}), "at_ms: 2001 requests are too many; send at most 2000"),
         (json!({"at_ms": [3_600_001]}), "at_ms: 3600001 is too late; use at most 3600000"),
         (
             json!({"at_ms": [3_600_001, 0]}),
-            "at_ms: a request comes before the one before it; sort them",
+            "at_ms: the times are not in ascending order; sort them",
         ),
-        (json!({"at_ms": [2, 1]}), "at_ms: a request comes before the one before it; sort them"),
+        (json!({"at_ms": [2, 1]}), "at_ms: the times are not in ascending order; sort them"),
         (
             json!({"at_ms": [0, -1]}),
             "at_ms[1]: invalid type: integer `-1`, expected a whole number",
@@ -103,7 +103,7 @@ fn traffic_is_bounded() {
         (json!({"window_ms": null}), "window_ms: invalid type: null"),
         (json!({"windows": 1}), "windows: unknown field `windows`"),
     ] {
-        let (status, detail) = problem(player.send("compare", body.to_string()));
+        let (status, detail) = problem(client.send("compare", body.to_string()));
         assert_eq!(status, 400, "{detail}");
         assert!(detail.starts_with(want), "{detail}");
     }

@@ -28,8 +28,8 @@ fn send(
     (status, detail)
 }
 
-/// Invalid values for a number of the configuration, and a part of the detail for each.
-const NO_NUMBERS: [(&str, &str); 15] = [
+/// Invalid values for a number of the configuration, with a part of the error's detail.
+const INVALID_NUMBERS: [(&str, &str); 15] = [
     ("-1", "too little; use "),
     ("0", "too little; use "),
     ("-1e308", "too little; use "),
@@ -60,7 +60,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
         for (nth, name) in names.into_iter().enumerate() {
             // A parameter is checked even if it belongs to another algorithm.
             let algorithm = ALGORITHMS[nth % 5];
-            for (value, want) in NO_NUMBERS {
+            for (value, want) in INVALID_NUMBERS {
                 let place = format!("config.{name}: ");
                 let body = format!(r#"{{"config":{{"{name}":{value}}}}}"#);
                 refused(algorithm, &body, &place, want);
@@ -74,15 +74,12 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
             }
         }
         for (config, want) in [
-            (r#"{"maxRequests":1.5}"#, "config.maxRequests: it is no whole number; use 1 to 1000"),
-            (r#"{"maxTokens":1001}"#, "config.maxTokens: it is too much; use 1 to 1000"),
-            (r#"{"capacity":999.999}"#, "config.capacity: it is no whole number"),
-            (
-                r#"{"windowSeconds":0.09}"#,
-                "config.windowSeconds: it is too little; use 0.1 to 3600",
-            ),
-            (r#"{"windowSeconds":3601}"#, "config.windowSeconds: it is too much"),
-            (r#"{"leakRate":0.009}"#, "config.leakRate: it is too little; use 0.01 to 1000"),
+            (r#"{"maxRequests":1.5}"#, "config.maxRequests: not a whole number; use 1 to 1000"),
+            (r#"{"maxTokens":1001}"#, "config.maxTokens: too large; use 1 to 1000"),
+            (r#"{"capacity":999.999}"#, "config.capacity: not a whole number"),
+            (r#"{"windowSeconds":0.09}"#, "config.windowSeconds: too small; use 0.1 to 3600"),
+            (r#"{"windowSeconds":3601}"#, "config.windowSeconds: too large"),
+            (r#"{"leakRate":0.009}"#, "config.leakRate: too small; use 0.01 to 1000"),
             (
                 r#"{"maxrequests":1}"#,
                 "config.maxrequests: unknown field `maxrequests`, expected one of",
@@ -175,9 +172,9 @@ fn malformed_bodies_are_refused_and_charge_nothing() {
             (Some("application/x-www-form-urlencoded"), b"config=1".to_vec(), 415),
             (Some("application/jsonp"), b"{}".to_vec(), 415),
         ] {
-            let (told, detail) = send(&server, path, content_type, &body);
+            let (got, detail) = send(&server, path, content_type, &body);
             let shown = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
-            assert_eq!(told, status, "{path} {content_type:?} {shown}: {detail}");
+            assert_eq!(got, status, "{path} {content_type:?} {shown}: {detail}");
         }
         let mut player = PlaygroundClient { server: &server, cookie: Some(format!("{COOKIE}0")) };
         let longest = player.send(path, String::from_utf8(long(most)).unwrap());

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::metrics::scrape;
 
-/// The windows end once a year, so practically never while a test runs.
+/// Rules whose windows end once per year, so almost never while a test runs.
 const RULES: &str = "
 limits:
   two: fixed-window limit=2 window=365d
@@ -28,7 +28,7 @@ rules:
 ";
 
 #[test]
-fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
+fn status_has_the_limit_the_remaining_quota_and_the_reset_time() {
     let limits = RlsServer::start(RULES);
     let answer = limits.ask_all(vec![
         descriptor(&[("user", "a")]),
@@ -47,7 +47,7 @@ fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
     assert!((1..=365 * 86_400).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
     assert_eq!(hourly.current_limit, limit("hourly", 3_600, Unit::Hour));
     assert_eq!(hourly.limit_remaining, 3_599);
-    // Just under a second, rounded up, because Envoy would round it down to 0.
+    // The time is just under a second. It is rounded up, because Envoy would round it down to 0.
     assert_eq!(hourly.duration_until_reset.as_ref().unwrap().seconds, 1);
     let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
     assert_eq!(*nothing, ok);
@@ -69,23 +69,23 @@ fn one_refusal_refuses_all_and_nothing_is_charged() {
 }
 
 #[test]
-fn a_refusal_has_headers_and_a_body_for_the_client() {
+fn refusal_has_headers_and_a_body_for_the_client() {
     let limits = RlsServer::start(RULES);
     let team = || vec![costing(2, &[("team", "t")])];
     let allowed = limits.ask_all(team());
-    let told = headers(&allowed);
-    assert_eq!(told["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
-    assert!(told["ratelimit"].starts_with("\"per-team\";r=0;t="), "{told:?}");
-    assert_eq!(told.len(), 2, "{told:?}");
+    let fields = headers(&allowed);
+    assert_eq!(fields["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
+    assert!(fields["ratelimit"].starts_with("\"per-team\";r=0;t="), "{fields:?}");
+    assert_eq!(fields.len(), 2, "{fields:?}");
     assert!(allowed.raw_body.is_empty());
 
     let refused = limits.ask_all(team());
-    let told = headers(&refused);
-    assert_eq!(told["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
-    assert_eq!(told["content-type"], "application/problem+json");
-    let wait: u64 = told["retry-after"].parse().unwrap();
+    let fields = headers(&refused);
+    assert_eq!(fields["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
+    assert_eq!(fields["content-type"], "application/problem+json");
+    let wait: u64 = fields["retry-after"].parse().unwrap();
     assert!((1..=365 * 86_400).contains(&wait), "{wait}");
-    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(fields.len(), 4, "{fields:?}");
     let problem: serde_json::Value = serde_json::from_slice(&refused.raw_body).unwrap();
     assert_eq!(
         (&problem["status"], &problem["violated-policies"]),
@@ -127,7 +127,7 @@ fn metadata_lists_no_more_than_sixteen_rules() {
 }
 
 #[test]
-fn a_rule_that_allows_or_blocks_shows_no_limit() {
+fn rule_that_allows_or_blocks_shows_no_limit() {
     let limits = RlsServer::start(RULES);
     let vip = limits.ask_all(vec![descriptor(&[("vip", "a")])]);
     assert_eq!((vip.overall_code(), &vip.statuses[0].current_limit), (Code::Ok, &None));
@@ -138,16 +138,16 @@ fn a_rule_that_allows_or_blocks_shows_no_limit() {
     assert_eq!(banned.statuses[0].current_limit, None);
     assert_eq!(metadata(&banned)["rule"], "nobody");
     assert_eq!(metadata(&banned)["reason"], "blocked");
-    let told = headers(&banned);
-    assert_eq!(told["x-tollgate-reason"], "blocked");
-    assert_eq!(told["content-type"], "application/problem+json");
-    assert_eq!(told.len(), 2, "waiting does not help: {told:?}");
+    let fields = headers(&banned);
+    assert_eq!(fields["x-tollgate-reason"], "blocked");
+    assert_eq!(fields["content-type"], "application/problem+json");
+    assert_eq!(fields.len(), 2, "waiting does not help: {fields:?}");
     let problem: serde_json::Value = serde_json::from_slice(&banned.raw_body).unwrap();
     assert_eq!((&problem["status"], &problem["rule"]), (&json!(403), &json!("nobody")));
 }
 
 #[test]
-fn a_status_is_of_the_tightest_rule_in_its_own_units() {
+fn status_shows_the_tightest_rule_in_its_own_units() {
     let rules = "
 limits:
   one: fixed-window limit=1 window=300d
@@ -168,34 +168,34 @@ rules:
         answer.statuses[0].current_limit.clone().unwrap().name
     };
     assert_eq!(shown(&[("a", "x")]), "nine");
-    assert_eq!(shown(&[("b", "x")]), "later", "it resets later");
+    assert_eq!(shown(&[("b", "x")]), "later", "the rule that resets later is shown");
     assert_eq!(shown(&[("b", "x")]), "later");
     let answer = limits.ask_all(vec![descriptor(&[("c", "x")])]);
     assert_eq!(
         answer.statuses[0].current_limit.as_ref().unwrap().name,
         "dear",
-        "it allows two more requests, of cost 3"
+        "the rule allows two more requests of cost 3"
     );
     assert_eq!(
         answer.statuses[0].limit_remaining, 7,
-        "the other rule allows three more, of cost 2"
+        "the other rule allows three more requests of cost 2"
     );
 }
 
 #[test]
-fn hits_are_of_the_request_unless_a_descriptor_has_its_own() {
+fn hits_addend_of_a_descriptor_overrides_that_of_the_request() {
     let limits = RlsServer::start(RULES);
     let user = |name| descriptor(&[("user", name)]);
-    let mut asked = request(vec![user("a"), costing(5, &[("user", "b")])]);
-    asked.hits_addend = 3;
-    assert_eq!(remaining(&limits.ask(asked)), [7, 5]);
+    let mut message = request(vec![user("a"), costing(5, &[("user", "b")])]);
+    message.hits_addend = 3;
+    assert_eq!(remaining(&limits.ask(message)), [7, 5]);
     let mut unset = request(vec![user("a")]);
     unset.hits_addend = 0;
     assert_eq!(remaining(&limits.ask(unset)), [6], "a request's hits_addend of 0 means unset");
 }
 
 #[test]
-fn a_rule_says_what_a_request_costs_if_envoy_does_not() {
+fn cost_of_the_rule_applies_when_envoy_sends_none() {
     let rules = "
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: dear, domain: api, key: [user], limit: ten, cost: 4 }]
@@ -220,7 +220,7 @@ fn zero_hits_only_peek() {
 }
 
 #[test]
-fn a_peek_among_charges_refuses_all_or_none() {
+fn peek_among_charges_refuses_all_or_none() {
     let limits = RlsServer::start(RULES);
     let both = || vec![costing(0, &[("team", "t")]), descriptor(&[("user", "a")])];
     assert_eq!(remaining(&limits.ask_all(both())), [2, 9]);
@@ -231,7 +231,7 @@ fn a_peek_among_charges_refuses_all_or_none() {
 }
 
 #[test]
-fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
+fn override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
     let limits = RlsServer::start(RULES);
     let answer = limits.ask_all(vec![
         limited(40, RateLimitUnit::Day, &[("user", "a")]),
@@ -240,20 +240,21 @@ fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
         limited(7, RateLimitUnit::Minute, &[("vip", "a")]),
     ]);
     assert_eq!(answer.overall_code(), Code::Ok);
-    let told: Vec<_> = answer.statuses.iter().map(|status| status.current_limit.clone()).collect();
+    let fields: Vec<_> =
+        answer.statuses.iter().map(|status| status.current_limit.clone()).collect();
     let limit = |name: &str, requests_per_unit, unit: Unit| {
         Some(RateLimit { name: name.to_owned(), requests_per_unit, unit: unit.into() })
     };
     let want = [limit("per-user", 40, Unit::Day), limit("hourly", 7, Unit::Minute), None, None];
-    assert_eq!(told, want);
+    assert_eq!(fields, want);
     assert_eq!(remaining(&answer)[..2], [39, 6]);
-    let told = headers(&answer);
-    assert!(told["ratelimit-policy"].contains("\"hourly\";q=7;w=60"), "{told:?}");
+    let fields = headers(&answer);
+    assert!(fields["ratelimit-policy"].contains("\"hourly\";q=7;w=60"), "{fields:?}");
 }
 
-/// An error would make Envoy let the request pass.
+/// If the server answered with an error, Envoy would let the request pass.
 #[test]
-fn an_override_that_the_algorithm_cannot_have_is_a_refusal() {
+fn override_that_the_algorithm_cannot_have_is_a_refusal() {
     let rules = "
 limits: { log: sliding-window-log limit=10 window=1h }
 rules: [{ name: logged, domain: api, key: [user], limit: log }]
@@ -266,7 +267,7 @@ rules: [{ name: logged, domain: api, key: [user], limit: log }]
 }
 
 #[test]
-fn a_rule_that_applies_twice_is_listed_once_as_the_tightest() {
+fn rule_that_applies_twice_is_listed_once_as_the_tightest() {
     let rules = "
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
@@ -275,8 +276,8 @@ rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
     let answer = limits.ask_all(vec![costing(2, &[("user", "a")]), costing(7, &[("user", "b")])]);
     assert_eq!(remaining(&answer), [8, 3]);
     assert_eq!(headers(&answer)["ratelimit-policy"], r#""per-user";q=10;w=31536000"#);
-    let told = headers(&answer)["ratelimit"];
-    assert!(told.starts_with(r#""per-user";r=3;t="#) && !told.contains(','), "{told}");
+    let fields = headers(&answer)["ratelimit"];
+    assert!(fields.starts_with(r#""per-user";r=3;t="#) && !fields.contains(','), "{fields}");
 }
 
 #[test]
@@ -308,13 +309,13 @@ fn unmatched_descriptors_are_allowed_and_counted() {
     let answer = limits.ask_all(some);
     assert_eq!(codes(&answer), [Code::Ok; 3]);
     assert_eq!(unmatched(), 2.0);
-    let mut asked = request(vec![descriptor(&[("user", "a")])]);
-    asked.domain = "unknown".to_owned();
-    let answer = limits.ask(asked);
+    let mut message = request(vec![descriptor(&[("user", "a")])]);
+    message.domain = "unknown".to_owned();
+    let answer = limits.ask(message);
     assert_eq!((answer.overall_code(), codes(&answer)), (Code::Ok, vec![Code::Ok]));
     assert_eq!((metadata(&answer), headers(&answer).len()), (serde_json::Value::Null, 0));
     assert_eq!(unmatched(), 3.0);
-    // A descriptor that only a shadow rule matches is not unmatched.
+    // A descriptor that matches only a shadow rule is not unmatched.
     limits.ask_all(vec![descriptor(&[("vip", "a")])]);
     assert_eq!(unmatched(), 3.0);
 }

@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use super::{RlsServer, codes, descriptor, remaining};
 
-/// The names of all rules that apply to a descriptor, from the metadata of the response.
+/// Returns the names of all rules that apply to a descriptor, from the metadata of the response.
 fn applies(rules: &str, entries: &[(&str, &str)]) -> Vec<String> {
     let config = format!("limits: {{ ten: fixed-window limit=10 window=365d }}\nrules:\n{rules}");
     let limits = RlsServer::start(&config);
@@ -14,7 +14,7 @@ fn applies(rules: &str, entries: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn keys_that_come_again_are_numbered() {
+fn repeated_keys_are_numbered() {
     let rules = "
   - { name: first, domain: api, when: { generic_key: a }, key: [], limit: ten }
   - { name: second, domain: api, when: { 'generic_key#2': b }, key: [], limit: ten }
@@ -27,7 +27,7 @@ fn keys_that_come_again_are_numbered() {
 }
 
 #[test]
-fn the_keys_of_a_descriptor_are_an_attribute_of_their_own() {
+fn keys_of_a_descriptor_are_the_attribute_descriptor_keys() {
     let rules = r"
   - { name: exactly, domain: api, when: { descriptor_keys: 'database,user' }, key: [], limit: ten }
   - { name: comma, domain: api, when: { descriptor_keys: 'a\,b,c\\' }, key: [], limit: ten }
@@ -41,7 +41,7 @@ fn the_keys_of_a_descriptor_are_an_attribute_of_their_own() {
 }
 
 #[test]
-fn an_address_of_envoys_is_the_ip_of_rules() {
+fn address_from_envoy_is_the_ip_attribute() {
     let rules = "
 identity: { ipv6_prefix: 48 }
 limits: { two: fixed-window limit=2 window=365d }
@@ -60,7 +60,7 @@ rules:
     assert_eq!(ask("remote_address", "2001:db8:12:34::1"), (Code::Ok, 1, true));
     assert_eq!(ask("remote_address", "2001:db8:12:ff::2"), (Code::Ok, 0, true));
     assert_eq!(ask("masked_remote_address", "2001:db8:12::/64").0, Code::OverLimit);
-    // A text that is not an address does not get a fresh quota.
+    // A text that is not an address does not get a new quota.
     assert_eq!(ask("remote_address", "unix:/tmp/socket"), (Code::Ok, 0, false));
     assert_eq!(ask("ip", "invented-1"), (Code::Ok, 1, true));
     assert_eq!(ask("ip", "invented-2"), (Code::Ok, 0, true));
@@ -85,14 +85,14 @@ rules:
 }
 
 #[test]
-fn a_path_is_without_its_query() {
+fn path_attribute_has_no_query() {
     let rules = "  - { name: login, domain: api, when: { path: /login }, key: [], limit: ten }\n";
     assert_eq!(applies(rules, &[("path", "/login?next=/a?b")]), ["login"]);
     assert_eq!(applies(rules, &[("path", "/login")]), ["login"]);
     assert_eq!(applies(rules, &[("path", "/logins")]), [""; 0]);
 }
 
-/// Otherwise a client could avoid every limit by inventing keys, if Envoy sends no address.
+/// If each invented key had its own quota, a client could avoid every limit when Envoy sends no address.
 #[test]
 fn invented_keys_without_an_address_share_one_quota() {
     let rules = "
@@ -111,7 +111,7 @@ rules: [{ name: per-client, domain: api, key: [{ first_of: [api_key, ip] }], lim
 }
 
 #[test]
-fn unverified_client_values_make_no_key() {
+fn unverified_client_values_do_not_make_keys() {
     let rules = "
 api_keys: { k_known: pro }
 limits: { ten: fixed-window limit=10 window=365d }

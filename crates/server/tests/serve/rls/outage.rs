@@ -24,8 +24,8 @@ rules:
   - { name: local, domain: api, key: [local], limit: two, on_store_failure: { local: { processes: 2 } } }
 ";
 
-/// A long deadline, so that a busy machine meets it.
-const PATIENT: [&str; 2] = ["--store-deadline", "10s"];
+/// A long deadline, because the machine can be busy.
+const LONG_DEADLINE: [&str; 2] = ["--store-deadline", "10s"];
 
 fn redis() -> Redis {
     Launch::new(Flavour::Redis).start().unwrap()
@@ -54,10 +54,10 @@ fn without_the_store_each_rules_policy_decides() {
         (closed.overall_code(), codes(&closed)),
         (Code::OverLimit, vec![Code::OverLimit; 2])
     );
-    let told = headers(&closed);
-    assert_eq!(told["x-tollgate-reason"], "store-failed");
-    assert_eq!(told["content-type"], "application/problem+json");
-    assert!(told["retry-after"].parse::<u64>().unwrap() >= 1, "{told:?}");
+    let fields = headers(&closed);
+    assert_eq!(fields["x-tollgate-reason"], "store-failed");
+    assert_eq!(fields["content-type"], "application/problem+json");
+    assert!(fields["retry-after"].parse::<u64>().unwrap() >= 1, "{fields:?}");
     assert_eq!(metadata(&closed), json!({"reason": "store-failed"}));
     let problem: serde_json::Value = serde_json::from_slice(&closed.raw_body).unwrap();
     assert_eq!(problem["detail"], "the store of limits does not answer");
@@ -71,19 +71,20 @@ fn without_the_store_each_rules_policy_decides() {
 /// Sends a request with a deadline, but waits for the answer without one.
 fn ask_within(limits: &RlsServer, timeout: &str, name: &str) -> RateLimitResponse {
     let message = request(vec![descriptor(&[(name, "a")])]).encode_to_vec();
-    let told = run(async {
+    let answer = run(async {
         let mut raw = RawClient::connect(&limits.server).await;
         raw.ask(call(&[("grpc-timeout", timeout)], whole(framed(&message)))).await
     });
-    assert_eq!(told.grpc, Some(0), "{told:?}");
-    RateLimitResponse::decode(&told.body[5..]).unwrap()
+    assert_eq!(answer.grpc, Some(0), "{answer:?}");
+    RateLimitResponse::decode(&answer.body[5..]).unwrap()
 }
 
 #[test]
-fn a_store_that_stalls_is_given_up_before_the_caller_does() {
+fn server_gives_up_on_a_stalled_store_before_the_caller_does() {
     let redis = redis();
     let proxy = Proxy::start(redis.addr()).unwrap();
-    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &proxy.url()]].concat());
+    let limits =
+        RlsServer::start_with(RULES, &[&LONG_DEADLINE[..], &["--store", &proxy.url()]].concat());
     assert_eq!(remaining(&limits.ask_all(vec![descriptor(&[("open", "a")])])), [9]);
     proxy.delay(|| Duration::from_secs(3_600));
     let began = Instant::now();
@@ -96,15 +97,16 @@ fn a_store_that_stalls_is_given_up_before_the_caller_does() {
 }
 
 #[test]
-fn a_callers_short_deadline_does_not_skip_the_store() {
+fn callers_short_deadline_does_not_skip_the_store() {
     let redis = redis();
-    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits =
+        RlsServer::start_with(RULES, &[&LONG_DEADLINE[..], &["--store", &redis.url()]].concat());
     let message = request(vec![descriptor(&[("open", "a")])]).encode_to_vec();
     let decided = || {
         let labels = [("rule", "open"), ("outcome", "denied"), ("degraded", "false")];
         scrape(&limits.server).value("tollgate_decisions_total", &labels)
     };
-    // On a busy machine some calls miss the deadline and may not be answered. They are charged nevertheless.
+    // On a busy machine some calls miss the deadline and are perhaps not answered. They are still charged.
     eventually("the store decides", || {
         run(async {
             let mut raw = RawClient::connect(&limits.server).await;
@@ -119,7 +121,8 @@ fn a_callers_short_deadline_does_not_skip_the_store() {
 #[test]
 fn peeks_and_charges_agree_on_the_store_and_in_memory() {
     let redis = redis();
-    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits =
+        RlsServer::start_with(RULES, &[&LONG_DEADLINE[..], &["--store", &redis.url()]].concat());
     let both = || vec![costing(0, &[("local", "a")]), costing(3, &[("open", "a")])];
     assert_eq!(remaining(&limits.ask_all(both())), [2, 7]);
     limits.ask_all(vec![costing(2, &[("local", "a")])]);
@@ -129,9 +132,10 @@ fn peeks_and_charges_agree_on_the_store_and_in_memory() {
 }
 
 #[test]
-fn an_override_on_the_store_changes_the_numbers_of_a_limit() {
+fn override_on_the_store_changes_the_numbers_of_a_limit() {
     let redis = redis();
-    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits =
+        RlsServer::start_with(RULES, &[&LONG_DEADLINE[..], &["--store", &redis.url()]].concat());
     let day = envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Day;
     let answer = limits.ask_all(vec![super::limited(40, day, &[("open", "a")])]);
     assert_eq!(remaining(&answer), [39]);

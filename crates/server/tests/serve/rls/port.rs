@@ -1,4 +1,4 @@
-//! The service among the others on the gRPC port.
+//! The rate limit service on the gRPC port, next to the other services.
 
 use prost::Message;
 use rustix::process::Signal;
@@ -47,11 +47,11 @@ fn clients_can_list_the_services() {
             message_request: Some(message_request),
         };
         let symbol = "envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit".to_owned();
-        let asked = [
+        let requests = [
             ask(MessageRequest::ListServices(String::new())),
             ask(MessageRequest::FileContainingSymbol(symbol)),
         ];
-        let answers = client.server_reflection_info(tokio_stream::iter(asked)).await.unwrap();
+        let answers = client.server_reflection_info(tokio_stream::iter(requests)).await.unwrap();
         let mut answers = answers.into_inner();
         let mut next = async || answers.message().await.unwrap().unwrap().message_response.unwrap();
         let MessageResponse::ListServicesResponse(listed) = next().await else { panic!() };
@@ -72,11 +72,11 @@ fn clients_can_use_the_older_reflection_service() {
     let server = ServerProcess::start(&[]);
     run(async {
         let mut client = ServerReflectionClient::new(channel(&server).await);
-        let asked = v1alpha::ServerReflectionRequest {
+        let request = v1alpha::ServerReflectionRequest {
             host: String::new(),
             message_request: Some(MessageRequest::ListServices(String::new())),
         };
-        let answers = client.server_reflection_info(tokio_stream::iter([asked])).await.unwrap();
+        let answers = client.server_reflection_info(tokio_stream::iter([request])).await.unwrap();
         let answer = answers.into_inner().message().await.unwrap().unwrap();
         let Some(MessageResponse::ListServicesResponse(listed)) = answer.message_response else {
             panic!("{answer:?}")
@@ -86,7 +86,7 @@ fn clients_can_use_the_older_reflection_service() {
 }
 
 #[test]
-fn calls_are_counted_as_requests_are() {
+fn calls_are_counted_as_requests() {
     let limits = RlsServer::start_with(RULES, &["--log", "debug"]);
     limits.ask_all(vec![descriptor(&[("user", "a")])]);
     limits.ask_all(vec![descriptor(&[("user", "a")])]);
@@ -108,7 +108,7 @@ fn calls_are_counted_as_requests_are() {
 }
 
 #[test]
-fn a_call_is_a_span_with_its_decision() {
+fn call_is_a_span_with_its_decision() {
     let collector = Collector::start(CollectorMode::Takes);
     let flags = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
     let limits = RlsServer::start_with(RULES, &flags);
@@ -131,7 +131,7 @@ fn a_call_is_a_span_with_its_decision() {
 }
 
 #[test]
-fn a_stopping_server_answers_calls_in_flight() {
+fn stopping_server_answers_calls_in_flight() {
     let limits = RlsServer::start_with(RULES, &["--drain-delay", "0s", "--drain-timeout", "1m"]);
     run(async {
         let mut raw = RawClient::connect(&limits.server).await;
@@ -140,7 +140,7 @@ fn a_stopping_server_answers_calls_in_flight() {
         let (first, last) = message.split_at(7);
         sender.send(first.to_vec().into()).unwrap();
         let answer = tokio::spawn(raw.send(call(&[], body)));
-        // The server has the first call, because it answered a later one on the same connection.
+        // The server has received the first call, because it answered a later call on the same connection.
         assert_eq!(raw.ask_message(b"").await.grpc, Some(3));
         limits.server.signal(Signal::TERM);
         limits.server.wait_for_log(|log| log.contains("closing: finishes what is in flight"));

@@ -52,14 +52,14 @@ pub(crate) fn pieces() -> (mpsc::UnboundedSender<Bytes>, PiecewiseBody) {
     (sender, PiecewiseBody(receiver))
 }
 
-/// A body that is sent in one piece.
+/// Returns a body that is sent in one piece.
 pub(crate) fn whole(body: impl Into<Bytes>) -> PiecewiseBody {
     let (sender, pieces) = pieces();
     sender.send(body.into()).unwrap();
     pieces
 }
 
-/// A call of the service, with additional headers.
+/// Returns a call of the service, with additional headers.
 pub(crate) fn call(headers: &[(&str, &str)], body: PiecewiseBody) -> Request<PiecewiseBody> {
     let mut request = Request::post(format!("http://localhost{PATH}"))
         .header("content-type", "application/grpc")
@@ -70,7 +70,7 @@ pub(crate) fn call(headers: &[(&str, &str)], body: PiecewiseBody) -> Request<Pie
     request.body(body).unwrap()
 }
 
-/// A message with its gRPC frame header.
+/// Returns a message with its gRPC frame header.
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], message].concat()
@@ -79,7 +79,7 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
 impl RawClient {
     pub(crate) async fn connect(server: &ServerProcess) -> RawClient {
         let stream = TcpStream::connect(&server.grpc).await.unwrap();
-        // Otherwise a message waits 40 ms until the server has acknowledged its headers.
+        // Without this option, a message waits 40 ms until the server has acknowledged its headers.
         stream.set_nodelay(true).unwrap();
         let (connection, driver) =
             handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();

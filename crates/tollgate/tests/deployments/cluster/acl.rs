@@ -1,4 +1,4 @@
-//! The least that a user on a cluster must be allowed.
+//! The minimal rights of a user on a cluster.
 
 use redis::cmd;
 use tollgate::{Error, Limiter, Scope, StoreError};
@@ -8,21 +8,21 @@ use super::load::until;
 use super::slots::{ids_of, slot_of};
 use crate::setup::{LIMITS, builder, named};
 
-/// What Tollgate needs of a user on every node of a cluster: what it needs on one server, and to ask
-/// who has which slot, and for keys of a slot that is being moved.
+/// The rights that Tollgate needs on every node of a cluster: the rights for one server, `CLUSTER SLOTS`, and
+/// `ASKING`, which it sends before a request for a key in a slot that is being moved.
 ///
 /// The documentation quotes this line.
 const RULES: &str = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +set +getrange \
                      +setrange +strlen +expire +del +cluster|slots +asking";
 
-/// All of these, save `cluster|slots`, which has a test of its own.
+/// The commands, except `cluster|slots`, which has its own test.
 const COMMANDS: [&str; 11] = [
     "evalsha", "eval", "time", "get", "set", "getrange", "setrange", "strlen", "expire", "del",
     "asking",
 ];
 
 #[test]
-fn the_documentation_has_these_rules() {
+fn documentation_quotes_the_acl_rules() {
     let user = format!("user tollgate on >PASSWORD {RULES}\n");
     assert!(include_str!("../../../../../docs/operate/redis.md").contains(&user));
 }
@@ -38,14 +38,14 @@ fn set_user(cluster: &Cluster, rule: &str) {
     }
 }
 
-/// As that user, with one seed.
+/// Opens a limiter as that user, with one seed.
 fn open(cluster: &Cluster) -> Limiter {
     let url = format!("redis+cluster://tollgate:secret@{}", cluster.servers()[0].addr());
     builder(&url).build().unwrap()
 }
 
-/// Everything there is to ask, of every algorithm, of keys on every node and on their way to another.
-async fn use_everything(cluster: &Cluster, limiter: &Limiter) -> Result<(), Error> {
+/// Makes every operation under every algorithm, on keys on every node and in a slot that is being moved.
+async fn run_every_operation(cluster: &Cluster, limiter: &Limiter) -> Result<(), Error> {
     let ids: Vec<String> =
         cluster.nodes().into_iter().flat_map(|node| ids_of(cluster, node, 2)).collect();
     for text in LIMITS {
@@ -77,7 +77,7 @@ async fn use_id(scope: &Scope, id: &str) -> Result<(), Error> {
     assert_eq!(scope.entries(id).await?.len(), usize::from(is_log));
     let back = scope.refund(id, receipt).await?;
     assert_eq!(scope.peek(id).await?.remaining(), 95 + back, "{}", scope.name());
-    // What has been given its time keeps it.
+    // A shaping limit does not refund the first charge, because it leaves at once.
     let is_shaped = scope.name().contains("shaping");
     assert_eq!(back, if is_shaped { 0 } else { 5 }, "{}", scope.name());
     scope.reset(id).await?;
@@ -87,14 +87,14 @@ async fn use_id(scope: &Scope, id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Several limits of one id, several ids in one check, and a batch of 300 of both.
+/// Makes checks of several limits of one id, of several ids, and a batch of 300 requests of both kinds.
 async fn use_several(limiter: &Limiter, scope: &Scope, ids: &[String]) -> Result<(), Error> {
     let other = named(limiter, "other", "fixed-window limit=100 window=366d");
     let several: Vec<_> = ids.iter().map(|id| scope.check(id)).collect();
     assert!(limiter.check_all(&several).await?.is_allowed());
     let of_one = [scope.check(&ids[0]), other.check(&ids[0])];
     assert!(limiter.check_all(&of_one).await?.is_allowed());
-    // Refused by the last: the others are given back.
+    // Refused by the last, so the other charges are refunded.
     let refused: Vec<_> = ids
         .iter()
         .zip([1, 1, 1, 1, 1, 1_000])
@@ -137,7 +137,7 @@ async fn use_log(scope: &Scope, entries: usize) -> Result<(), Error> {
     scope.reset(&key).await
 }
 
-/// A key that is new, in a slot that is on its way.
+/// Makes a check of a new key in a slot that is being moved.
 async fn use_moving(cluster: &Cluster, limiter: &Limiter) -> Result<(), Error> {
     let [from, to, ..] = cluster.nodes()[..] else { panic!() };
     let id = ids_of(cluster, from, 1).remove(0);
@@ -156,7 +156,7 @@ async fn use_moving(cluster: &Cluster, limiter: &Limiter) -> Result<(), Error> {
     gone
 }
 
-/// What was refused to the user, on any node, as the log has it.
+/// The entries of `ACL LOG` on all nodes: what was refused to the user.
 fn denied(cluster: &Cluster) -> Vec<String> {
     let log = |server: &tollgate_launcher::Server| -> Vec<redis::Value> {
         server.ask(cmd("ACL").arg("LOG")).unwrap()
@@ -165,11 +165,11 @@ fn denied(cluster: &Cluster) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_works_on_a_cluster_as_a_user_that_may_do_little() {
+async fn every_operation_works_on_a_cluster_with_the_minimal_rights() {
     for flavour in Flavour::ALL {
         let cluster = start(flavour);
-        use_everything(&cluster, &open(&cluster)).await.unwrap();
-        // What the connection says of itself may be refused: nobody minds.
+        run_every_operation(&cluster, &open(&cluster)).await.unwrap();
+        // `CLIENT SETINFO`, which names the client library, may be refused.
         let refused: Vec<String> = denied(&cluster)
             .into_iter()
             .filter(|entry| !entry.contains("client|setinfo"))
@@ -179,7 +179,7 @@ async fn everything_works_on_a_cluster_as_a_user_that_may_do_little() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_command_that_a_user_of_a_cluster_may_use_is_needed() {
+async fn every_right_of_the_minimal_user_of_a_cluster_is_needed() {
     let listed: Vec<&str> = RULES.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
     assert_eq!(listed.len(), COMMANDS.len() + 1);
     for flavour in Flavour::ALL {
@@ -187,13 +187,13 @@ async fn every_command_that_a_user_of_a_cluster_may_use_is_needed() {
         for dropped in COMMANDS {
             assert!(listed.contains(&dropped));
             set_user(&cluster, &format!("-{dropped}"));
-            let problem = match use_everything(&cluster, &open(&cluster)).await {
+            let problem = match run_every_operation(&cluster, &open(&cluster)).await {
                 Err(Error::Store(StoreError::Refused { problem })) => problem,
                 other => panic!("{flavour}, without {dropped}: {other:?}"),
             };
-            let is_said =
+            let is_named =
                 problem.contains("ermission") || problem.contains("can't run this command");
-            assert!(is_said, "{flavour}, without {dropped}: {problem}");
+            assert!(is_named, "{flavour}, without {dropped}: {problem}");
             set_user(&cluster, &format!("+{dropped}"));
             for server in cluster.servers() {
                 server.ask::<()>(&cmd("FLUSHALL")).unwrap();
@@ -202,16 +202,16 @@ async fn every_command_that_a_user_of_a_cluster_may_use_is_needed() {
     }
 }
 
-/// Without it a limiter goes by what servers say when it asks the wrong one, and knows no others.
+/// Without `CLUSTER SLOTS` a limiter learns of other servers only by redirects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_that_may_not_ask_for_the_slots_knows_no_other_servers() {
+async fn limiter_without_the_slots_right_knows_no_other_servers() {
     for flavour in Flavour::ALL {
         let cluster = start(flavour);
         let own = ids_of(&cluster, cluster.nodes()[0], 1).remove(0);
         set_user(&cluster, "-cluster|slots");
         let limiter = open(&cluster);
         assert!(named(&limiter, "scope", LIMITS[0]).check(&own).await.unwrap().is_allowed());
-        until("it was refused", || {
+        until("the query was refused", || {
             denied(&cluster).iter().any(|entry| entry.contains("cluster|slots"))
         })
         .await;
@@ -220,6 +220,6 @@ async fn a_user_that_may_not_ask_for_the_slots_knows_no_other_servers() {
         set_user(&cluster, "+cluster|slots");
         let limiter = open(&cluster);
         assert!(named(&limiter, "scope", LIMITS[0]).check(&own).await.unwrap().is_allowed());
-        until("all were known", || limiter.health().unwrap().servers.len() == 3).await;
+        until("all servers are known", || limiter.health().unwrap().servers.len() == 3).await;
     }
 }

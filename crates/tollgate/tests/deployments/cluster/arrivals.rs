@@ -9,14 +9,14 @@ use super::load::{Load, meanwhile, spent, until};
 use super::slots::{ids_of, slot_of};
 use crate::setup::{at, named};
 
-/// The servers that the limiter says it knows.
+/// The servers that the limiter knows.
 fn servers_of(limiter: &Limiter) -> BTreeSet<String> {
     limiter.health().unwrap().servers.into_iter().map(|server| server.server).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checks_continue_while_a_node_joins_and_leaves() {
-    // Side by side: most of the time is spent waiting until a limiter looks again.
+    // At the same time, because most of the time is spent waiting for the next refresh of the slots.
     for flavour in Flavour::ALL.map(|flavour| tokio::spawn(join_and_leave(flavour))) {
         flavour.await.unwrap();
     }
@@ -34,26 +34,26 @@ async fn join_and_leave(flavour: Flavour) {
         nodes.iter().map(|&node| cluster[node].addr().to_string()).collect()
     };
     let two = addrs(&[first, second], &cluster);
-    until("both were known", || servers_of(&limiter) == two).await;
+    until("both nodes are known", || servers_of(&limiter) == two).await;
 
     let new = meanwhile(|| cluster.add_node()).unwrap();
     let three = addrs(&[first, second, new], &cluster);
     for &slot in &slots {
         meanwhile(|| cluster.migrate_slot(slot, new)).unwrap();
-        load.goes_on_for(20).await;
+        load.wait_for_answers(20).await;
     }
-    until("the new one was known", || servers_of(&limiter) == three).await;
+    until("the new node is known", || servers_of(&limiter) == three).await;
     for (&slot, to) in slots.iter().zip([first, second].into_iter().cycle()) {
         meanwhile(|| cluster.migrate_slot(slot, to)).unwrap();
-        load.goes_on_for(20).await;
+        load.wait_for_answers(20).await;
     }
     cluster[new].kill();
-    load.goes_on_for(100).await;
-    until("the one that left was forgotten", || servers_of(&limiter) == two).await;
+    load.wait_for_answers(100).await;
+    until("the node that left is forgotten", || servers_of(&limiter) == two).await;
 
-    let told = load.stop().await;
-    assert!(told.failures.is_empty(), "{flavour}: {:?}", told.failures[0]);
-    for (id, allowed) in ids.iter().zip(&told.allowed) {
+    let tally = load.stop().await;
+    assert!(tally.failures.is_empty(), "{flavour}: {:?}", tally.failures[0]);
+    for (id, allowed) in ids.iter().zip(&tally.allowed) {
         assert_eq!(spent(&scope, id).await, allowed[0], "{flavour}");
     }
 }

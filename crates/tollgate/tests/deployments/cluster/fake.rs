@@ -1,46 +1,47 @@
-//! A server that is none: it answers what a test tells it to.
+//! A fake server, which answers commands as a test defines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What it answers, by what it is asked. `None` is no answer at all.
-type Answer = dyn Fn(Asked, SocketAddr) -> Option<String> + Send + Sync;
+/// Returns the answer to a command. `None` is no answer.
+type Answer = dyn Fn(CommandKind, SocketAddr) -> Option<String> + Send + Sync;
 
-/// What it is asked.
+/// The kind of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum CommandKind {
     Script,
     Asking,
     Slots,
-    /// What a connection begins with.
+    /// The commands that open a connection.
     Other,
 }
 
-/// A server that is none.
+/// A fake server, with the commands that it received.
 pub(crate) struct Fake {
     addr: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<CommandKind>>>,
 }
 
 impl Fake {
     pub(crate) fn start(
-        answer: impl Fn(Asked, SocketAddr) -> Option<String> + Send + Sync + 'static,
+        answer: impl Fn(CommandKind, SocketAddr) -> Option<String> + Send + Sync + 'static,
     ) -> Fake {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
-        let (answer, asked) =
+        let (answer, received) =
             (Arc::<Answer>::from(Box::new(answer) as Box<Answer>), Arc::default());
-        let kept = Arc::clone(&asked);
+        let kept = Arc::clone(&received);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (stream, answer, asked) = (stream.unwrap(), answer.clone(), Arc::clone(&kept));
-                // Until the other side has enough of it.
-                thread::spawn(move || _ = serve(&stream, addr, &*answer, &asked));
+                let (stream, answer, received) =
+                    (stream.unwrap(), answer.clone(), Arc::clone(&kept));
+                // Until the client closes the connection.
+                thread::spawn(move || _ = serve(&stream, addr, &*answer, &received));
             }
         });
-        Fake { addr, asked }
+        Fake { addr, received }
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -51,9 +52,9 @@ impl Fake {
         format!("redis+cluster://{}", self.addr)
     }
 
-    /// How often it was asked for this.
-    pub(crate) fn asked(&self, what: Asked) -> usize {
-        self.asked.lock().unwrap().iter().filter(|&&asked| asked == what).count()
+    /// The number of commands of this kind that it received.
+    pub(crate) fn received(&self, what: CommandKind) -> usize {
+        self.received.lock().unwrap().iter().filter(|&&received| received == what).count()
     }
 }
 
@@ -61,24 +62,24 @@ fn serve(
     mut stream: &TcpStream,
     addr: SocketAddr,
     answer: &Answer,
-    asked: &Mutex<Vec<Asked>>,
+    received: &Mutex<Vec<CommandKind>>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let what = match &command(&mut reader)?.to_ascii_uppercase()[..] {
-            b"EVAL" | b"EVALSHA" => Asked::Script,
-            b"ASKING" => Asked::Asking,
-            b"CLUSTER" => Asked::Slots,
-            _ => Asked::Other,
+            b"EVAL" | b"EVALSHA" => CommandKind::Script,
+            b"ASKING" => CommandKind::Asking,
+            b"CLUSTER" => CommandKind::Slots,
+            _ => CommandKind::Other,
         };
-        asked.lock().unwrap().push(what);
+        received.lock().unwrap().push(what);
         if let Some(answer) = answer(what, addr) {
             stream.write_all(answer.as_bytes())?;
         }
     }
 }
 
-/// The name of the next command.
+/// Reads the next command. Returns its name.
 fn command(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     let count = number(reader)?;
     let mut name = Vec::new();

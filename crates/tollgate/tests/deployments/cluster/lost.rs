@@ -1,4 +1,4 @@
-//! Replies of a cluster that are lost on their way.
+//! A cluster whose replies are lost.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::setup::{builder, named};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// Loses the next replies.
+/// A method of the proxy that loses the next replies.
 type Lose = fn(&Proxy, u64);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_charge_whose_reply_was_lost_is_not_sent_again() {
+async fn charge_is_not_sent_again_when_its_reply_is_lost() {
     let cluster = Cluster::start(Flavour::Redis, 1, 0).unwrap();
     let server = &cluster.servers()[0];
     let proxy = Proxy::start(server.addr()).unwrap();
-    // All find it there.
+    // The cluster's slot map names the proxy, not the server.
     let mut announce = cmd("CONFIG");
     let port = proxy.addr().port();
     server.ask::<()>(announce.arg("SET").arg("cluster-announce-port").arg(port)).unwrap();
@@ -50,5 +50,5 @@ async fn a_charge_whose_reply_was_lost_is_not_sent_again() {
     }
     let names: Vec<String> =
         limiter.health().unwrap().servers.into_iter().map(|server| server.server).collect();
-    assert_eq!(names, [proxy.addr().to_string()], "some of it went past the proxy");
+    assert_eq!(names, [proxy.addr().to_string()], "some requests did not go through the proxy");
 }

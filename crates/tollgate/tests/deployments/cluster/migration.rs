@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tollgate::{Limiter, Scope};
-use tollgate_launcher::{Cluster, Flavour, Node};
+use tollgate_launcher::{Cluster, ClusterNode, Flavour};
 
 use super::load::{Load, meanwhile, spent, until_spent};
 use super::slots::{errors, ids_in};
@@ -15,10 +15,10 @@ use crate::setup::{at, named};
 
 const SLOT: u16 = 5_000;
 
-/// So few keys are moved at once that most of the time some are here and some there.
+/// Few keys are moved at once, so that most of the time both nodes have some of them.
 const KEYS_AT_ONCE: u32 = 2;
 
-/// The last one is spent soon: then a check of all is refused, and gives back what it took.
+/// The last limit is soon spent. Then a check of all four is refused, and its charges are refunded.
 const SCOPES: [&str; 4] = [
     "fixed-window limit=1000000 window=366d",
     "sliding-window-log limit=50000 window=366d",
@@ -27,12 +27,12 @@ const SCOPES: [&str; 4] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_or_charged_twice_while_a_slot_of_redis_moves() {
+async fn checks_are_charged_once_while_a_slot_of_redis_moves() {
     move_there_and_back(Flavour::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_or_charged_twice_while_a_slot_of_valkey_moves() {
+async fn checks_are_charged_once_while_a_slot_of_valkey_moves() {
     move_there_and_back(Flavour::Valkey).await;
 }
 
@@ -42,58 +42,55 @@ async fn move_there_and_back(flavour: Flavour) {
     let scopes = SCOPES.map(|text| named(&limiter, text, text));
     let ids = ids_in(SLOT, 6);
     let load = Load::start(&limiter, &scopes, &ids, 4);
-    let newcomers = Newcomers::start(&limiter, &ids[0]);
-    load.goes_on_for(100).await;
+    let new_keys = NewKeys::start(&limiter, &ids[0]);
+    load.wait_for_answers(100).await;
 
     let [here, there] = cluster.nodes()[..] else { panic!() };
     assert_eq!(cluster.owner_of(SLOT).unwrap(), here);
     for to in [there, here] {
         move_slowly(&cluster, &load, to).await;
-        load.goes_on_for(100).await;
+        load.wait_for_answers(100).await;
         assert_eq!(meanwhile(|| cluster.owner_of(SLOT)).unwrap(), to);
     }
 
-    newcomers.stop().await;
-    let told = load.stop().await;
-    assert!(told.failures.is_empty(), "{flavour}: {:?}", told.failures[0]);
-    for (id, allowed) in ids.iter().zip(&told.allowed) {
+    new_keys.stop().await;
+    let tally = load.stop().await;
+    assert!(tally.failures.is_empty(), "{flavour}: {:?}", tally.failures[0]);
+    for (id, allowed) in ids.iter().zip(&tally.allowed) {
         for (scope, &allowed) in scopes.iter().zip(allowed) {
-            // What is given back may still be on its way.
+            // A refund may still be in flight.
             until_spent(scope, id, allowed).await;
         }
         assert!(allowed[3] <= 60, "{allowed:?}");
     }
-    let said = [errors(&cluster, here), errors(&cluster, there)].concat().join(" ");
+    let errors = [errors(&cluster, here), errors(&cluster, there)].concat().join(" ");
     for redirect in ["ASK", "TRYAGAIN", "MOVED"] {
-        assert!(
-            said.contains(redirect),
-            "{flavour}: no {redirect} was put to the test, but {said}"
-        );
+        assert!(errors.contains(redirect), "{flavour}: no {redirect} was provoked, only {errors}");
     }
-    assert!(!said.contains("CROSSSLOT"), "{said}");
+    assert!(!errors.contains("CROSSSLOT"), "{errors}");
 }
 
-async fn move_slowly(cluster: &Cluster, load: &Load, to: Node) {
+async fn move_slowly(cluster: &Cluster, load: &Load, to: ClusterNode) {
     meanwhile(|| cluster.begin_migration(SLOT, to)).unwrap();
-    load.goes_on_for(20).await;
+    load.wait_for_answers(20).await;
     while meanwhile(|| cluster.move_keys(SLOT, to, KEYS_AT_ONCE)).unwrap() > 0 {
-        load.goes_on_for(20).await;
+        load.wait_for_answers(20).await;
     }
     meanwhile(|| cluster.end_migration(SLOT, to)).unwrap();
 }
 
-/// Charges keys that there never were: two in one check, twice.
-struct Newcomers {
+/// A task that charges new keys: two in one check, twice.
+struct NewKeys {
     is_over: Arc<AtomicBool>,
     task: JoinHandle<Vec<Scope>>,
     id: String,
 }
 
-impl Newcomers {
-    fn start(limiter: &Limiter, id: &str) -> Newcomers {
+impl NewKeys {
+    fn start(limiter: &Limiter, id: &str) -> NewKeys {
         let (is_over, id) = (Arc::new(AtomicBool::new(false)), id.to_owned());
         let task = tokio::spawn(charge_new_keys(limiter.clone(), id.clone(), Arc::clone(&is_over)));
-        Newcomers { is_over, task, id }
+        NewKeys { is_over, task, id }
     }
 
     async fn stop(self) {

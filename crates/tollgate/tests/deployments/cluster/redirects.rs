@@ -1,4 +1,4 @@
-//! Servers that send requests anywhere, and say anything of their cluster.
+//! Servers with wrong redirects and wrong slot maps.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use tollgate::{Error, Limiter, Scope, StoreError};
 use tollgate_launcher::{Cluster, Flavour, Server};
 
-use super::fake::{Asked, Fake};
+use super::fake::{CommandKind, Fake};
 use super::load::{until, until_answered};
 use crate::setup::{LIMITS, at, builder, named};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// What a machine that does much else may take besides.
+/// How much later than its deadline an answer may come on a busy machine.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// So often a request is sent on at most, and so often it is put to somebody.
+/// The most times that a request is sent: once, and then after 8 redirects.
 const MAX_TRIES: usize = 9;
 
 fn limiter_of(fake: &Fake) -> (Limiter, Scope) {
@@ -26,7 +26,7 @@ fn limiter_of(fake: &Fake) -> (Limiter, Scope) {
     (limiter, scope)
 }
 
-/// What a check fails with, in time.
+/// The error of a check, which must come in time.
 async fn failure(scope: &Scope, id: &str) -> StoreError {
     let began = Instant::now();
     let answer = scope.check(id).await;
@@ -44,21 +44,21 @@ async fn refusal(scope: &Scope, id: &str) -> String {
     }
 }
 
-/// Answers scripts with this, and of the cluster says nothing of use.
+/// Answers scripts with `answer`, and has no slot map.
 fn to_scripts(
     answer: impl Fn(SocketAddr) -> String + Send + Sync + 'static,
-) -> impl Fn(Asked, SocketAddr) -> Option<String> + Send + Sync {
-    move |asked, addr| {
-        Some(match asked {
-            Asked::Script => answer(addr),
-            Asked::Slots => "-ERR This instance has cluster support disabled\r\n".to_owned(),
-            Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+) -> impl Fn(CommandKind, SocketAddr) -> Option<String> + Send + Sync {
+    move |command, addr| {
+        Some(match command {
+            CommandKind::Script => answer(addr),
+            CommandKind::Slots => "-ERR This instance has cluster support disabled\r\n".to_owned(),
+            CommandKind::Asking | CommandKind::Other => "+OK\r\n".to_owned(),
         })
     }
 }
 
 #[tokio::test]
-async fn circular_redirects_end() {
+async fn circular_redirects_end_after_nine_tries() {
     for (to_itself, asking) in [("MOVED 7", 0), ("ASK 7", MAX_TRIES - 1), ("TRYAGAIN", 0)] {
         let fake = Fake::start(to_scripts(move |addr| match to_itself {
             "TRYAGAIN" => "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned(),
@@ -67,18 +67,22 @@ async fn circular_redirects_end() {
         let (limiter, scope) = limiter_of(&fake);
         let problem = refusal(&scope, "a").await;
         assert!(problem.contains("each other"), "{to_itself}: {problem}");
-        assert_eq!(fake.asked(Asked::Script), MAX_TRIES, "{to_itself}");
-        assert_eq!(fake.asked(Asked::Asking), asking, "{to_itself}");
-        // Several limits of one id, together and then each on its own: bounded as well.
+        assert_eq!(fake.received(CommandKind::Script), MAX_TRIES, "{to_itself}");
+        assert_eq!(fake.received(CommandKind::Asking), asking, "{to_itself}");
+        // Several limits of one id are sent together, and then each by itself. That is bounded too.
         let other = named(&limiter, "other", "fixed-window limit=100 window=366d");
         let several = limiter.check_all(&[scope.check("a"), other.check("a")]).await;
         assert!(matches!(several, Err(Error::Store(StoreError::Refused { .. }))), "{several:?}");
-        assert!(fake.asked(Asked::Script) <= 3 * MAX_TRIES + 1, "{}", fake.asked(Asked::Script));
+        assert!(
+            fake.received(CommandKind::Script) <= 3 * MAX_TRIES + 1,
+            "{}",
+            fake.received(CommandKind::Script)
+        );
     }
 }
 
 #[tokio::test]
-async fn servers_that_redirect_to_each_other_are_named_in_the_error() {
+async fn redirects_between_two_servers_end_after_nine_tries() {
     let other_addr = Arc::new(std::sync::OnceLock::<SocketAddr>::new());
     let kept = Arc::clone(&other_addr);
     let first = Fake::start(to_scripts(move |_| format!("-MOVED 7 {}\r\n", kept.get().unwrap())));
@@ -88,7 +92,10 @@ async fn servers_that_redirect_to_each_other_are_named_in_the_error() {
     let (_, scope) = limiter_of(&first);
     let problem = refusal(&scope, "a").await;
     assert!(problem.contains("each other"), "{problem}");
-    assert_eq!(first.asked(Asked::Script) + second.asked(Asked::Script), MAX_TRIES);
+    assert_eq!(
+        first.received(CommandKind::Script) + second.received(CommandKind::Script),
+        MAX_TRIES
+    );
 }
 
 #[tokio::test]
@@ -110,30 +117,30 @@ async fn invalid_redirect_is_reported_as_the_servers_error() {
         let problem = refusal(&scope, "a").await;
         let code = nonsense.split(' ').next().unwrap();
         assert!(problem.contains(code), "{nonsense}: {problem}");
-        assert_eq!(fake.asked(Asked::Script), 1, "{nonsense}");
+        assert_eq!(fake.received(CommandKind::Script), 1, "{nonsense}");
         assert_eq!(limiter.health().unwrap().servers.len(), 1, "{nonsense}");
     }
 }
 
-/// Each time to another address, where nobody is.
+/// Each redirect names another address, on which nothing listens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_do_not_add_unbounded_servers() {
     for slots_are_known in [false, true] {
         let named = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&named);
-        let fake = Fake::start(move |asked, addr| {
+        let fake = Fake::start(move |command, addr| {
             let port = addr.port();
-            Some(match asked {
-                Asked::Script => {
+            Some(match command {
+                CommandKind::Script => {
                     let number = counted.fetch_add(1, Ordering::Relaxed);
                     let (high, low) = (number / 250, number % 250);
                     format!("-MOVED {} 127.78.{high}.{}:1\r\n", number % 16_384, low + 1)
                 }
-                Asked::Slots if slots_are_known => {
+                CommandKind::Slots if slots_are_known => {
                     format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
                 }
-                Asked::Slots => "*0\r\n".to_owned(),
-                Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+                CommandKind::Slots => "*0\r\n".to_owned(),
+                CommandKind::Asking | CommandKind::Other => "+OK\r\n".to_owned(),
             })
         });
         let (limiter, scope) = limiter_of(&fake);
@@ -149,8 +156,8 @@ async fn redirects_do_not_add_unbounded_servers() {
         assert!(named.load(Ordering::Relaxed) > 2_100, "{named:?}");
         assert!(most <= 2_048, "{most}");
         if slots_are_known {
-            // What a refresh does not name is forgotten.
-            until("all but one were forgotten", || {
+            // A refresh of the slots forgets servers that the slot map does not name.
+            until("at most two servers are known", || {
                 drop(scope.check("again").into_future());
                 limiter.health().unwrap().servers.len() <= 2
             })
@@ -159,15 +166,15 @@ async fn redirects_do_not_add_unbounded_servers() {
     }
 }
 
-/// How often a server was asked who has which slot.
-fn asked_for_slots(server: &Server) -> u64 {
+/// How often a server received `CLUSTER SLOTS`.
+fn slot_queries(server: &Server) -> u64 {
     let stats: String = server.ask(redis::cmd("INFO").arg("commandstats")).unwrap();
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_cluster|slots:calls="));
     calls.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn invalid_slot_map_leaves_redirects_in_use() {
+async fn invalid_slot_map_is_ignored_and_redirects_are_followed() {
     let cluster = Cluster::start(Flavour::Valkey, 1, 0).unwrap();
     let real = cluster.servers()[0].addr();
     let bulk = "$9\r\n127.0.0.1\r\n";
@@ -178,45 +185,45 @@ async fn invalid_slot_map_leaves_redirects_in_use() {
         "*0\r\n".to_owned(),
         "*1\r\n*0\r\n".to_owned(),
         "-ERR This instance has cluster support disabled\r\n".to_owned(),
-        // From the end to the beginning, past the end, and twice.
+        // A range that is reversed, one past the last slot, and a slot named twice.
         format!("*1\r\n*3\r\n:9\r\n:1\r\n*2\r\n{bulk}:1\r\n"),
         format!("*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n{bulk}:1\r\n"),
         format!("*2\r\n*3\r\n:0\r\n:9\r\n*2\r\n{bulk}:1\r\n*3\r\n:9\r\n:9\r\n*2\r\n{bulk}:2\r\n"),
-        // No port, and no server.
+        // A server without a port, and a range without a server.
         format!("*1\r\n*3\r\n:0\r\n:9\r\n*2\r\n{bulk}:0\r\n"),
         "*1\r\n*2\r\n:0\r\n:9\r\n".to_owned(),
     ] {
-        let said = nonsense.clone();
-        let fake = Fake::start(move |asked, _| {
-            Some(match asked {
-                Asked::Script => format!("-MOVED 15495 {real}\r\n"),
-                Asked::Slots => said.clone(),
-                Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+        let slots = nonsense.clone();
+        let fake = Fake::start(move |command, _| {
+            Some(match command {
+                CommandKind::Script => format!("-MOVED 15495 {real}\r\n"),
+                CommandKind::Slots => slots.clone(),
+                CommandKind::Asking | CommandKind::Other => "+OK\r\n".to_owned(),
             })
         });
-        let before = asked_for_slots(&cluster.servers()[0]);
-        // Nothing here is about time, and the machine may do much else.
+        let before = slot_queries(&cluster.servers()[0]);
+        // With a long deadline, because nothing here depends on time.
         let limiter = at(&fake.url());
         let scope = named(&limiter, "api", LIMITS[0]);
         assert_eq!(super::slots::slot_of("a"), 15_495);
         for _ in 0..3 {
             assert!(scope.check("a").await.unwrap().is_allowed(), "{nonsense:?}");
         }
-        // By then the other one may be known, and be asked instead.
-        until("one was asked", || {
-            fake.asked(Asked::Slots) > 0 || asked_for_slots(&cluster.servers()[0]) > before
+        // The real server may be known by then, and be queried instead.
+        until("a server is queried for the slots", || {
+            fake.received(CommandKind::Slots) > 0 || slot_queries(&cluster.servers()[0]) > before
         })
         .await;
         assert!(scope.check("a").await.unwrap().is_allowed(), "{nonsense:?}");
-        // Only the first check was put to it.
-        assert_eq!(fake.asked(Asked::Script), 1, "{nonsense:?}");
+        // Only the first check was sent to the fake server.
+        assert_eq!(fake.received(CommandKind::Script), 1, "{nonsense:?}");
         assert!(limiter.health().unwrap().servers.len() <= 2, "{nonsense:?}");
         scope.reset("a").await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_is_down_says_so_and_is_used_when_it_is_up() {
+async fn clusterdown_is_reported_until_the_cluster_is_up() {
     let cluster = Cluster::start(Flavour::Redis, 1, 0).unwrap();
     let (real, is_up) = (cluster.servers()[0].addr(), Arc::new(AtomicBool::new(false)));
     let watched = Arc::clone(&is_up);
@@ -228,12 +235,12 @@ async fn a_cluster_that_is_down_says_so_and_is_used_when_it_is_up() {
     for _ in 0..4 {
         assert!(refusal(&scope, "a").await.contains("CLUSTERDOWN"));
     }
-    let mut is_left_alone = false;
+    let mut has_opened = false;
     for _ in 0..20 {
         match failure(&scope, "a").await {
             StoreError::BreakerOpen { failure, .. } => {
                 assert!(failure.contains("CLUSTERDOWN"), "{failure}");
-                is_left_alone = true;
+                has_opened = true;
             }
             StoreError::Refused { problem } => {
                 assert!(problem.contains("CLUSTERDOWN"), "{problem}")
@@ -241,24 +248,24 @@ async fn a_cluster_that_is_down_says_so_and_is_used_when_it_is_up() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(is_left_alone);
+    assert!(has_opened);
     is_up.store(true, Ordering::Relaxed);
     let took = until_answered(&scope, "a").await;
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-/// As a server that died without a word, after the connection was made.
+/// Like a server that died after the connection was made, without closing it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slot_query_without_an_answer_times_out() {
-    let fake = Fake::start(|asked, _| match asked {
-        Asked::Script => Some("-CLUSTERDOWN The cluster is down\r\n".to_owned()),
-        Asked::Slots => None,
-        Asked::Asking | Asked::Other => Some("+OK\r\n".to_owned()),
+async fn slot_query_is_repeated_when_it_gets_no_answer() {
+    let fake = Fake::start(|command, _| match command {
+        CommandKind::Script => Some("-CLUSTERDOWN The cluster is down\r\n".to_owned()),
+        CommandKind::Slots => None,
+        CommandKind::Asking | CommandKind::Other => Some("+OK\r\n".to_owned()),
     });
     let (_, scope) = limiter_of(&fake);
-    until("it was asked again", || {
+    until("the slots are queried again", || {
         drop(scope.check("a").into_future());
-        fake.asked(Asked::Slots) > 1
+        fake.received(CommandKind::Slots) > 1
     })
     .await;
 }

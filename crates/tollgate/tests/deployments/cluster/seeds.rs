@@ -1,4 +1,4 @@
-//! Which of the servers in the URL are there.
+//! Seeds in the URL that are dead, silent or down for a while.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use crate::setup::{LIMITS, PATIENCE, at, builder, named};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// An address that nobody listens on, and that no server of another test will.
+/// An address on which nothing listens. No server of another test takes it.
 fn unused_addr() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::new(127, 77, 0, 2), 0)).unwrap().local_addr().unwrap()
 }
 
-/// Where nobody listens, nothing was sent: the next is asked.
+/// A check that could not be sent to a dead seed is sent to the next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn not_even_the_first_check_fails_if_a_seed_is_gone() {
+async fn first_check_succeeds_when_a_seed_is_gone() {
     let cluster = Cluster::start(Flavour::Redis, 1, 0).unwrap();
     let seeds = [unused_addr(), unused_addr(), cluster.servers()[0].addr()];
     for round in 0..12 {
@@ -30,7 +30,7 @@ async fn not_even_the_first_check_fails_if_a_seed_is_gone() {
     }
 }
 
-/// One listens and never answers, one is nobody.
+/// One of the other two seeds never answers, and on one address nothing listens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_live_seed_of_three_is_enough() {
     let cluster = Cluster::start(Flavour::Valkey, 3, 0).unwrap();
@@ -49,8 +49,8 @@ async fn one_live_seed_of_three_is_enough() {
             }
         }
         assert!(began.elapsed() < PATIENCE / 3, "{url}: {:?}", began.elapsed());
-        // Once the others are known, the dead seeds are nobody's business.
-        until("all were known", || limiter.health().unwrap().servers.len() == 3).await;
+        // When all nodes are known, the dead seeds are not used any more.
+        until("all nodes are known", || limiter.health().unwrap().servers.len() == 3).await;
         for node in cluster.nodes() {
             for id in ids_of(&cluster, node, 20) {
                 assert!(scope.check(&id).await.unwrap().is_allowed());
@@ -60,9 +60,9 @@ async fn one_live_seed_of_three_is_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_was_down_is_used_again_when_it_is_back() {
+async fn restarted_cluster_is_used_again() {
     let mut cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
-    // One that knew it, and one that has never seen it.
+    // A limiter that has used the cluster, and one that has not.
     let [known, new] =
         [(); 2].map(|()| builder(&cluster.url()).deadline(DEADLINE).build().unwrap());
     let [scope, of_new] = [&known, &new]
@@ -86,7 +86,7 @@ async fn a_cluster_that_was_down_is_used_again_when_it_is_back() {
                     assert!(failure.contains("no connection"), "{server}: {failure}");
                     breaker_opened += 1;
                 }
-                // What is sent as a connection breaks may hear nothing.
+                // A request that is sent as the connection breaks may get no reply.
                 Err(Error::Store(StoreError::Timeout { .. })) => {}
                 other => panic!("{other:?}"),
             }
@@ -115,7 +115,6 @@ async fn a_cluster_that_was_down_is_used_again_when_it_is_back() {
     }
 }
 
-/// A slot that nobody has is its keys' trouble, and no others'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_without_an_owner_fails_only_its_own_keys() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
@@ -129,7 +128,7 @@ async fn slot_without_an_owner_fails_only_its_own_keys() {
     let others: Vec<String> =
         cluster.nodes().into_iter().flat_map(|node| ids_of(&cluster, node, 3)).collect();
     until_answered(&scope, &others[0]).await;
-    until("all were known", || limiter.health().unwrap().servers.len() == 3).await;
+    until("all servers are known", || limiter.health().unwrap().servers.len() == 3).await;
     for _ in 0..5 {
         for _ in 0..20 {
             let problem = match scope.check(&orphan).await {

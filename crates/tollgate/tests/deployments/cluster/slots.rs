@@ -1,8 +1,8 @@
-//! Ids by where their keys are.
+//! Ids in a certain slot or on a certain node.
 
 use redis::Value::{Array, Int};
 use redis::cmd;
-use tollgate_launcher::{Cluster, Node};
+use tollgate_launcher::{Cluster, ClusterNode};
 
 /// The slot of an id without braces: CRC16 (XMODEM) mod 16384, one bit after the other.
 pub(crate) fn slot_of(id: &str) -> u16 {
@@ -14,14 +14,14 @@ pub(crate) fn slot_of(id: &str) -> u16 {
     crc % 16_384
 }
 
-/// So many ids, all in one slot.
+/// Finds `count` ids in one slot.
 pub(crate) fn ids_in(slot: u16, count: usize) -> Vec<String> {
     let all = (0..).map(|number| format!("id-{number}"));
     all.filter(|id| slot_of(id) == slot).take(count).collect()
 }
 
-/// So many ids whose keys a node has, no two in one slot.
-pub(crate) fn ids_of(cluster: &Cluster, node: Node, count: usize) -> Vec<String> {
+/// Finds `count` ids on a node, each in another slot.
+pub(crate) fn ids_of(cluster: &Cluster, node: ClusterNode, count: usize) -> Vec<String> {
     let port = redis::Value::Int(cluster[node].addr().port().into());
     let ranges: Vec<Vec<redis::Value>> = cluster[node].ask(cmd("CLUSTER").arg("SLOTS")).unwrap();
     let own: Vec<_> = ranges
@@ -43,14 +43,14 @@ pub(crate) fn ids_of(cluster: &Cluster, node: Node, count: usize) -> Vec<String>
     all.filter(|id| is_new(slot_of(id))).take(count).collect()
 }
 
-/// How often a node has said so, since its counts were set to nothing: `MOVED`, `ASK`.
-pub(crate) fn errors(cluster: &Cluster, node: Node) -> Vec<String> {
+/// A node's counts of the errors that it answered with, such as `MOVED` and `ASK`, since they were reset.
+pub(crate) fn errors(cluster: &Cluster, node: ClusterNode) -> Vec<String> {
     let info: String = cluster[node].ask(cmd("INFO").arg("errorstats")).unwrap();
     info.lines().filter(|line| line.starts_with("errorstat_")).map(str::to_owned).collect()
 }
 
-/// A number that a node counts.
-pub(crate) fn count(cluster: &Cluster, node: Node, section: &str, name: &str) -> u64 {
+/// A number in a section of a node's `INFO`.
+pub(crate) fn count(cluster: &Cluster, node: ClusterNode, section: &str, name: &str) -> u64 {
     let info: String = cluster[node].ask(cmd("INFO").arg(section)).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix(name));
     let digits = |line: &str| line.chars().take_while(char::is_ascii_digit).collect::<String>();

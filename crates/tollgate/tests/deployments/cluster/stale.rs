@@ -1,4 +1,4 @@
-//! A primary that stands still until its replica has its place, and then goes on beside it.
+//! A primary that is frozen until its replica is promoted, and then resumes beside it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::setup::{builder, named};
 
 const DEADLINE: Duration = Duration::from_millis(200);
 
-/// How long a limiter may take to find the new primary, from when all others know it.
+/// How long a limiter may take to find the new primary after all other nodes know it.
 const RECOVERY: Duration = Duration::from_secs(3);
 
 const LIMIT: u64 = 100;
@@ -30,12 +30,12 @@ async fn frozen_primary_that_returns_admits_at_most_one_more_burst() {
     let stale = cluster.nodes()[0];
     let replica = cluster.replicas_of(stale).unwrap()[0];
     let ids = ids_of(&cluster, stale, 3);
-    // All are connected to the one that will stand still.
+    // All limiters are connected to the primary that will be frozen.
     for scope in [&of_idle, &of_sleeper] {
         until_answered(scope, &ids[0]).await;
     }
     let load = Load::start(&busy, std::slice::from_ref(&scope), &ids, 2);
-    load.goes_on_for(LIMIT).await;
+    load.wait_for_answers(LIMIT).await;
 
     cluster[stale].freeze();
     meanwhile(|| cluster.wait_for_primary(replica)).unwrap();
@@ -60,18 +60,18 @@ async fn frozen_primary_that_returns_admits_at_most_one_more_burst() {
         until_spent(&scope, id, LIMIT).await;
         assert_eq!(spent(&of_idle, id).await, LIMIT);
     }
-    let told = load.stop().await;
-    for (allowed, by_idle) in told.allowed.iter().zip(by_idle) {
+    let tally = load.stop().await;
+    for (allowed, by_idle) in tally.allowed.iter().zip(by_idle) {
         assert!(allowed[0] + by_idle <= 2 * LIMIT, "{allowed:?} and {by_idle}");
     }
-    // From here on nobody turns to the one that has come back.
+    // From here on no limiter sends requests to the old primary.
     cluster[stale].ask::<()>(cmd("CONFIG").arg("RESETSTAT")).unwrap();
     for scope in [&scope, &of_idle, &of_sleeper] {
         for id in ids.iter().cycle().take(30) {
             assert_eq!(spent(scope, id).await, LIMIT);
         }
     }
-    let asked = ["evalsha", "eval"]
+    let scripts = ["evalsha", "eval"]
         .map(|name| count(&cluster, stale, "commandstats", &format!("cmdstat_{name}:calls=")));
-    assert_eq!(asked, [0, 0], "{:?}", errors(&cluster, stale));
+    assert_eq!(scripts, [0, 0], "{:?}", errors(&cluster, stale));
 }

@@ -1,4 +1,4 @@
-//! What a cluster is asked when nothing happens to it.
+//! Requests to a cluster without faults.
 
 use redis::cmd;
 use tollgate::{Limiter, Scope};
@@ -10,14 +10,14 @@ use crate::setup::{at, named};
 
 const UNLIMITED: &str = "fixed-window limit=1000000 window=366d";
 
-/// A limiter that knows who has which slot.
-async fn acquainted(cluster: &Cluster) -> Limiter {
+/// A limiter that has the slot map, and connections to all nodes.
+async fn connected(cluster: &Cluster) -> Limiter {
     let limiter = at(&cluster.url());
     let scope = named(&limiter, "scope", UNLIMITED);
     scope.check("a").await.unwrap();
     let seeds = cluster.servers().len();
-    until("all were known", || limiter.health().unwrap().servers.len() == seeds).await;
-    // Known from the cluster, and not as seeds: each is asked for its own.
+    until("all nodes are known", || limiter.health().unwrap().servers.len() == seeds).await;
+    // Checks on every node, so that the slot map is in use and not the seeds.
     for node in cluster.nodes() {
         for id in ids_of(cluster, node, 2) {
             scope.check(&id).await.unwrap();
@@ -27,10 +27,10 @@ async fn acquainted(cluster: &Cluster) -> Limiter {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_checks_are_all_put_to_the_right_server() {
+async fn ten_thousand_checks_all_go_to_the_right_server() {
     for flavour in Flavour::ALL {
         let cluster = Cluster::start(flavour, 3, 0).unwrap();
-        let limiter = acquainted(&cluster).await;
+        let limiter = connected(&cluster).await;
         for server in cluster.servers() {
             server.ask::<()>(cmd("CONFIG").arg("RESETSTAT")).unwrap();
         }
@@ -46,7 +46,7 @@ async fn ten_thousand_checks_are_all_put_to_the_right_server() {
     }
 }
 
-/// Each of its own id, 100 at a time.
+/// Makes `count` checks of different ids, 100 at a time.
 async fn check_alone(scope: &Scope, count: usize) -> usize {
     for start in (0..count).step_by(100) {
         let ids: Vec<String> = (start..start + 100).map(|number| format!("id-{number}")).collect();
@@ -76,7 +76,7 @@ async fn check_several_ids(limiter: &Limiter, scopes: &[Scope], count: usize) ->
     count * scopes.len()
 }
 
-/// 300 requests in each, of one limit, of two of one id, and of two ids.
+/// Makes `count` batches of 300 requests: of one limit, of two limits of one id, and of two ids.
 async fn check_batches(limiter: &Limiter, scopes: &[Scope], count: usize) -> usize {
     let ids: Vec<String> = (0..301).map(|number| format!("batch-{number}")).collect();
     let requests: Vec<Vec<_>> = (0..300)
@@ -106,7 +106,7 @@ async fn check_batches(limiter: &Limiter, scopes: &[Scope], count: usize) -> usi
 async fn checks_of_different_slots_of_a_node_share_round_trips() {
     for flavour in Flavour::ALL {
         let cluster = Cluster::start(flavour, 3, 0).unwrap();
-        let limiter = acquainted(&cluster).await;
+        let limiter = connected(&cluster).await;
         let scope = named(&limiter, "scope", UNLIMITED);
         let node = cluster.nodes()[1];
         let ids = ids_of(&cluster, node, 64);
@@ -120,7 +120,7 @@ async fn checks_of_different_slots_of_a_node_share_round_trips() {
             }
         }
         let (reads, scripts) = (reads() - before.0, scripts() - before.1);
-        // A script for each slot, but a few round trips for all of them.
+        // One script for each slot, but few round trips.
         assert_eq!(scripts, 640, "{flavour}");
         assert!(reads <= 160, "{flavour}: {reads} round trips for 640 checks");
     }

@@ -1,4 +1,4 @@
-//! A primary that hands over to its replica, as for maintenance.
+//! A planned failover, as for maintenance.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::setup::{builder, named};
 
 const LIMIT: u64 = 150;
 
-/// How many of the checks on their way at the moment may fail.
+/// How many of the checks in flight at a failover may fail.
 const MAX_FAILURES: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_a_primary_of_redis_hands_over() {
-    hand_over_under_load(Flavour::Redis).await;
+async fn charges_are_kept_in_a_planned_failover_of_redis() {
+    fail_over_under_load(Flavour::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_a_primary_of_valkey_hands_over() {
-    hand_over_under_load(Flavour::Valkey).await;
+async fn charges_are_kept_in_a_planned_failover_of_valkey() {
+    fail_over_under_load(Flavour::Valkey).await;
 }
 
-async fn hand_over_under_load(flavour: Flavour) {
+async fn fail_over_under_load(flavour: Flavour) {
     let cluster = Cluster::start(flavour, 3, 1).unwrap();
     let limiter = builder(&cluster.url()).deadline(Duration::from_secs(5)).build().unwrap();
     let scopes = [
@@ -34,11 +34,11 @@ async fn hand_over_under_load(flavour: Flavour) {
     let replica = cluster.replicas_of(primary).unwrap()[0];
     let ids = ids_of(&cluster, primary, 4);
     let load = Load::start(&limiter, &scopes, &ids, 4);
-    load.goes_on_for(200).await;
+    load.wait_for_answers(200).await;
     // There and back.
     for next in [replica, primary] {
         meanwhile(|| cluster.fail_over(next, FailOver::Agreed)).unwrap();
-        load.goes_on_for(200).await;
+        load.wait_for_answers(200).await;
     }
     let few = &scopes[0];
     let mut rest = vec![0; ids.len()];
@@ -47,14 +47,14 @@ async fn hand_over_under_load(flavour: Flavour) {
             *rest += 1;
         }
     }
-    let told = load.stop().await;
-    assert!(told.failures.len() <= MAX_FAILURES, "{flavour}: {:?}", told.failures);
+    let tally = load.stop().await;
+    assert!(tally.failures.len() <= MAX_FAILURES, "{flavour}: {:?}", tally.failures);
     for (index, id) in ids.iter().enumerate() {
         assert_eq!(spent(few, id).await, LIMIT);
-        let all = told.allowed[index][0] + rest[index];
-        assert!(all <= LIMIT && all + told.failed[index] >= LIMIT, "{flavour}: {all}");
-        let (spent, allowed) = (spent(&scopes[1], id).await, told.allowed[index][1]);
-        let may_be = allowed..=allowed + told.failed[index];
+        let all = tally.allowed[index][0] + rest[index];
+        assert!(all <= LIMIT && all + tally.failed[index] >= LIMIT, "{flavour}: {all}");
+        let (spent, allowed) = (spent(&scopes[1], id).await, tally.allowed[index][1]);
+        let may_be = allowed..=allowed + tally.failed[index];
         assert!(may_be.contains(&spent), "{flavour}: {spent} spent, {may_be:?} answered");
     }
 }

@@ -3,7 +3,7 @@
 use super::Editor::{Blind, Sees};
 use super::{Mistake, mistake};
 
-/// A rule that applies if this holds, beside networks called `offices`.
+/// A rule with this `when`, and a set of networks called `offices`.
 macro_rules! when {
     ($when:literal) => {
         concat!(
@@ -39,10 +39,14 @@ pub(super) const NETWORKS: &[Mistake] = &[
     mistake("too many bits", Blind, when!("{ ip: [10.0.0.1/33, 2001:db8::/129] }")),
     mistake("bits after the prefix", Blind, when!("{ ip: [10.0.0.1/24, 2001:db8::1/56] }")),
     mistake("no number of bits", Blind, when!("{ ip: [10.0.0.0/, 10.0.0.0/255.0.0.0] }")),
-    mistake("what is left out", Blind, when!("{ ip: { none_of: [10.0.0.1/24] } }")),
+    mistake(
+        "an excluded network with host bits",
+        Blind,
+        when!("{ ip: { none_of: [10.0.0.1/24] } }"),
+    ),
     mistake("the name of a set alone", Blind, when!("{ ip: offices }")),
     mistake("an unknown set", Blind, when!("{ ip: { networks: ofices } }")),
-    mistake("an unknown set that is like none", Blind, when!("{ ip: { networks: elsewhere } }")),
+    mistake("an unknown set with no similar name", Blind, when!("{ ip: { networks: elsewhere } }")),
     mistake("a network as a set", Sees, when!("{ ip: { networks: 10.0.0.0/8 } }")),
     mistake("a set of another attribute", Blind, when!("{ peer: { networks: office } }")),
     mistake("a network of another attribute", Sees, when!("{ peer: { network: 300.1.1.1/x } }")),
@@ -77,13 +81,13 @@ pub(super) const NETWORKS: &[Mistake] = &[
         ),
     ),
     mistake("a list", Sees, networks!("[10.0.0.0/8]")),
-    mistake("a set of nothing", Sees, networks!("{ a: }")),
+    mistake("an empty set", Sees, networks!("{ a: }")),
     mistake("a set that is a text", Sees, networks!("{ a: blocked.txt }")),
     mistake("a set without a file", Sees, networks!("{ a: {} }")),
     mistake("a file without a name", Sees, networks!("{ a: { file: '' } }")),
     mistake("a file where none is read", Blind, networks!("{ a: { file: blocked.txt } }")),
     mistake("no networks", Blind, networks!("{ a: [] }")),
-    mistake("what is none", Sees, networks!("{ a: [10.0.0.0/8, 300.1.1.1, [], example.com] }")),
+    mistake("invalid networks", Sees, networks!("{ a: [10.0.0.0/8, 300.1.1.1, [], example.com] }")),
     mistake("a name with a space", Sees, networks!("{ a: [10.0.0.0/8], 'b c': [10.0.0.0/8] }")),
     mistake("a set that no rule uses", Blind, networks!("{ a: [10.0.0.0/8], b: [10.0.0.0/8] }")),
     mistake("a set twice", Blind, networks!("{ a: [10.0.0.0/8], a: [11.0.0.0/8] }")),

@@ -51,7 +51,8 @@ pub struct LogStamp {
     through: u64,
 }
 
-/// The methods that a store needs to keep a [`Log`]: they write it in three numbers, count its bytes, and limit them.
+/// The methods that a store needs to keep a [`Log`]: they convert it to three numbers, count its bytes, and merge charges
+/// if there is no memory for more.
 pub trait LogStorage: LogStorageSeal {
     /// Returns the log as one charge; `None` if the log has more than one charge.
     fn as_one_charge(&self) -> Option<OneChargeLog>;

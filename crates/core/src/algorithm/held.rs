@@ -1,0 +1,415 @@
+//! Decisions on a key that has holds.
+//!
+//! Held units count beside the spent ones and do not come back. At its expiry a hold turns into a charge of the same
+//! units, so the sum of spent and held units grows only when a request is admitted, or is settled above its hold.
+
+use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
+use crate::decision::{
+    ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
+};
+use crate::holds::{
+    EndedHold, ExtendAnswer, Extension, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds,
+    MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, units_of,
+};
+use crate::range::MAX_UNITS;
+
+/// An algorithm that decides on keys with holds.
+// Sealed like `Decide`, which it requires.
+#[allow(unreachable_pub)]
+pub trait BesideHolds: Algorithm {
+    /// The most units that a key may have spent and held together, also after a settlement beyond its hold. With more,
+    /// the times until they have left would not be exact in doubles.
+    fn most_taken(&self) -> u64 {
+        MAX_UNITS
+    }
+
+    /// Stores the key's standing at `now_us` as its state, so that its floor moves forward too.
+    fn store_standing(&self, state: &mut Self::State, now_us: u64);
+
+    /// Charges the units of a hold at its expiry, whether they fit or not.
+    fn charge_expired(&self, state: &mut Self::State, hold: &OpenHold) {
+        charge_anyway(self, state, hold.expires_us, hold.units);
+    }
+
+    /// The earliest time, not before `at_us`, at which at most `most` units are spent if nothing more is charged. `most`
+    /// is below the size.
+    fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
+        // A request for the other `size - most` units fits from exactly that time on.
+        let request = UnitRequest::new(Cost::of(self.size() - most));
+        let verdict = self.verdict(state, &self.standing(state, at_us), request);
+        at_us.saturating_add(verdict.retry_after_us().unwrap_or(0))
+    }
+
+    /// The units spent at `at_us`, including the units of the `expired` holds, which the state does not have yet.
+    fn spent_with(&self, state: &Self::State, expired: &[OpenHold], at_us: u64) -> u64 {
+        let mut state = state.clone();
+        for hold in expired {
+            self.charge_expired(&mut state, hold);
+        }
+        self.spent(&self.standing(&state, at_us))
+    }
+
+    /// The earliest time, not before `at_us`, at which at most `most` units are spent and held together if nothing
+    /// else arrives and the holds are left to expire.
+    fn falls_beside_at_us(
+        &self,
+        state: &Self::State,
+        (expired, open): (&[OpenHold], &[OpenHold]),
+        at_us: u64,
+        most: u64,
+    ) -> u64 {
+        let mut state = state.clone();
+        for hold in expired {
+            self.charge_expired(&mut state, hold);
+        }
+        let (mut from_us, mut held) = (at_us, units_of(open));
+        for hold in open {
+            if let Some(most_spent) = most.checked_sub(held) {
+                let falls_us = self.falls_to_at_us(&state, from_us, most_spent);
+                if falls_us <= hold.expires_us {
+                    return falls_us;
+                }
+            }
+            self.charge_expired(&mut state, hold);
+            held -= hold.units;
+            from_us = hold.expires_us;
+        }
+        self.falls_to_at_us(&state, from_us, most)
+    }
+}
+
+/// Charges units at `at_us`, whether they fit or not. Returns their receipt, or `None` for 0 units.
+fn charge_anyway<A: Algorithm + ?Sized>(
+    limit: &A,
+    state: &mut A::State,
+    at_us: u64,
+    units: u64,
+) -> Option<ChargeReceipt> {
+    let cost = Cost::new(units).ok()?;
+    let standing = limit.standing(state, at_us);
+    let standing = limit.charge(state, standing, cost);
+    // The holds are left out. OK because a store keeps the state of a key that has holds, so the count of charges does
+    // not start again.
+    let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
+    Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
+}
+
+/// The units that are spent or held at `now_us`, and the held units alone.
+pub(crate) fn taken_and_held<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> (u64, u64) {
+    look(limit, state, holds, now_us, |view| (view.taken, units_of(view.open)))
+}
+
+/// A key with holds at one instant. The state does not have the charges of the expired holds yet.
+struct View<'v, A: BesideHolds> {
+    limit: &'v A,
+    state: &'v A::State,
+    expired: &'v [OpenHold],
+    open: &'v [OpenHold],
+    /// The key's own time: the caller's, unless that is behind.
+    at_us: u64,
+    now_us: u64,
+    /// The units that are spent and held together, including the units of expired holds that still count.
+    taken: u64,
+}
+
+impl<'v, A: BesideHolds> View<'v, A> {
+    fn new(limit: &'v A, state: &'v A::State, holds: &'v Holds, now_us: u64) -> View<'v, A> {
+        let at_us = now_us.max(limit.floor_us(state));
+        let (expired, open) = holds.split_at_us(at_us);
+        let taken = limit.spent_with(state, expired, at_us).saturating_add(units_of(open));
+        View { limit, state, expired, open, at_us, now_us, taken }
+    }
+
+    fn remaining(&self) -> u64 {
+        self.limit.size().saturating_sub(self.taken)
+    }
+
+    /// The exact wait until at most `most` units are spent and held.
+    fn falls_after_us(&self, most: u64) -> u64 {
+        if self.taken <= most {
+            return 0;
+        }
+        let holds = (self.expired, self.open);
+        let then_us = self.limit.falls_beside_at_us(self.state, holds, self.at_us, most);
+        then_us.saturating_sub(self.now_us)
+    }
+
+    fn verdict(&self, cost: Cost) -> Verdict {
+        let Some(most) = self.limit.size().checked_sub(cost.units()) else {
+            return Verdict::Denied { retry: Retry::Never };
+        };
+        if self.taken <= most {
+            return Verdict::Allowed { delay_us: 0 };
+        }
+        Verdict::Denied { retry: Retry::AfterUs(self.falls_after_us(most)) }
+    }
+
+    /// The verdict on one more hold. A key that has all the holds it can have waits for the first to expire.
+    fn verdict_on_hold(&self, cost: Cost) -> Verdict {
+        let verdict = self.verdict(cost);
+        let first = self.open.first().filter(|_| self.open.len() >= MAX_HOLDS);
+        let Some(first) = first else { return verdict };
+        let by_number = Retry::AfterUs(first.expires_us.saturating_sub(self.now_us));
+        match verdict {
+            Verdict::Allowed { .. } => Verdict::Denied { retry: by_number },
+            Verdict::Denied { retry } => Verdict::Denied { retry: retry.max(by_number) },
+        }
+    }
+
+    fn decision(&self, verdict: Verdict) -> LimitDecision {
+        let size = self.limit.size();
+        let first_back_us = match self.taken.min(size).checked_sub(1) {
+            Some(fewer) => self.falls_after_us(fewer),
+            None => 0,
+        };
+        LimitDecision {
+            verdict,
+            limit: size,
+            remaining: self.remaining(),
+            reset_after_us: self.falls_after_us(0),
+            first_back_us,
+        }
+    }
+}
+
+/// Moves a key with holds to a new clock if `now_us` shows one. Expiries move with it.
+pub(crate) fn restart_clock<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+) {
+    let now_us = now_us.min(MAX_TIME_US);
+    let back_us = limit.floor_us(state).saturating_sub(now_us);
+    if back_us > MAX_STEP_BACK_US {
+        limit.restart(state, now_us);
+        holds.move_back(back_us);
+    }
+}
+
+/// Runs `read` on the key at `now_us`. If `now_us` shows a new clock, `read` gets a restarted copy.
+fn look<A: BesideHolds, T>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    read: impl FnOnce(&View<'_, A>) -> T,
+) -> T {
+    let now_us = now_us.min(MAX_TIME_US);
+    if !limit.is_new_clock(state, now_us) {
+        return read(&View::new(limit, state, holds, now_us));
+    }
+    let (mut state, mut holds) = (state.clone(), holds.clone());
+    restart_clock(limit, &mut state, &mut holds, now_us);
+    read(&View::new(limit, &state, &holds, now_us))
+}
+
+/// Charges the holds that have expired at `now_us`, and stores its standing as its state. Returns the key's time.
+///
+/// Only for an operation that changes the state: a refusal must leave no trace.
+pub(crate) fn bring_up<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+) -> u64 {
+    let at_us = now_us.min(MAX_TIME_US).max(limit.floor_us(state));
+    for hold in holds.take_expired(at_us) {
+        limit.charge_expired(state, &hold);
+    }
+    limit.store_standing(state, at_us);
+    at_us
+}
+
+/// Decides a check and charges nothing.
+pub(crate) fn peek<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    cost: Cost,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(view.verdict(cost)))
+}
+
+/// Decides a reservation and holds nothing.
+pub(crate) fn peek_reserve<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    cost: Cost,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(view.verdict_on_hold(cost)))
+}
+
+/// Decides a check, and charges it if it is allowed.
+pub(crate) fn check<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    cost: Cost,
+) -> CheckResult {
+    restart_clock(limit, state, holds, now_us);
+    let decision = peek(limit, state, holds, now_us, cost);
+    if !decision.is_allowed() {
+        return CheckResult { decision, receipt: None };
+    }
+    let at_us = bring_up(limit, state, holds, now_us);
+    let receipt = charge_anyway(limit, state, at_us, cost.units());
+    CheckResult { decision: decision_after(limit, state, holds, now_us), receipt }
+}
+
+/// Decides a reservation, and sets the units aside if it is admitted.
+pub(crate) fn reserve<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    Reservation { id, cost, hold_for }: Reservation,
+) -> ReserveAnswer {
+    restart_clock(limit, state, holds, now_us);
+    let decision = peek_reserve(limit, state, holds, now_us, cost);
+    if !decision.is_allowed() {
+        return ReserveAnswer { decision, hold: None };
+    }
+    let at_us = bring_up(limit, state, holds, now_us);
+    let expires_us = expiry_us(at_us, hold_for);
+    holds.insert(OpenHold { id, units: cost.units(), expires_us, used: 0 });
+    let hold = Some(HoldReference { id, expires_us });
+    ReserveAnswer { decision: decision_after(limit, state, holds, now_us), hold }
+}
+
+/// Charges the used units of a hold. `used` includes the units of earlier settlements. The hold ends if `is_last`.
+pub(crate) fn settle<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    reference: HoldReference,
+    HoldUse { units: used, is_last }: HoldUse,
+) -> SettleAnswer {
+    restart_clock(limit, state, holds, now_us);
+    let open = match find(limit, state, holds, now_us, reference) {
+        Ok(open) => open,
+        Err(ended) => {
+            let decision = decision_on_ended(limit, state, holds, now_us);
+            return SettleAnswer { decision, settlement: Settlement::Ended(ended) };
+        }
+    };
+    let at_us = bring_up(limit, state, holds, now_us);
+    let taken = View::new(limit, state, holds, at_us).taken;
+    holds.remove(open.id);
+    let newly_used = used.min(MAX_UNITS).saturating_sub(open.used);
+    let within = newly_used.min(open.units);
+    let beyond = newly_used - within;
+    let excess = beyond.min(limit.size()).min(limit.most_taken().saturating_sub(taken));
+    if !is_last {
+        let used = open.used.max(used.min(MAX_UNITS));
+        holds.insert(OpenHold { units: open.units - within, used, ..open });
+    }
+    let receipt = charge_anyway(limit, state, at_us, within + excess);
+    let settlement = Settlement::Done {
+        charged_units: within + excess,
+        excess_units: excess,
+        cut_units: beyond - excess,
+        receipt,
+    };
+    SettleAnswer { decision: decision_after(limit, state, holds, now_us), settlement }
+}
+
+/// Adds `more` to a hold if it fits, and moves its expiry to `hold_for` from now.
+pub(crate) fn extend<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    reference: HoldReference,
+    HoldGrowth { more, hold_for }: HoldGrowth,
+) -> ExtendAnswer {
+    restart_clock(limit, state, holds, now_us);
+    let open = match find(limit, state, holds, now_us, reference) {
+        Ok(open) => open,
+        Err(ended) => {
+            let decision = decision_on_ended(limit, state, holds, now_us);
+            return ExtendAnswer { decision, extension: Extension::Ended(ended) };
+        }
+    };
+    if let Some(more) = more {
+        let decision = peek(limit, state, holds, now_us, more);
+        if !decision.is_allowed() {
+            return ExtendAnswer { decision, extension: Extension::Refused };
+        }
+    }
+    let at_us = bring_up(limit, state, holds, now_us);
+    holds.remove(open.id);
+    let expires_us = expiry_us(at_us, hold_for);
+    // OK because the units fit the limit together.
+    let units = open.units + more.map_or(0, Cost::units);
+    holds.insert(OpenHold { units, expires_us, ..open });
+    let decision = decision_after(limit, state, holds, now_us);
+    ExtendAnswer { decision, extension: Extension::Granted { expires_us } }
+}
+
+/// Gives back the part of a charge that still counts. Returns by how much `remaining` grew.
+pub(crate) fn refund<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    receipt: ChargeReceipt,
+) -> u64 {
+    restart_clock(limit, state, holds, now_us);
+    let at_us = bring_up(limit, state, holds, now_us);
+    let before = View::new(limit, state, holds, at_us).remaining();
+    limit.give_back(state, at_us, receipt);
+    View::new(limit, state, holds, at_us).remaining().saturating_sub(before)
+}
+
+/// Finds a hold that is open at `now_us`.
+fn find<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    reference: HoldReference,
+) -> Result<OpenHold, EndedHold> {
+    let at_us = now_us.min(MAX_TIME_US).max(limit.floor_us(state));
+    let found = holds.get(reference.id);
+    let expires_us = found.map_or(reference.expires_us, |hold| hold.expires_us);
+    match found {
+        _ if expires_us <= at_us => Err(EndedHold::Expired),
+        Some(hold) => Ok(*hold),
+        None => Err(EndedHold::Unknown),
+    }
+}
+
+fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
+    at_us.saturating_add(hold_for.as_us()).min(MAX_TIME_US)
+}
+
+/// Returns the decision that an admitted operation reports: what remains after it.
+fn decision_after<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(Verdict::Allowed { delay_us: 0 }))
+}
+
+/// Returns the decision on an operation on a hold that has ended: denied, and waiting cannot help.
+fn decision_on_ended<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(Verdict::Denied { retry: Retry::Never }))
+}

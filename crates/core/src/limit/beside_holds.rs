@@ -1,0 +1,232 @@
+//! The operations on a key that has holds, and on its holds.
+
+use super::state::{State, change, read};
+use super::{CarryOver, Limit};
+use crate::algorithm::{BesideHolds, held};
+use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision};
+use crate::holds::{
+    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Reservation, ReserveAnswer,
+    SettleAnswer,
+};
+use crate::range::MAX_UNITS;
+use crate::{__each as each, UnitRequest};
+
+/// Holds: units that are set aside until they are settled or expire.
+///
+/// Held units count as spent and do not come back while they are held. At its expiry a hold is charged in full. The sum
+/// of what is spent and held grows when a request is admitted, or settled above its hold, and at no other time.
+///
+/// A key without holds is decided by the functions without `_beside`, with the same results.
+///
+/// ```
+/// use tollgate_core::{Cost, HoldId, HoldTime, Holds, Limit, Reservation, Use};
+///
+/// let limit: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
+/// let (mut state, mut holds) = (limit.fresh(), Holds::default());
+/// let hold_for = HoldTime::from_us(30_000_000)?;
+/// let estimate = Reservation { id: HoldId(1), cost: Cost::new(400)?, hold_for };
+/// let answer = limit.reserve(&mut state, &mut holds, 0, estimate)?;
+/// assert_eq!(answer.decision.remaining, 600);
+/// let hold = answer.hold.unwrap();
+///
+/// // The answer took 250 tokens: 150 are free at once.
+/// let used = HoldUse { units: 250, is_last: true };
+/// let settled = limit.settle_hold(&mut state, &mut holds, 0, hold, used);
+/// assert_eq!(settled.decision.remaining, 750);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Limit {
+    /// Returns an error if this limit cannot have holds.
+    pub fn can_hold(&self) -> Result<(), HoldError> {
+        if self.is_shaping() { Err(HoldError::Shaping) } else { Ok(()) }
+    }
+
+    /// Decides one request beside the holds of its key, and charges it if it is allowed.
+    pub fn check_beside(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> CheckResult {
+        if holds.is_empty() {
+            return self.check(state, now_us, request);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::check(limit, own, holds, now_us, request.cost)
+        }))
+    }
+
+    /// Decides one request beside the holds of its key, and charges nothing.
+    pub fn peek_beside(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
+        if holds.is_empty() {
+            return self.peek(state, now_us, request);
+        }
+        each!(self, limit => read(limit, state, now_us, |own| {
+            held::peek(limit, own, holds, now_us, request.cost)
+        }))
+    }
+
+    /// Decides a reservation and holds nothing.
+    pub fn peek_reserve(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> Result<LimitDecision, HoldError> {
+        self.can_hold()?;
+        Ok(self.peek_reserve_unchecked(state, holds, now_us, cost))
+    }
+
+    /// Does the same as [`peek_reserve`](Self::peek_reserve), for a limit that can have holds.
+    pub(crate) fn peek_reserve_unchecked(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> LimitDecision {
+        each!(self, limit => read(limit, state, now_us, |own| {
+            held::peek_reserve(limit, own, holds, now_us, cost)
+        }))
+    }
+
+    /// Sets units aside, if a check of them would be allowed.
+    ///
+    /// A key can have [`MAX_HOLDS`](crate::MAX_HOLDS) holds. One more is refused until the first of them expires.
+    pub fn reserve(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, HoldError> {
+        self.can_hold()?;
+        Ok(self.reserve_unchecked(state, holds, now_us, reservation))
+    }
+
+    /// Does the same as [`reserve`](Self::reserve), for a limit that can have holds.
+    pub(crate) fn reserve_unchecked(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        reservation: Reservation,
+    ) -> ReserveAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::reserve(limit, own, holds, now_us, reservation)
+        }))
+    }
+
+    /// Restarts the time of a key with holds if `now_us` shows a new clock, as every check does.
+    pub fn settle_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return self.settle(state, now_us);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+        }));
+    }
+
+    /// Charges the holds that have expired at `now_us`, as an operation that changes the key does first.
+    pub fn charge_expired(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+        if holds.is_empty() {
+            return;
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us);
+        }));
+    }
+
+    /// Charges the used units of a hold. The other units are free at once if the hold ends.
+    ///
+    /// Never refused. Units used beyond the hold are charged too, because they were consumed: the key is in debt, and
+    /// requests are refused until it has drained. At most one whole limit is charged beyond a hold, so that no
+    /// mistake locks a key for years.
+    pub fn settle_hold(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        hold: HoldReference,
+        used: HoldUse,
+    ) -> SettleAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::settle(limit, own, holds, now_us, hold, used)
+        }))
+    }
+
+    /// Adds units to a hold if a check of them would be allowed, and moves its expiry.
+    pub fn extend_hold(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::extend(limit, own, holds, now_us, hold, growth)
+        }))
+    }
+
+    /// Gives back the part of a charge that still counts at `now_us`, beside the holds of the key. Returns by how
+    /// much `remaining` grew.
+    pub fn refund_beside(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        receipt: ChargeReceipt,
+    ) -> u64 {
+        if holds.is_empty() {
+            return self.refund(state, now_us, receipt);
+        }
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::refund(limit, own, holds, now_us, receipt)
+        }))
+    }
+
+    /// Moves a key with holds from the `old` limit to this one, as [`carry_over`](Self::carry_over) does. The holds
+    /// stay as they are, also if this limit is smaller than what is held.
+    ///
+    /// Under a shaping limit a key cannot have holds, so it stays under the old limit until they have ended.
+    pub fn carry_over_beside(
+        &self,
+        old: &Limit,
+        mut state: State,
+        holds: &mut Holds,
+        now_us: u64,
+        cost: Cost,
+    ) -> CarryOver {
+        if holds.is_empty() {
+            return self.carry_over(old, state, now_us, cost);
+        }
+        let (taken, held) = each!(old, limit => read(limit, &state, now_us, |own| {
+            held::taken_and_held(limit, own, holds, now_us)
+        }));
+        let spent = (taken - held).min(MAX_UNITS);
+        let units = held.saturating_add(cost.units());
+        if !self.takes_over(old, spent, units) {
+            return CarryOver::Stays { decides: old.with_size(self.size()), state };
+        }
+        // A hold that is far larger than a slow bucket would take longer to drain than can be computed.
+        let is_too_much = taken > each!(self, limit => limit.most_taken());
+        if self.is_shaping() || is_too_much {
+            return CarryOver::Stays { decides: old.with_size(self.size().min(old.size())), state };
+        }
+        each!(old, limit => change(limit, &mut state, now_us, |own| {
+            held::restart_clock(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us);
+        }));
+        CarryOver::Done(self.carried(old, state, spent, now_us))
+    }
+}

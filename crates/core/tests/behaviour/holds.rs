@@ -1,0 +1,6 @@
+//! Holds: units that are set aside until they are settled or expire.
+
+mod model;
+mod random;
+mod search;
+mod tables;

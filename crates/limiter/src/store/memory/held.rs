@@ -1,0 +1,350 @@
+//! Keys with holds. They are kept apart from the table, so that checks of other keys pay nothing for them.
+//!
+//! A key is in the table of its shard or among its held keys, never in both. A check that finds no slot looks here, under
+//! the same lock. A reservation moves its key here, and the operation that ends the last hold moves the key back.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::Arc;
+
+use tollgate_core::{
+    CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, HoldError, HoldGrowth,
+    HoldReference, HoldUse, Holds, Limit, LimitDecision, MAX_STEP_BACK_US, OpenHold, Reservation,
+    ReserveAnswer, Retry, SettleAnswer, State, UnitRequest, Verdict,
+};
+
+use super::KeyLocation;
+use super::budget::StoreBudget;
+use super::identity::KeyIdentity;
+use super::logs::{self, BYTES_PER_ALLOCATION};
+use super::scopes::MemoryScope;
+use super::view::StoreView;
+use crate::store::stored::reserve;
+
+/// The number of the name, and the key.
+pub(super) type HeldKeyId = (u64, KeyIdentity);
+
+/// The keys of a shard that have holds.
+#[derive(Debug)]
+pub(super) struct HeldKeys {
+    by_id: BTreeMap<HeldKeyId, Box<HeldKey>>,
+    /// The number of keys at which dead ones are removed next.
+    sweep_at: usize,
+}
+
+/// A key with its holds. The key stays here without holds while the table has no room for it.
+#[derive(Debug)]
+pub(super) struct HeldKey {
+    /// The scope that the state is under. As long as it is here, the scope keeps its index.
+    pub(super) scope: Arc<MemoryScope>,
+    pub(super) state: State,
+    pub(super) holds: Holds,
+}
+
+/// The fewest keys at which dead ones are removed.
+const MIN_SWEEP: usize = 8;
+
+/// The bytes of a key in the budget, without its holds and its log. A node of the map has 11 places, at least 5 of them
+/// used, and all inner nodes together take less than a third of the leaves.
+const KEY_BYTES: usize = size_of::<HeldKey>()
+    + BYTES_PER_ALLOCATION
+    + 3 * (size_of::<HeldKeyId>() + size_of::<Box<HeldKey>>() + 4);
+
+/// The bytes of the list in the budget, with its first node, which may be nearly empty.
+pub(super) const LIST_BYTES: usize = size_of::<HeldKeys>()
+    + 2 * BYTES_PER_ALLOCATION
+    + 11 * (size_of::<HeldKeyId>() + size_of::<Box<HeldKey>>() + 8);
+
+/// The bytes that a key takes with its first hold, a log not included.
+pub(super) const FIRST_HOLD_BYTES: usize = KEY_BYTES + holds_bytes(4 * size_of::<OpenHold>());
+
+const fn holds_bytes(heap_bytes: usize) -> usize {
+    if heap_bytes == 0 { 0 } else { heap_bytes + BYTES_PER_ALLOCATION }
+}
+
+impl Default for HeldKeys {
+    fn default() -> HeldKeys {
+        HeldKeys { by_id: BTreeMap::new(), sweep_at: MIN_SWEEP }
+    }
+}
+
+impl HeldKeys {
+    pub(super) fn count(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn get(&self, id: &HeldKeyId) -> Option<&HeldKey> {
+        self.by_id.get(id).map(|key| &**key)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &HeldKeyId) -> Option<&mut HeldKey> {
+        self.by_id.get_mut(id).map(|key| &mut **key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &HeldKey> {
+        self.by_id.values().map(|key| &**key)
+    }
+
+    /// Inserts a key whose bytes are in the budget already.
+    pub(super) fn insert(&mut self, id: HeldKeyId, key: HeldKey) {
+        self.by_id.insert(id, Box::new(key));
+    }
+
+    /// Removes a key. The bytes of its log stay in the budget.
+    pub(super) fn remove(&mut self, id: &HeldKeyId, budget: &StoreBudget) -> Option<HeldKey> {
+        let key = self.by_id.remove(id)?;
+        budget.give_back(key.bytes() - logs::state_bytes(&key.state));
+        Some(*key)
+    }
+
+    /// Whether the number of keys has doubled since dead ones were removed.
+    pub(super) fn must_sweep(&self) -> bool {
+        self.by_id.len() >= self.sweep_at
+    }
+
+    /// Removes the dead keys, except the key of the request that is being decided.
+    pub(super) fn remove_dead(
+        &mut self,
+        except: Option<&HeldKeyId>,
+        now_us: u64,
+        budget: &StoreBudget,
+    ) {
+        self.by_id.retain(|id, key| {
+            let stays = except == Some(id) || !key.is_dead(now_us);
+            if !stays {
+                budget.give_back(key.bytes());
+            }
+            stays
+        });
+        self.sweep_at = (2 * self.by_id.len()).max(MIN_SWEEP);
+    }
+
+    /// Returns the earliest expiry after `now_us` of all holds.
+    pub(super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
+        self.keys().filter_map(|key| key.first_expiry_us(now_us)).min()
+    }
+
+    /// Returns the bytes of the list and its keys in the budget.
+    #[cfg(test)]
+    pub(super) fn recounted(&self) -> usize {
+        LIST_BYTES + self.keys().map(HeldKey::bytes).sum::<usize>()
+    }
+}
+
+impl HeldKey {
+    pub(super) fn id(place: KeyLocation, scope: &MemoryScope) -> HeldKeyId {
+        (scope.family(), place.identity.key())
+    }
+
+    /// Returns the bytes of the key in the budget.
+    pub(super) fn bytes(&self) -> usize {
+        KEY_BYTES + holds_bytes(self.holds.heap_bytes()) + logs::state_bytes(&self.state)
+    }
+
+    /// Runs `act`, and corrects the bytes in the budget.
+    fn accounted<T>(&mut self, budget: &StoreBudget, act: impl FnOnce(&mut HeldKey) -> T) -> T {
+        let before = self.bytes();
+        let answer = act(self);
+        budget.settle(before, self.bytes());
+        answer
+    }
+
+    pub(super) fn limit(&self) -> &Limit {
+        &self.scope.limit
+    }
+
+    pub(super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
+        self.holds.iter().map(|hold| hold.expires_us).find(|&expires_us| expires_us > now_us)
+    }
+
+    /// Whether nothing is spent or held any more, even if the clock steps back as far as it may.
+    fn is_dead(&self, now_us: u64) -> bool {
+        let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
+        let one = UnitRequest::new(Cost::ONE);
+        let decision = self.limit().peek_beside(&self.state, &self.holds, then_us, one);
+        decision.remaining == decision.limit
+    }
+
+    /// Carries the key over to a limit of its name, if possible. Returns the limit that decides on it.
+    pub(super) fn carry_over(
+        &mut self,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        cost: Cost,
+    ) -> Limit {
+        let old = *self.limit();
+        if old == scope.limit {
+            return old;
+        }
+        let Some(own) = view.scopes.read().get(scope.index).cloned() else { return old };
+        self.accounted(view.budget, |key| {
+            let state = mem::replace(&mut key.state, old.fresh());
+            let carried =
+                own.limit.carry_over_beside(&old, state, &mut key.holds, view.now_us, cost);
+            match carried {
+                CarryOver::Done(state) => {
+                    key.state = state;
+                    key.scope = own;
+                    key.scope.limit
+                }
+                CarryOver::Stays { decides, state } => {
+                    key.state = state;
+                    decides
+                }
+            }
+        })
+    }
+
+    /// Returns a copy of the state and the holds, carried over to a limit if possible, and the limit that decides on
+    /// it.
+    pub(super) fn carried_copy(
+        &self,
+        limit: &Limit,
+        now_us: u64,
+        cost: Cost,
+    ) -> (Limit, State, Holds) {
+        let (state, mut holds) = (self.state.clone(), self.holds.clone());
+        if self.limit() == limit {
+            return (*limit, state, holds);
+        }
+        let carried = limit.carry_over_beside(self.limit(), state, &mut holds, now_us, cost);
+        let (decides, state) = carried.decides(limit);
+        (decides, state, holds)
+    }
+
+    /// Decides one request and charges nothing.
+    pub(super) fn peek(&self, limit: &Limit, now_us: u64, request: UnitRequest) -> LimitDecision {
+        if self.limit() == limit {
+            return limit.peek_beside(&self.state, &self.holds, now_us, request);
+        }
+        let (decides, state, holds) = self.carried_copy(limit, now_us, request.cost);
+        decides.in_place_of(limit, decides.peek_beside(&state, &holds, now_us, request))
+    }
+
+    /// Decides one request, and charges it if it is allowed.
+    pub(super) fn check(
+        &mut self,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        request: UnitRequest,
+    ) -> CheckResult {
+        let now_us = view.now_us;
+        let decides = self.carry_over(scope, view, request.cost);
+        make_room(&decides, &mut self.state, &mut self.holds, view, request);
+        let CheckResult { decision, receipt } = self.accounted(view.budget, |key| {
+            decides.check_beside(&mut key.state, &mut key.holds, now_us, request)
+        });
+        CheckResult { decision: decides.in_place_of(&scope.limit, decision), receipt }
+    }
+
+    /// Sets units aside, if they fit; `bytes` have been taken for the hold.
+    pub(super) fn reserve(
+        &mut self,
+        decides: &Limit,
+        view: &StoreView<'_>,
+        reservation: Reservation,
+        bytes: usize,
+    ) -> Result<ReserveAnswer, HoldError> {
+        let before = self.bytes();
+        let answer = reserve(decides, &mut self.state, &mut self.holds, view.now_us, reservation);
+        view.budget.settle(before + bytes, self.bytes());
+        answer
+    }
+
+    /// Returns by how many bytes the list of holds grows with one more.
+    pub(super) fn growth_bytes(&self) -> usize {
+        let heap_bytes = self.holds.heap_bytes();
+        if self.holds.len() * size_of::<OpenHold>() < heap_bytes {
+            return 0;
+        }
+        // The list doubles, and has 4 places at first.
+        let grown = (2 * heap_bytes).max(4 * size_of::<OpenHold>());
+        holds_bytes(grown) - holds_bytes(heap_bytes)
+    }
+
+    /// Charges what was used of a hold, under the limit that the key is under now.
+    pub(super) fn settle(
+        &mut self,
+        view: &StoreView<'_>,
+        hold: HoldReference,
+        used: HoldUse,
+    ) -> SettleAnswer {
+        let limit = *self.limit();
+        self.accounted(view.budget, |key| {
+            limit.settle_hold(&mut key.state, &mut key.holds, view.now_us, hold, used)
+        })
+    }
+
+    /// Adds units to a hold, and moves its expiry. More units are decided as a check of them through the scope is, so
+    /// the key is first carried over to the scope's limit; but not for a hold that is no longer listed.
+    pub(super) fn extend(
+        &mut self,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        let decides = match growth.more {
+            Some(more) if self.holds.contains(hold.id) => self.carry_over(scope, view, more),
+            _ => *self.limit(),
+        };
+        self.accounted(view.budget, |key| {
+            decides.extend_hold(&mut key.state, &mut key.holds, view.now_us, hold, growth)
+        })
+    }
+
+    /// Gives back what of a charge still counts, under the limit that the key is under now.
+    pub(super) fn refund(&mut self, view: &StoreView<'_>, receipt: ChargeReceipt) -> u64 {
+        let limit = *self.limit();
+        self.accounted(view.budget, |key| {
+            limit.refund_beside(&mut key.state, &mut key.holds, view.now_us, receipt)
+        })
+    }
+
+    /// Moves the state and the holds out, until they are [put back](Self::put).
+    pub(super) fn take(&mut self) -> (State, Holds) {
+        let fresh = self.limit().fresh();
+        (mem::replace(&mut self.state, fresh), mem::take(&mut self.holds))
+    }
+
+    /// Puts back what was taken. `taken_bytes` is what [`state_and_holds_bytes`] was when the budget was last correct.
+    pub(super) fn put(
+        &mut self,
+        (state, holds): (State, Holds),
+        taken_bytes: usize,
+        budget: &StoreBudget,
+    ) {
+        budget.settle(taken_bytes, state_and_holds_bytes(&state, &holds));
+        (self.state, self.holds) = (state, holds);
+    }
+}
+
+/// Returns the bytes of a state and its holds in the budget.
+pub(super) fn state_and_holds_bytes(state: &State, holds: &Holds) -> usize {
+    holds_bytes(holds.heap_bytes()) + logs::state_bytes(state)
+}
+
+/// Ensures that a log has memory for a charge beside holds, if the request will be charged.
+pub(super) fn make_room(
+    limit: &Limit,
+    state: &mut State,
+    holds: &mut Holds,
+    view: &StoreView<'_>,
+    request: UnitRequest,
+) {
+    if !matches!((limit, &*state), (Limit::SlidingWindowLog(_), State::Log(_)))
+        || !limit.peek_beside(state, holds, view.now_us, request).is_allowed()
+    {
+        return;
+    }
+    limit.settle_beside(state, holds, view.now_us);
+    if let (Limit::SlidingWindowLog(limit), State::Log(log)) = (limit, state) {
+        logs::reserve(log, limit, view.now_us, request.cost, view.budget);
+    }
+}
+
+/// Refuses a reservation that the limit would admit, because there is no memory for the hold.
+pub(super) fn refused_at_ceiling(decision: LimitDecision, retry_after_us: u64) -> ReserveAnswer {
+    let verdict = Verdict::Denied { retry: Retry::AfterUs(retry_after_us) };
+    ReserveAnswer { decision: LimitDecision { verdict, ..decision }, hold: None }
+}

@@ -1,0 +1,278 @@
+//! The keys of a shard that have holds: how they leave the table, and return to it.
+
+use tollgate_core::{HoldError, Holds, Limit, Reservation, ReserveAnswer, State};
+
+use super::{CarriedSlot, Shard};
+use crate::store::memory::KeyLocation;
+use crate::store::memory::budget::StoreBudget;
+use crate::store::memory::held::{self, FIRST_HOLD_BYTES, HeldKey, HeldKeyId};
+use crate::store::memory::logs;
+use crate::store::memory::scopes::MemoryScope;
+use crate::store::memory::view::StoreView;
+use crate::store::stored::reserve;
+
+/// How long a reservation is refused for at the ceiling, if the shard has no hold whose end would free memory.
+const RETRY_AT_CEILING_US: u64 = 1_000_000;
+
+impl Shard {
+    /// Returns a key with holds.
+    pub(in super::super) fn held_key(
+        &self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+    ) -> Option<&HeldKey> {
+        self.held.as_ref()?.get(&HeldKey::id(place, scope))
+    }
+
+    /// Returns a key with holds, to be changed. The caller [releases](Self::release) it afterwards.
+    pub(in super::super) fn held_key_mut(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+    ) -> Option<&mut HeldKey> {
+        self.held.as_mut()?.get_mut(&HeldKey::id(place, scope))
+    }
+
+    /// Runs `act` on a key with holds; `None` if the key has none. A key without holds afterwards moves to the table.
+    pub(in super::super) fn change_held<T>(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        act: impl FnOnce(&mut HeldKey) -> T,
+    ) -> Option<T> {
+        let answer = act(self.held_key_mut(place, scope)?);
+        self.release(place, scope, view);
+        Some(answer)
+    }
+
+    /// Moves a key to the table if it has no holds any more, and the table has room for it.
+    pub(in super::super) fn release(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+    ) {
+        let Some(key) = self.held_key(place, scope).filter(|key| key.holds.is_empty()) else {
+            return;
+        };
+        let is_fresh = key.state == key.limit().fresh();
+        if !is_fresh && !self.make_room(1, view) {
+            return;
+        }
+        let Some(HeldKey { scope, state, .. }) =
+            self.remove_held(&HeldKey::id(place, scope), view.budget)
+        else {
+            return;
+        };
+        if is_fresh {
+            view.budget.give_back(logs::state_bytes(&state));
+            return;
+        }
+        let identity = place.identity.key().with_scope(scope.mark);
+        let place = KeyLocation { identity, scope: scope.mark.in_slot, ..place };
+        self.put_state(place, state, view.budget);
+    }
+
+    /// Forgets a key with holds; returns whether there was one.
+    pub(in super::super) fn forget_held(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        budget: &StoreBudget,
+    ) -> bool {
+        let removed = self.remove_held(&HeldKey::id(place, scope), budget);
+        if let Some(key) = &removed {
+            budget.give_back(logs::state_bytes(&key.state));
+        }
+        removed.is_some()
+    }
+
+    /// Removes a key with holds. The bytes of its log stay in the budget.
+    fn remove_held(&mut self, id: &HeldKeyId, budget: &StoreBudget) -> Option<HeldKey> {
+        let removed = self.held.as_mut()?.remove(id, budget);
+        self.drop_empty_held(budget);
+        removed
+    }
+
+    fn drop_empty_held(&mut self, budget: &StoreBudget) {
+        if self.held.as_ref().is_some_and(|held| held.count() == 0) {
+            self.held = None;
+            budget.give_back(held::LIST_BYTES);
+        }
+    }
+
+    /// Removes the dead keys among those with holds. A store that keeps every key removes none.
+    pub(in super::super) fn remove_dead_held(
+        &mut self,
+        except: Option<&HeldKeyId>,
+        view: &StoreView<'_>,
+    ) {
+        if !view.budget.has_ceiling() {
+            return;
+        }
+        if let Some(held) = &mut self.held {
+            held.remove_dead(except, view.now_us, view.budget);
+        }
+        self.drop_empty_held(view.budget);
+    }
+
+    /// Takes bytes for a hold. At the ceiling, dead keys and the spare memory of logs make room.
+    fn take_for_hold(&mut self, bytes: usize, id: &HeldKeyId, view: &StoreView<'_>) -> bool {
+        if view.budget.take(bytes) {
+            return true;
+        }
+        self.remove_dead_held(Some(id), view);
+        self.logs.give_back_spare(view.budget);
+        view.budget.take(bytes)
+    }
+
+    /// Sets units of a key aside, if they fit. The key's state is first carried over to the scope's limit, as for a
+    /// check. Without memory for the hold, the reservation is refused.
+    pub(in super::super) fn reserve(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, HoldError> {
+        let id = HeldKey::id(place, scope);
+        let Some(key) = self.held_key_mut(place, scope) else {
+            return self.reserve_first(place, scope, view, reservation);
+        };
+        let decides = key.carry_over(scope, view, reservation.cost);
+        let bytes = key.growth_bytes();
+        let is_taken = self.take_for_hold(bytes, &id, view);
+        let expiry_us = self.first_expiry_us(view.now_us);
+        let Some(key) = self.held_key_mut(place, scope) else {
+            // Not reached: the key was not removed to make room for its own hold.
+            return Err(HoldError::Shaping);
+        };
+        let answer = if is_taken {
+            key.reserve(&decides, view, reservation, bytes)
+        } else {
+            let until_us = key.first_expiry_us(view.now_us).or(expiry_us);
+            let (state, holds) = (&key.state, &key.holds);
+            refuse_at_ceiling(&decides, state, holds, view, reservation, until_us)
+        };
+        self.release(place, scope, view);
+        in_place_of(&decides, scope, answer)
+    }
+
+    /// Does the same for a key that has no holds, and is not among those with holds.
+    fn reserve_first(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        reservation: Reservation,
+    ) -> Result<ReserveAnswer, HoldError> {
+        let id = HeldKey::id(place, scope);
+        let carried = self.carry_over(place, scope, view, reservation.cost);
+        let index = carried.map_or(scope.index, |slot| self.table.slot(slot.at).scope());
+        let Some(under) = view.scopes.read().get(index).cloned() else {
+            // Not reached: a scope stays while a caller or a slot has its index.
+            return Err(HoldError::Shaping);
+        };
+        let (decides, mut state) = match carried {
+            None => (scope.limit, scope.limit.fresh()),
+            Some(CarriedSlot { at, stays_under }) => {
+                let words = self.table.slot(at).state();
+                let state = words.take_state(&under.limit, &mut self.logs);
+                (stays_under.unwrap_or(scope.limit), state)
+            }
+        };
+        let (mut holds, log_bytes) = (Holds::default(), logs::state_bytes(&state));
+        let is_allowed = decides
+            .peek_reserve(&state, &holds, view.now_us, reservation.cost)
+            .is_ok_and(|decision| decision.is_allowed());
+        let bytes = FIRST_HOLD_BYTES + if self.held.is_none() { held::LIST_BYTES } else { 0 };
+        let is_taken = is_allowed && self.take_for_hold(bytes, &id, view);
+        let answer = if is_allowed && !is_taken {
+            let until_us = self.first_expiry_us(view.now_us);
+            refuse_at_ceiling(&decides, &state, &holds, view, reservation, until_us)
+        } else {
+            reserve(&decides, &mut state, &mut holds, view.now_us, reservation)
+        };
+        if holds.is_empty() {
+            if let Some(CarriedSlot { at, .. }) = carried {
+                let slot = self.table.slot_mut(at);
+                slot.set_state(slot.state().put_state(state, &mut self.logs, view.budget));
+            }
+            if is_taken {
+                view.budget.give_back(bytes);
+            }
+            return in_place_of(&decides, scope, answer);
+        }
+        if let Some(CarriedSlot { at, .. }) = carried {
+            self.remove(at, &view.scopes.read(), view.identify, view.budget);
+        }
+        let had_list = self.held.is_some();
+        let key = HeldKey { scope: under, state, holds };
+        let list_bytes = if had_list { 0 } else { held::LIST_BYTES };
+        view.budget.settle(bytes + log_bytes, list_bytes + key.bytes());
+        let held = self.held.get_or_insert_default();
+        held.insert(id, key);
+        if held.must_sweep() {
+            self.remove_dead_held(Some(&id), view);
+        }
+        in_place_of(&decides, scope, answer)
+    }
+
+    fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
+        self.held.as_ref()?.first_expiry_us(now_us)
+    }
+
+    /// Runs `act` on the state of a key without holds, with the limit that it is under.
+    pub(in super::super) fn change_without_holds<T>(
+        &mut self,
+        place: KeyLocation,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        act: impl FnOnce(&Limit, &mut State) -> T,
+    ) -> T {
+        let Some((at, other)) = self.find_any(place, scope, view.scopes) else {
+            return act(&scope.limit, &mut scope.limit.fresh());
+        };
+        let limit = other.unwrap_or(scope.limit);
+        let slot = self.table.slot_mut(at);
+        let words = slot.state();
+        let mut state = words.take_state(&limit, &mut self.logs);
+        let answer = act(&limit, &mut state);
+        slot.set_state(words.put_state(state, &mut self.logs, view.budget));
+        answer
+    }
+}
+
+/// Refuses a reservation for which there is no memory, until a hold has ended; for longer if the limit refuses it for
+/// longer.
+fn refuse_at_ceiling(
+    decides: &Limit,
+    state: &State,
+    holds: &Holds,
+    view: &StoreView<'_>,
+    reservation: Reservation,
+    until_us: Option<u64>,
+) -> Result<ReserveAnswer, HoldError> {
+    let decision = decides.peek_reserve(state, holds, view.now_us, reservation.cost)?;
+    if !decision.is_allowed() {
+        return Ok(ReserveAnswer { decision, hold: None });
+    }
+    let wait_us = until_us.map(|until_us| until_us.saturating_sub(view.now_us));
+    Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
+}
+
+/// Completes a decision of the limit that decided in place of the scope's.
+fn in_place_of(
+    decides: &Limit,
+    scope: &MemoryScope,
+    answer: Result<ReserveAnswer, HoldError>,
+) -> Result<ReserveAnswer, HoldError> {
+    let ReserveAnswer { decision, hold } = answer?;
+    let decision = if *decides == scope.limit {
+        decision
+    } else {
+        decides.in_place_of(&scope.limit, decision)
+    };
+    Ok(ReserveAnswer { decision, hold })
+}
