@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use ::http::{HeaderMap, StatusCode};
 use tollgate_limiter::{AcquireOutcome, Error, Receipt, Scope};
 
-use self::hold::Holds;
+use self::hold::PaceHolds;
 pub use future::PaceFuture;
 pub use layer::PaceLayer;
 pub use service::Pace;
@@ -97,7 +97,7 @@ pub enum PaceError {
 #[derive(Clone, Debug)]
 struct Pacer {
     scope: Scope,
-    holds: Arc<Holds>,
+    holds: Arc<PaceHolds>,
     max_wait: Option<Duration>,
     max_hold: Duration,
 }

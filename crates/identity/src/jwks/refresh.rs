@@ -68,7 +68,7 @@ impl KeyRefresh for UrlRefresh {
     }
 
     fn key_missing(&self) {
-        self.signal.want();
+        self.signal.request_fetch();
     }
 }
 
@@ -80,8 +80,8 @@ impl Drop for UrlRefresh {
 }
 
 impl RefreshSignal {
-    /// Asks for a fetch. Cheap if a fetch was asked for before: clients can invent a key with every request.
-    fn want(&self) {
+    /// Requests a fetch. Cheap if a fetch was requested before: clients can invent a key with every request.
+    fn request_fetch(&self) {
         let is_new = !self.is_wanted.load(Ordering::Relaxed)
             && !self.is_wanted.swap(true, Ordering::Relaxed);
         if is_new {

@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Every hold of a layer.
 #[derive(Default)]
-pub(super) struct Holds {
+pub(super) struct PaceHolds {
     kept: Mutex<HoldTable>,
 }
 
@@ -30,7 +30,7 @@ struct HoldTable {
     in_order: BTreeSet<(Instant, Arc<str>)>,
 }
 
-impl Holds {
+impl PaceHolds {
     /// Returns how long `key` is still held.
     pub(super) fn remaining(&self, key: &str) -> Duration {
         let end = self.kept.lock().ends.get(key).copied();
@@ -49,8 +49,8 @@ impl Holds {
     }
 
     /// Returns the hold on one key, for its queue to wait for.
-    pub(super) fn on<'a>(&'a self, key: &'a str) -> KeyHold<'a> {
-        KeyHold { holds: self, key }
+    pub(super) fn on<'a>(&'a self, key: &'a str) -> PaceHold<'a> {
+        PaceHold { holds: self, key }
     }
 }
 
@@ -79,25 +79,25 @@ impl HoldTable {
 }
 
 // Without the keys, which may be secret.
-impl fmt::Debug for Holds {
+impl fmt::Debug for PaceHolds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Holds").field("count", &self.kept.lock().ends.len()).finish()
     }
 }
 
 /// The hold on one key, if there is one.
-pub(super) struct KeyHold<'a> {
-    holds: &'a Holds,
+pub(super) struct PaceHold<'a> {
+    holds: &'a PaceHolds,
     key: &'a str,
 }
 
-impl Gate for KeyHold<'_> {
+impl Gate for PaceHold<'_> {
     fn closed_for(&self) -> Duration {
         self.holds.remaining(self.key)
     }
 }
 
-impl fmt::Debug for KeyHold<'_> {
+impl fmt::Debug for PaceHold<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Hold").field(&self.closed_for()).finish()
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hold_is_lengthened_and_never_shortened() {
-        let holds = Holds::default();
+        let holds = PaceHolds::default();
         let key = Arc::from("key");
         assert_eq!(holds.remaining("key"), Duration::ZERO);
         for (hold_s, want_s) in [(3, 3), (2, 3), (5, 5), (0, 5)] {
@@ -129,7 +129,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ended_holds_are_dropped() {
-        let holds = Holds::default();
+        let holds = PaceHolds::default();
         for second in 1..=3 {
             holds.extend(&Arc::from(second.to_string()), second * SECOND);
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn hold_that_ends_first_is_dropped_when_there_are_too_many() {
-        let holds = Holds::default();
+        let holds = PaceHolds::default();
         let count = u32::try_from(MAX_HOLDS).unwrap();
         for at in (0..count).rev() {
             holds.extend(&Arc::from(at.to_string()), (10 + at) * SECOND);
@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn longest_duration_does_not_overflow() {
-        let holds = Holds::default();
+        let holds = PaceHolds::default();
         holds.extend(&Arc::from("key"), Duration::MAX);
         assert_eq!(holds.remaining("key"), LONGEST);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_limiter::Scope;
 use tower_layer::Layer;
 
-use super::hold::Holds;
+use super::hold::PaceHolds;
 use super::keys::PaceKeys;
 use super::{Pace, Pacer};
 
@@ -85,7 +85,7 @@ pub struct PaceLayer<R> {
 impl<R> PaceLayer<R> {
     /// Paces all requests in one queue, with one key and a cost of 1.
     pub fn new(scope: Scope) -> PaceLayer<R> {
-        let holds = Arc::new(Holds::default());
+        let holds = Arc::new(PaceHolds::default());
         let pacer = Pacer { scope, holds, max_wait: None, max_hold: MAX_HOLD };
         PaceLayer { pacer, keys: PaceKeys { key: None, cost: None } }
     }
