@@ -26,7 +26,7 @@ pub(crate) use held::BesideHolds;
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 
-/// The largest step back of the caller's clock after which a key's time stands still until the clock has caught up.
+/// The largest step back of the caller's clock after which a key's time does not move until the clock has caught up.
 /// A larger step back counts as a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 

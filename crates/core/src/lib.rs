@@ -19,7 +19,7 @@
 //!   that would not be exact.
 //! - [`Algorithm`]: the operations of each algorithm; one file each, the buckets share one implementation.
 //! - [`LimitDecision`], [`ChargeReceipt`]: the answer, and the way to take a charge back.
-//! - [`check_all`]: several limits, all or none.
+//! - [`check_all()`]: several limits, all or none.
 //! - [`store`]: for authors of stores: fast paths, logs in few bytes, the algorithms in Lua.
 //!
 //! With the feature `serde` these types are `Serialize` and `Deserialize`:

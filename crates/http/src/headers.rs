@@ -90,8 +90,8 @@ impl HeaderFamilies {
 
     /// Adds the headers for an outcome at `wall_us`, microseconds since the Unix epoch.
     ///
-    /// If an inner layer has added such headers already, the lists become longer, and the three classic headers are those of
-    /// the limit with less remaining.
+    /// If an inner layer has added such headers already, the lists become longer, and the three classic headers have the
+    /// numbers of the limit with less remaining.
     pub fn add_headers(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
         QuotaHeaders::of(outcome, self, || wall_us).write(headers);
         self.add_retry_after(outcome.verdict().retry_after_us(), headers);
@@ -181,7 +181,7 @@ impl QuotaHeaders {
         self.add_beside(response.status(), response.headers_mut());
     }
 
-    /// Adds the headers to those of an inner limit.
+    /// Adds the headers to the headers of an inner limit.
     fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
         let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
         if is_refused && headers.contains_key(REMAINING) {

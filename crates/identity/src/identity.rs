@@ -69,7 +69,7 @@ impl Identity {
     }
 
     /// Sets the headers that count as verified if a trusted proxy passed the request on: keys and tiers can be made from
-    /// them. The proxies must set these headers, or remove those that clients send.
+    /// them. The proxies must set these headers, or remove them from clients' requests.
     #[must_use]
     pub fn trusted_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Identity {
         Identity { trusted_headers: names.into_iter().collect(), ..self }

@@ -108,7 +108,7 @@ impl Jwt {
     /// Accepts tokens that one of `keys` signed.
     ///
     /// A token that names its key (`kid`) is verified with the key of that id. Keys without an id are for all other tokens:
-    /// those that name no key, or a key that is not in `keys`. One algorithm may have 8 keys without an id.
+    /// tokens that name no key, or a key that is not in `keys`. One algorithm may have 8 keys without an id.
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Jwt, JwtError> {
         let keys: Arc<[JwtKey]> = keys.into_iter().collect();
         check_keys(&keys)?;

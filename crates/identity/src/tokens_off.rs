@@ -21,7 +21,7 @@ pub(crate) struct NoTokenVerifier {}
 #[derive(Debug, Default)]
 pub(crate) struct NoRequestToken {}
 
-/// What a token could be read from, which is ignored.
+/// The headers and the address of a request, which are ignored.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "the same fields as with tokens")]
 pub(crate) struct UnusedTokenContext<'b> {

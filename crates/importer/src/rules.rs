@@ -43,7 +43,7 @@ pub(super) struct RuleStep<'t> {
     pub(super) descriptor: &'t ConfigDescriptor,
     /// `user`, or `user#2` if it is the second entry with that key.
     pub(super) attribute: Rc<str>,
-    pub(super) left: Rc<MatchingValues<'t>>,
+    pub(super) values: Rc<MatchingValues<'t>>,
 }
 
 pub(super) fn make<'t>(
@@ -98,22 +98,22 @@ impl<'t> RuleMaker<'t, '_> {
     ) -> Option<RuleStep<'t>> {
         let place = descriptor.place;
         let attribute = self.attribute(descriptor, path)?;
-        let Some(left) = beside.left_for(descriptor, MAX_VALUES) else {
+        let Some(values) = beside.values_of(descriptor, MAX_VALUES) else {
             let message = "never reached: an earlier value with a star matches all of its values";
             let remedy =
                 "remove it, as the rules do, or move it up; it is not reached there either";
             place.warn(self.reports, message.into(), remedy);
             return None;
         };
-        if left.none_of.len() > MAX_VALUES {
+        if values.none_of.len() > MAX_VALUES {
             let message = format!("more than {MAX_VALUES} values on its level take precedence");
             place.error(self.reports, message, "use a star for some of them");
             return None;
         }
-        self.list(left.none_of.len(), place)?;
+        self.list(values.none_of.len(), place)?;
         self.warn_of_key(descriptor);
         self.warn_of_address(descriptor, &attribute);
-        Some(RuleStep { descriptor, attribute: attribute.into(), left: Rc::new(left) })
+        Some(RuleStep { descriptor, attribute: attribute.into(), values: Rc::new(values) })
     }
 
     /// Counts listed values and names, and reports once that there are too many.

@@ -61,7 +61,7 @@ impl<'t> SiblingLevel<'t> {
 
     /// Returns the values that one descriptor applies to; `None` if it applies to no value. Lists at most `most + 1`
     /// values that are excluded, so that a caller can tell when there are more than `most`.
-    pub(super) fn left_for(
+    pub(super) fn values_of(
         &self,
         one: &'t ConfigDescriptor,
         most: usize,
@@ -86,13 +86,13 @@ impl<'t> SiblingLevel<'t> {
             return None;
         }
         let like = like.filter(|like| *like != ValuePattern::Prefix(""));
-        Some(MatchingValues { like, none_of: beside.left_out(start, before, most) })
+        Some(MatchingValues { like, none_of: beside.excluded(start, before, most) })
     }
 }
 
 impl<'t> KeySiblings<'t> {
     /// Returns the values and stars that take precedence, without the ones that another star covers.
-    fn left_out(
+    fn excluded(
         &self,
         start: &'t str,
         stars: Vec<ValuePattern<'t>>,

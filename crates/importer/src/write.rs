@@ -92,7 +92,7 @@ fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources
     }
     let keys: Vec<String> = rule.steps.iter().map(|step| escaped(&step.descriptor.key)).collect();
     let keys = format!("{KEYS}: {}", text(&keys.join(",")));
-    match rule.steps.iter().all(|step| step.left.is_any()) {
+    match rule.steps.iter().all(|step| step.values.is_any()) {
         true => line(yaml, 4, &format!("when: {{ {keys} }}")),
         false => {
             line(yaml, 4, "when:");
@@ -100,7 +100,7 @@ fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources
         }
     }
     for step in &rule.steps {
-        condition(yaml, &text(&step.attribute), &step.left);
+        condition(yaml, &text(&step.attribute), &step.values);
     }
     let key = rule.steps.iter().filter(|step| !step.descriptor.is_shared);
     list(yaml, 4, "key", key.map(|step| text(&step.attribute)).collect());
@@ -118,9 +118,10 @@ fn escaped(key: &str) -> String {
     key.replace('\\', r"\\").replace(',', r"\,")
 }
 
-fn condition(yaml: &mut String, attribute: &str, left: &MatchingValues<'_>) {
-    let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(attribute, *like)).collect();
-    let like = left.like.map(|like| match like {
+fn condition(yaml: &mut String, attribute: &str, values: &MatchingValues<'_>) {
+    let none_of: Vec<String> =
+        values.none_of.iter().map(|like| pattern(attribute, *like)).collect();
+    let like = values.like.map(|like| match like {
         ValuePattern::Exact(value) => ("exact", value.to_owned()),
         ValuePattern::Prefix(start) => ("prefix", start.to_owned()),
         ValuePattern::Glob(value) => ("glob", any_text(value)),

@@ -22,11 +22,11 @@ pub struct Answer<T> {
 enum AnswerState<T> {
     Ready(Result<T, Error>),
     Unread(UnreadAnswer<T>),
-    Pending(PendingAnswer<T>),
+    Pending(AnswerFuture<T>),
     Taken,
 }
 
-type PendingAnswer<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
+type AnswerFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
 
 impl<T> Answer<T> {
     /// Returns an answer that is ready.
@@ -101,7 +101,7 @@ impl<T: fmt::Debug> fmt::Debug for Answer<T> {
 
 /// An answer that is mapped when it is ready. Smaller than an async block, which would hold the answer twice.
 struct MappedAnswer<T, F> {
-    pending: PendingAnswer<T>,
+    pending: AnswerFuture<T>,
     change: Option<F>,
 }
 

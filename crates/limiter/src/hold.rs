@@ -260,8 +260,8 @@ impl Hold {
         &self.scope
     }
 
-    /// Ends the hold, and charges the units that were used since the reservation, those of earlier settlements in part
-    /// included. The rest is free at once.
+    /// Ends the hold, and charges the units that were used since the reservation, including the units of earlier partial
+    /// settlements. The rest is free at once.
     ///
     /// Units used beyond the hold are charged too, because they were consumed: requests are refused until the debt has
     /// drained. At most one whole limit is charged beyond a hold, and the answer says how much was cut.

@@ -195,7 +195,7 @@ pub(crate) enum QueuePosition {
     },
 }
 
-/// What the first waiter does next.
+/// The next action of the first waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrontAction {
     /// It sleeps until its time has come or it is woken.

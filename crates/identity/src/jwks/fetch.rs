@@ -25,7 +25,7 @@ pub(super) struct Fetcher {
     url: Url,
 }
 
-/// Why a set was not fetched. Of the server's response it shows only the status.
+/// Why a set was not fetched. Shows only the status of the server's response.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("the issuer answered with status {}", .0.as_u16())]

@@ -68,7 +68,7 @@ impl KeyRefresh for UrlRefresh {
     }
 
     fn key_missing(&self) {
-        self.signal.want();
+        self.signal.request_fetch();
     }
 }
 
@@ -80,8 +80,8 @@ impl Drop for UrlRefresh {
 }
 
 impl RefreshSignal {
-    /// Asks for a fetch. Cheap if a fetch was asked for before: clients can invent a key with every request.
-    fn want(&self) {
+    /// Requests a fetch. Cheap if a fetch was requested before: clients can invent a key with every request.
+    fn request_fetch(&self) {
         let is_new = !self.is_wanted.load(Ordering::Relaxed)
             && !self.is_wanted.swap(true, Ordering::Relaxed);
         if is_new {
@@ -181,7 +181,7 @@ impl RefreshLoop {
         let url = &self.url;
         keys.not_fetched(format!("the keys of {url} were not fetched: {error}"), failures);
         if failures.is_power_of_two() {
-            tracing::warn!(url, failures, %error, "the keys of tokens could not be fetched; the old keys stay in use");
+            tracing::warn!(url, failures, %error, "keys of tokens not fetched: the old keys stay in use");
         }
     }
 

@@ -102,12 +102,16 @@ mod tests {
     #[test]
     fn a_set_is_fetched_at_once_and_again_before_its_max_age() {
         let began = Instant::now();
-        for (chance, want) in [(0, 640), (127, 767), (128, 640), (u64::MAX, 767)] {
+        for (chance, request_fetch) in [(0, 640), (127, 767), (128, 640), (u64::MAX, 767)] {
             let mut schedule = schedule(chance);
             assert_eq!(schedule.next_fetch(false), None);
             schedule.begun(began);
             schedule.succeeded();
-            assert_eq!(schedule.next_fetch(false), Some(began + seconds(want)), "{chance}");
+            assert_eq!(
+                schedule.next_fetch(false),
+                Some(began + seconds(request_fetch)),
+                "{chance}"
+            );
         }
     }
 
@@ -130,9 +134,9 @@ mod tests {
         let began = Instant::now();
         let mut schedule = schedule(0);
         schedule.begun(began);
-        for want in [5, 10, 20, 40, 60, 60] {
+        for request_fetch in [5, 10, 20, 40, 60, 60] {
             schedule.failed();
-            assert_eq!(schedule.next_fetch(false), Some(began + seconds(want)));
+            assert_eq!(schedule.next_fetch(false), Some(began + seconds(request_fetch)));
         }
         (0..100).for_each(|_| _ = schedule.failed());
         assert_eq!(schedule.next_fetch(false), Some(began + seconds(60)));

@@ -63,8 +63,8 @@ impl<'a> UnverifiedToken<'a> {
         keys.filter(|key| key.name() == Some(id)).collect()
     }
 
-    /// Returns the keys that may have signed the token: the `named` keys; if there are none, the keys without an id, and if
-    /// the token names no key, also the only key of its algorithm in each set.
+    /// Returns the keys that may have signed the token: the `named` keys; without such keys, the keys without an id, and if the
+    /// token names no key, also the only key of its algorithm in each set.
     pub(super) fn candidates<'k>(
         &self,
         named: Vec<&'k JwtKey>,

@@ -31,8 +31,8 @@ impl StoreTerms {
     }
 
     /// Returns the terms of one check of several limits: the shortest deadline and the strictest policy of
-    /// the enforced limits. If all limits are shadows, the terms are those of all of them, with open instead of
-    /// closed: a shadow limit must not fail a check. Returns `None` without limits.
+    /// the enforced limits. If all limits are shadows, all of them count, with open instead of closed: a shadow limit
+    /// must not fail a check. Returns `None` without limits.
     ///
     /// For an enforced limit with the policy open and 10 ms, next to a shadow limit with the policy closed and 5 ms,
     /// the terms are open and 10 ms.

@@ -81,7 +81,7 @@ impl HoldTable {
 // Without the keys, which may be secret.
 impl fmt::Debug for PaceHolds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PaceHolds").field("count", &self.kept.lock().ends.len()).finish()
+        f.debug_struct("Holds").field("count", &self.kept.lock().ends.len()).finish()
     }
 }
 

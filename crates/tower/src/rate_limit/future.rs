@@ -83,7 +83,7 @@ impl<S, B, R> ResponseFuture<S, B, R>
 where
     S: Service<Request<B>>,
 {
-    pub(super) fn asking(
+    pub(super) fn checking(
         check: Box<PendingCheck>,
         next: NextCall<S, B>,
         settings: Arc<LayerSettings>,

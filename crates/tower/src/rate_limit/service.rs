@@ -74,7 +74,7 @@ where
             DecisionProgress::Pending(asked) => {
                 let fresh = self.inner.clone();
                 let next = NextCall::new(mem::replace(&mut self.inner, fresh), request);
-                ResponseFuture::asking(asked, next, Arc::clone(&self.settings))
+                ResponseFuture::checking(asked, next, Arc::clone(&self.settings))
             }
         }
     }

@@ -48,7 +48,7 @@ async fn a_set_is_fetched_with_bounds() {
         .route("/empty", get(|| async { StatusCode::NO_CONTENT }));
     let address = serve(app).await;
     assert_eq!(fetch(address, "/keys?api-version=2").await.unwrap().keys().len(), 1);
-    for (path, want) in [
+    for (path, request_fetch) in [
         ("/endless", FetchError::Set(JwksError::TooLarge)),
         ("/large", FetchError::Set(JwksError::TooLarge)),
         ("/text", FetchError::Set(JwksError::Malformed)),
@@ -56,7 +56,7 @@ async fn a_set_is_fetched_with_bounds() {
         ("/empty", FetchError::Status(StatusCode::NO_CONTENT)),
         ("/missing", FetchError::Status(StatusCode::NOT_FOUND)),
     ] {
-        assert_eq!(fetch(address, path).await.unwrap_err(), want, "{path}");
+        assert_eq!(fetch(address, path).await.unwrap_err(), request_fetch, "{path}");
     }
 }
 

@@ -160,8 +160,8 @@ async fn keys_stay_while_the_issuer_is_out_of_reach_until_they_are_too_old() {
     assert!(matches!(known(&fixture.jwks, "b"), TokenStatus::KeyPending), "it may be a new one");
     let status = fixture.jwks.status();
     assert!(status.failures > 10 && status.keys == 1, "{status:?}");
-    let want = "the keys of https://id.example/keys were not fetched: the issuer did not answer within 10 s";
-    assert_eq!(status.problem.as_deref(), Some(want));
+    let request_fetch = "the keys of https://id.example/keys were not fetched: the issuer did not answer within 10 s";
+    assert_eq!(status.problem.as_deref(), Some(request_fetch));
     assert_eq!(fixture.asked_s()[..6], [0, 640, 645, 655, 675, 715]);
     pass(100).await;
     assert!(matches!(known(&fixture.jwks, "a"), TokenStatus::KeyPending), "dropped after 7,200 s");

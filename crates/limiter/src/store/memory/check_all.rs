@@ -291,7 +291,7 @@ impl<'a> JointCharge<'a> {
         if intent == Intent::Charge {
             let before = logs::state_bytes(&self.state);
             held::make_room(&self.limit, &mut self.state, &mut self.holds, view, request);
-            // What was taken for the log is in the budget.
+            // The memory that was taken for the log is in the budget.
             self.held_bytes = (self.held_bytes + logs::state_bytes(&self.state)) - before;
         }
     }
