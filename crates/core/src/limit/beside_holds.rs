@@ -19,7 +19,7 @@ use crate::{__each as each, UnitRequest};
 /// A key without holds is decided by the functions without `_beside`, with the same results.
 ///
 /// ```
-/// use tollgate_core::{Cost, HoldId, HoldTime, Holds, Limit, Reservation, Use};
+/// use tollgate_core::{Cost, HoldId, HoldTime, HoldUse, Holds, Limit, Reservation};
 ///
 /// let limit: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
 /// let (mut state, mut holds) = (limit.fresh(), Holds::default());
