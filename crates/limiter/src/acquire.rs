@@ -29,8 +29,9 @@ pub use gate::Gate;
 /// none is overtaken.
 ///
 /// Dropping the future at any point leaves the queue, and refunds a charge that was made and not yet delivered: in
-/// memory at once, on Redis when the server has answered. A place in a shaping limit with other places behind it stays
-/// spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay spent on Redis.
+/// memory at once, on Redis when the server has answered. A charge to a shaping limit stays spent if a later request
+/// of the key has been charged. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay
+/// spent on Redis.
 ///
 /// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, waiters
 /// are admitted by this process, under the whole limit: an outage adds at most one burst, and the rate stays

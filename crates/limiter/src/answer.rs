@@ -137,7 +137,7 @@ impl<T> UnreadAnswer<T> {
         UnreadAnswer { answer: Some(answer), undo: Box::new(undo) }
     }
 
-    /// Returns the answer, which is then no longer undone.
+    /// Returns the answer. From then on, dropping it does not undo it.
     pub fn read(mut self) -> Result<T, Error> {
         self.answer.take().ok_or(Error::AnswerTaken)
     }

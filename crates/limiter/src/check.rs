@@ -38,9 +38,10 @@ pub struct Check<'a> {
 pub(crate) enum DropPolicy {
     Kept,
     Refunded,
-    /// Refunded; the check is that of the first waiter of an [`acquire`](Scope::acquire). In memory, the waiter reads
-    /// the answer at once. On a remote store, the check is not answered with a remembered refusal, because units may
-    /// have come back since; and if the store fails, it is decided in this process, unless a policy was set.
+    /// The charge is refunded. This is the policy of the first waiter of an [`acquire`](Scope::acquire). In memory,
+    /// the waiter reads the answer at once. On a remote store, the check is not answered with a remembered refusal,
+    /// because units may have come back since; and if the store fails, the check is decided in this process, unless a
+    /// policy was set.
     RefundedToWaiters,
 }
 
@@ -97,10 +98,10 @@ impl<'a> Check<'a> {
 
     /// Refunds the charge if the future is dropped before it returns the answer.
     ///
-    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout or a
-    /// client that disconnects, has then spent units without reading the decision. With this the units come
-    /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit comes
-    /// back only if it is the last one.
+    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout or a client
+    /// that disconnects, has then spent units without reading the decision. With this setting the units come back: at
+    /// once in memory, and on Redis when the server has answered. A charge to a shaping limit comes back only if no
+    /// later request of the key has been charged.
     ///
     /// On Redis a charge stays spent until it expires, in the following cases. None of them admits more than the
     /// limit.

@@ -27,7 +27,7 @@ enum TimeSource {
 struct TimeCounter {
     /// The wall clock's time when the counter was 0, however long ago that was.
     began_us: u64,
-    /// Microseconds for each count, in parts of 2^64.
+    /// Microseconds per count, multiplied by 2^64.
     scale: u64,
     counter: quanta::Clock,
     wall: Arc<WallOffset>,
@@ -138,8 +138,8 @@ impl Clock {
         }
     }
 
-    /// Returns the calendar time: the machine's wall clock, up to 100 ms late after the wall clock is set.
-    /// For a test's clock, the same as [`now_us`](Self::now_us).
+    /// Returns the calendar time: the machine's wall clock. If the wall clock is set, the returned time follows
+    /// within 100 ms. For a test's clock, the same as [`now_us`](Self::now_us).
     pub fn wall_us(&self) -> u64 {
         match &self.source {
             TimeSource::System(counter) => counter.wall.at(counter.now_us()),

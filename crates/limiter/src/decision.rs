@@ -20,7 +20,7 @@ pub struct Decision {
 pub enum DecisionSource {
     /// The store.
     Store,
-    /// A refusal by the store, up to a second ago.
+    /// The deny cache: a refusal by the store from up to a second ago.
     Cache,
     /// The failure policy, because the store failed.
     Degraded,
@@ -55,8 +55,8 @@ impl Decision {
 
     /// Whether this is a remembered refusal from up to a second ago, for which the store was not queried again.
     ///
-    /// The time to wait is then that of the refused cost, which may have been lower than this one, and the
-    /// remaining units are the units at that time.
+    /// The time to wait is then that of the remembered refusal, whose cost may have been lower than this one, and the
+    /// remaining units are the units at the time of that refusal.
     pub fn is_cached(&self) -> bool {
         self.source == DecisionSource::Cache
     }
@@ -110,7 +110,7 @@ impl Decision {
         Duration::from_micros(self.decided.delay_us())
     }
 
-    /// Returns the decision of the algorithm, in microseconds.
+    /// Returns the decision as the algorithm made it, with times in microseconds.
     pub fn decided(&self) -> &tollgate_core::LimitDecision {
         &self.decided
     }

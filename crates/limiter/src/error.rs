@@ -21,7 +21,7 @@ pub enum Error {
     /// The store across the network has no holds.
     #[error("this store has no holds; use a limiter in memory for reservations")]
     HoldsUnsupported,
-    /// A request brings numbers for a rule's limit, and they are not valid for it.
+    /// The numbers that a request brings for a rule's limit are not valid for that limit.
     #[error("the request's numbers do not fit the limit `{scope}`: {problem}")]
     LimitedTo {
         /// The rule, and its domain: `api/per-client`.
@@ -37,8 +37,8 @@ pub enum Error {
         /// The number of limits.
         count: usize,
     },
-    /// A limiter lets [65,536](crate::Builder::max_waiting) requests wait, and 4,096 behind the first waiter
-    /// of a key.
+    /// Too many requests wait in `acquire`: at most [65,536](crate::Builder::max_waiting) may wait on one limiter,
+    /// and at most 4,096 of them behind the first waiter of one key.
     #[error(
         "{waiting} requests are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`"
     )]
@@ -57,7 +57,7 @@ pub enum Error {
         /// The largest number.
         most: usize,
     },
-    /// The limits of one check are more work than Redis does in one call.
+    /// The limits of one check need more work than one call to Redis may take.
     #[error(
         "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 4096 units, \
          16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most {most}"
@@ -100,7 +100,7 @@ pub enum Error {
         /// The largest length.
         most: usize,
     },
-    /// New rules have no rule for domains that are in use. Requests of these domains would no longer be
+    /// The new rules leave domains that are in use without a rule. Requests of these domains would no longer be
     /// limited.
     #[error(
         "no rules for {domains}, which is in use: its requests would not be limited; keep rules for it, or list it \
@@ -110,7 +110,7 @@ pub enum Error {
         /// The names of the domains, at most five.
         domains: String,
     },
-    /// A decision without waiting, on a store across the network.
+    /// The state is on a store across the network, where no decision can be made without waiting.
     #[error(
         "this limiter is on a store across the network, such as Redis; await the check instead"
     )]

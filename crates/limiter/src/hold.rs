@@ -185,9 +185,10 @@ impl HoldDecision {
         self.decision.is_allowed()
     }
 
-    /// Returns how long a refused reservation must wait, exactly, if the holds of the key are left to expire; `None` for
-    /// one that was admitted, and for a cost above the limit. In a memory store at its ceiling it is refused until a hold
-    /// expires.
+    /// Returns how long a refused reservation must wait, exactly, provided that the holds of the key are left to
+    /// expire; `None` for a reservation that was admitted, and for a cost above the limit. If a memory store at its
+    /// ceiling has no memory for the hold, this is the time until a hold expires, or 1 s if the expiry of no hold
+    /// would free memory.
     pub fn retry_after(&self) -> Option<Duration> {
         self.decision.retry_after()
     }
@@ -277,8 +278,8 @@ impl Hold {
         self.settle_here(HoldUse { units: used, is_last: true })
     }
 
-    /// Charges the units that were used since the reservation and not charged yet. The rest stays held, to the same
-    /// expiry. The same sum sent twice charges nothing twice.
+    /// Charges the units that were used since the reservation and not charged yet. The rest stays held until the same
+    /// expiry. `used_so_far` is a total: a settlement that is sent twice charges nothing twice.
     pub fn settle_part(&self, used_so_far: u64) -> Answer<HoldSettlement> {
         self.send_settlement(HoldUse { units: used_so_far, is_last: false })
     }
@@ -288,7 +289,7 @@ impl Hold {
         self.settle_here(HoldUse { units: used_so_far, is_last: false })
     }
 
-    /// Ends the hold and charges nothing more: what was not charged by a settlement in part is free at once.
+    /// Ends the hold and charges nothing more: the units that no partial settlement has charged are free at once.
     pub fn release(self) -> Answer<HoldSettlement> {
         self.settle(0)
     }
@@ -298,8 +299,9 @@ impl Hold {
         self.settle_now(0)
     }
 
-    /// Adds `more` units to the hold if a check of them would be allowed, and moves its expiry to `hold_for` from now. A
-    /// refused hold is as before. With `more` of 0 only the expiry moves, and that is never refused.
+    /// Adds `more` units to the hold if a check of them would be allowed, and moves its expiry to `hold_for` from
+    /// now. If that is refused, the hold does not change. If `more` is 0, only the expiry moves, which is never
+    /// refused.
     pub fn extend(&self, more: u64, hold_for: Duration) -> Answer<HoldExtension> {
         let ScopeBackend::Remote(scope) = self.scope.backend() else {
             return Answer::ready(self.extend_now(more, hold_for));
@@ -417,7 +419,8 @@ impl HoldSettlement {
         self.receipt
     }
 
-    /// Returns what remains of the limit that the key is under, in microseconds. Allowed if the hold was open.
+    /// Returns what remains of the limit that the key is under, with times in microseconds. It says allowed if the
+    /// hold was open.
     pub fn decided(&self) -> &LimitDecision {
         &self.decided
     }
@@ -457,7 +460,7 @@ impl HoldExtension {
         self.decided.retry_after_us().map(Duration::from_micros)
     }
 
-    /// Returns what remains, in microseconds.
+    /// Returns the limit's decision on the extension, with times in microseconds.
     pub fn decided(&self) -> &LimitDecision {
         &self.decided
     }

@@ -94,8 +94,8 @@ impl JointDecision {
         self.each.iter().any(Decision::is_degraded)
     }
 
-    /// Returns each limit's own decision, in the order of the checks. A limit that would allow a request
-    /// which another limit refuses says allowed, and was not charged.
+    /// Returns each limit's own decision, in the order of the checks. If only another limit refuses the request, a
+    /// limit's own decision says allowed, although the limit was not charged.
     pub fn each(&self) -> &[Decision] {
         &self.each
     }

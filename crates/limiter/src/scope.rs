@@ -267,8 +267,8 @@ impl Scope {
         self.refund_at_us(key, self.limiter.clock().now_us(), receipt)
     }
 
-    /// Does the same as [`refund_now`](Self::refund_now), at a time of the caller's, for a check that was
-    /// [at](crate::Check::at_us) such a time.
+    /// Does the same as [`refund_now`](Self::refund_now) at the given time, for a check that was itself decided at a
+    /// [given time](crate::Check::at_us).
     pub fn refund_at_us<'k>(
         &self,
         key: impl Into<Key<'k>>,
@@ -331,8 +331,8 @@ impl Scope {
     /// a remembered refusal ([`Decision::is_cached`](crate::Decision::is_cached)). This process sees it at
     /// once.
     ///
-    /// A receipt from before the reset refunds nothing of a log, and nothing while nothing is spent. If a
-    /// window or a bucket would still count its units, the receipt refunds units that were spent since.
+    /// Drop the receipts of charges from before the reset. For a log, such a receipt refunds nothing. For a window or
+    /// a bucket that would still count the old charge, it refunds units that were charged after the reset.
     pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
         let (backend, memory_scope) = self.local()?;
         let key = key.into();

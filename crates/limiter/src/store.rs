@@ -36,8 +36,8 @@
 //! A store can have holds ([`RemoteStore::reserve`], [`settle`](RemoteStore::settle) and
 //! [`extend`](RemoteStore::extend)); without them these methods answer [`Error::HoldsUnsupported`]. A store with holds:
 //!
-//! 1. Keeps the [`Holds`] of a key with its state, and passes both to every operation: a check, a peek and a refund
-//!    decide beside the holds. [`StoredState`] and the methods of [`Charge`] do.
+//! 1. Keeps the [`Holds`] of a key with its state, and passes both to every operation, because held units count in every
+//!    check, peek and refund. The methods of [`StoredState`] and [`Charge`] take both.
 //! 2. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
 //!    expired.
 //! 3. Keeps a state with open holds at least until the last of them has expired.
@@ -151,7 +151,7 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState>;
 
     /// Decides a reservation, and sets its units aside if it is admitted. The cost of the charge is that of the
-    /// reservation. The limiter never sends a charge to a shaping limit.
+    /// reservation. The limit of the charge is never a shaping limit: the limiter rejects such reservations itself.
     ///
     /// If the answer is dropped, the hold stays until it expires.
     fn reserve(
@@ -178,8 +178,9 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         Answer::ready(Err(Error::HoldsUnsupported))
     }
 
-    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the key is
-    /// carried over. Without more units, and if the hold is no longer listed, it stays under the limit that it is under.
+    /// Adds units to a hold if they fit, and moves its expiry. Additional units are decided as a check is: the key is
+    /// first carried over to the limit of the charge. Without additional units, or if the hold is no longer listed,
+    /// the key stays under the limit that it is under.
     fn extend(
         &self,
         charge: Charge,
@@ -315,7 +316,7 @@ pub struct CheckRequest {
 /// A check of several limits.
 #[derive(Clone, Debug)]
 pub struct JointRequest {
-    /// The charges, each of another key: all are made, or none is.
+    /// The charges, no two of them with the same name and key: all are made, or none is.
     pub charges: Vec<Charge>,
     /// The time, the deadline and the failure policy.
     pub call: Call,
@@ -332,9 +333,9 @@ pub enum UnreadPolicy {
 }
 
 impl UnreadPolicy {
-    /// Returns the decision for the caller to [read](UnreadAnswer::read). If it is dropped unread, was
-    /// charged, and the charge is not to be kept, `refund` gets the receipt and the function to call when the
-    /// units are back: both are arguments of [`RemoteStore::refund`].
+    /// Returns the decision for the caller to [read](UnreadAnswer::read). If the policy is [`Refund`](Self::Refund),
+    /// and a decision that was charged is dropped unread, `refund` is called with the receipt and the function to
+    /// call when the units are back: both are arguments of [`RemoteStore::refund`].
     pub fn guard(
         self,
         decision: Decision,
@@ -357,8 +358,8 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// A copy of the state of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyState {
-    /// The limit that decides on the key: the requested one, or, while more is spent than that allows, the
-    /// old one at the new size.
+    /// The limit that decides on the key: the requested limit; or, while the key has spent more than that allows, the
+    /// old limit at the new size.
     pub limit: Limit,
     /// The state.
     pub state: State,

@@ -41,8 +41,8 @@ pub(super) struct Attribute<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Cow<'a, str>,
     pub(super) trust: TrustLevel,
-    /// The address of `ip`, because the text may show only the address's group. Stored here and not in
-    /// [`Attributes`], which are moved each time an attribute is added.
+    /// The whole address of `ip`, because the text may show only the group that the address belongs to. Stored here
+    /// and not in [`Attributes`], which are moved each time an attribute is added.
     pub(super) address: Option<IpNet>,
 }
 
@@ -95,8 +95,8 @@ impl<'a> Attributes<'a> {
         self.and(name.into(), value.into(), TrustLevel::Claimed)
     }
 
-    /// Adds the client's address as the attribute `ip`. Keys contain the group of an IPv6 client; networks are compared with
-    /// the whole address.
+    /// Adds the client's address as the attribute `ip`. Keys contain only the group that an IPv6 address belongs to;
+    /// networks are compared with the whole address.
     ///
     /// ```
     /// # use tollgate::Limiter;

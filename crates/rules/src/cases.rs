@@ -53,7 +53,7 @@ pub(super) struct Expectation {
 /// Reports every test that the rules of a valid file fail.
 pub(super) fn run(config: &Config, cases: &[FileTest], report: &mut Report) {
     let Some(first) = cases.first() else { return };
-    // Nothing is charged, so that a limiter without memory is enough.
+    // Nothing is charged, so a limiter without memory is enough.
     let limiter = Limiter::builder().max_bytes(0).build();
     match Plan::new(&limiter, config, None) {
         Ok(plan) => cases.iter().for_each(|case| case.run(&plan, config, report)),
@@ -139,7 +139,7 @@ impl FileTest {
     }
 }
 
-/// Returns the name of a limit, `allow` or `block`, as the file writes it.
+/// Returns what a rule spends, as the file writes it: the name of a limit, `allow` or `block`.
 fn spent(spend: Spend, config: &Config) -> &str {
     match spend {
         Spend::Limit(at) => config.limits.get(at).map_or("", |limit| &limit.name),

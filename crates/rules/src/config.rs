@@ -20,7 +20,7 @@ pub struct Config {
     pub(crate) rules: Vec<RuleConfig>,
     /// Domains that once had rules, and whose requests are deliberately not limited.
     pub(crate) retired_domains: HashSet<Box<str>>,
-    /// For limits that callers use by name; each rule has its own setting.
+    /// The failure policy and the deadline of limits that callers use by name; each rule has its own.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
     /// The tier of every API key in the file.
@@ -112,7 +112,7 @@ pub(crate) enum Spend {
     Limit(usize),
     /// Nothing: such requests are not limited by this rule.
     Allow,
-    /// Such requests are refused, as long as the file says so.
+    /// Nothing: such requests are always refused.
     Block,
 }
 

@@ -67,9 +67,9 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Limits the request to a number of units in a span of time, with the algorithm of the rule's own limit. With 0
-    /// units every request is refused. The key has one state under both limits: what it has spent of one, it has also
-    /// spent of the other. Without effect if no rule applies, or only rules without a limit. If two descriptors have the same
-    /// key, the limit of the first counts.
+    /// units every request is refused. The key has one state under both limits: units that are spent under one are
+    /// also spent under the other. Has no effect if no rule applies, or if only rules without a limit apply. If two
+    /// descriptors have the same key, the limit of the first counts.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -81,9 +81,8 @@ pub struct Status {
     pub reloads: u64,
     /// The number of reloads that were refused.
     pub failures: u64,
-    /// The reason why the current file was refused, so that older rules are in use; or else the domains in use that
-    /// have no rules; or else why the keys of tokens could not be fetched. `None` if the rules in use are the file's,
-    /// have every domain in use, and have all keys of tokens.
+    /// The first of these problems that exists: the current file was refused, so that older rules are in use; domains
+    /// in use have no rules; the keys of tokens could not be fetched. `None` if there is no such problem.
     pub problem: Option<String>,
     /// The domains in use that have no rules.
     pub missing_domains: MissingDomains,

@@ -20,7 +20,7 @@ pub(crate) fn attributes<'a>(
     with_claims(head, wanted, with_headers(head, wanted, with_key))
 }
 
-/// Adds the method. One of the usual methods is known; any other is only said, because clients can invent any number of
+/// Adds the method. A usual method is known; any other method is only said, because clients can invent any number of
 /// methods.
 fn with_method<'a>(head: &'a RequestHead<'_>, attributes: Attributes<'a>) -> Attributes<'a> {
     let method = head.method();

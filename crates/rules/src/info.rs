@@ -92,7 +92,7 @@ impl RuleInfo {
         self.rule.is_shadow
     }
 
-    /// Returns the counts of the rule's decisions, since a rule of that name exists.
+    /// Returns the counts of the rule's decisions, since a rule of that name was added.
     pub fn counts(&self) -> Counts {
         self.rule.tally.counts()
     }

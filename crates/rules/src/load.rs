@@ -23,7 +23,7 @@ const SPLIT: &str = "split it, or put the API keys into a file of their own (`ap
 const FEWER_KEYS: &str = "keep only the keys that need a tier";
 
 impl Config {
-    /// The size of the largest file that is read.
+    /// The most bytes that a rules file may have.
     pub const MAX_BYTES: usize = 4 << 20;
 
     /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the keys

@@ -34,7 +34,7 @@ pub(super) struct MatchedRule {
     pub(super) spent: Arc<SpendTarget>,
     pub(super) key: Range<usize>,
     pub(super) units: u64,
-    /// Whether nothing is charged.
+    /// Whether this is a peek, which charges nothing.
     pub(super) is_peek: bool,
 }
 
@@ -61,8 +61,8 @@ impl MatchedRules {
         }
     }
 
-    /// Checks the bounds, which are the same on every store: a script takes no more charges at once, and no request
-    /// should need more.
+    /// Checks the bounds. They are the same on every store: a Redis script takes no more charges in one call, and no
+    /// request should need more.
     pub(super) fn check_bounds(&self) -> Result<(), Error> {
         let count = self.matched.len();
         if count > MAX_MATCHED {

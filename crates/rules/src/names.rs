@@ -91,7 +91,7 @@ impl AttributeNames {
         self.ids.get(name).copied()
     }
 
-    /// Returns the name of a number that [`add`](Self::add) assigned.
+    /// Returns the name of the attribute with this number, which [`add`](Self::add) has assigned.
     pub(super) fn name(&self, id: AttributeId) -> &str {
         self.ids.iter().find(|(_, own)| **own == id).map_or("", |(name, _)| name)
     }

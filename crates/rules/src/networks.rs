@@ -159,7 +159,7 @@ impl<T> NetworkTable<T> {
         NetworkTable { single: NetworkMap::new(single, |_, _| {}), sets }
     }
 
-    /// Returns the value of every network and set.
+    /// Returns the values of all networks and sets.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         let sets = self.sets.iter().map(|(_, own)| own);
         self.single.values().chain(sets).map(|(_, value)| value)

@@ -36,7 +36,7 @@ use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
 use values::ValueTable;
 
-/// The number of rules that no longer fit a CPU cache, at about 1 kB each.
+/// A plan of this many rules, at about 1 kB each, no longer fits a CPU cache.
 const TOO_MANY_FOR_A_CACHE: usize = 2_000;
 
 pub(super) type Map<K, V> = HashMap<K, V, RandomState>;

@@ -164,7 +164,7 @@ impl Rules {
         self.inner.plan.load().names.id(attribute).is_some()
     }
 
-    /// Returns the counts of every rule's decisions, since a rule of that name exists.
+    /// Returns the counts of every rule's decisions, since a rule of that name was added.
     pub fn counts(&self) -> Vec<(RuleName, Counts)> {
         let plan = self.plan();
         plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()

@@ -43,7 +43,7 @@ impl Ruling {
         self.verdict().is_allowed()
     }
 
-    /// Returns whether the request is allowed, and when.
+    /// Returns whether the request is allowed, and when a refused request may be tried again.
     pub fn verdict(&self) -> Verdict {
         match self.found.blocked_by {
             Some(_) => Verdict::Denied { retry: Retry::Never },

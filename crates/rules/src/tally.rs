@@ -53,7 +53,7 @@ pub struct Counts {
     pub denied: u64,
     /// Requests that the rule would have refused if it were not in shadow mode.
     pub shadow_denied: u64,
-    /// Requests of the above that were decided without the store, because it failed.
+    /// Requests counted above that were decided without the store, because it failed.
     pub degraded: u64,
     /// Allowed requests that were decided without the store.
     pub degraded_allowed: u64,

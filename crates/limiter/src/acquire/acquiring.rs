@@ -19,14 +19,13 @@ use crate::queues::{FrontAction, QueueEntry, QueuePosition, WaiterCharge};
 use crate::scope::{Scope, bounded};
 use crate::store::KeyState;
 
-/// How long a waiter waits beyond its deadline for the waiters ahead to leave. They leave within 1 ms, tokio's timer
-/// resolution, unless a future is kept without being polled.
+/// How long after its deadline a waiter still waits for the waiters ahead of it to leave. They leave within 1 ms, the
+/// resolution of tokio's timers, unless the future of one of them is kept without being polled.
 const GRACE_US: u64 = 10_000;
 
-/// How long before its turn a waiter with a gate reserves its place in a shaping limit. Long enough for timers and the
-/// round trip to the store, so that delays do not add up. Short, because a request that has reserved its place has
-/// left the queue: if the gate then closes, the request proceeds when the gate opens, at the same time as the first
-/// waiter.
+/// How long before it may proceed a waiter with a gate is charged to a shaping limit. Long enough for timers and the
+/// round trip to the store, so that delays do not add up. Short, because a charged request has left the queue: if the
+/// gate then closes, the request proceeds when the gate opens, at the same time as the first waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
@@ -294,7 +293,7 @@ impl<'a> AcquireFuture<'a> {
             entry.has_room()?;
         }
         let due_us = self.now_us().saturating_add(retry_us);
-        // At least 1 us, as every denial says: a store that returned 0 would make this loop spin.
+        // At least 1 us, as in every denial: if a store returned 0, this loop would spin.
         Ok(StepOutcome::Continue(AcquireStep::Sleeping {
             entry,
             due_us,
@@ -302,9 +301,9 @@ impl<'a> AcquireFuture<'a> {
         }))
     }
 
-    /// Returns how long until a denied request could proceed. A shaping limit lets a request proceed when all units
-    /// that were charged before it have drained. That is when nothing is spent any more, whether the request reserves
-    /// its place now or later.
+    /// Returns how long until a denied request could proceed. Under a shaping limit, a request proceeds when all
+    /// units that were charged before it have drained: when nothing is spent any more, whether the request is charged
+    /// now or later.
     fn until_admitted_us(&self, retry_us: u64, denial: &Decision) -> u64 {
         if self.is_shaping() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
     }

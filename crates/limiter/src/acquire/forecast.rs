@@ -26,7 +26,8 @@ impl Forecast {
     /// Returns how long a request waits behind the waiters `ahead`, including its own delay. Stops counting
     /// past `enough_us`.
     ///
-    /// With an empty bucket of 1 per 100 ms, and three waiters ahead that cost 1 each: 400 ms.
+    /// With a bucket that has no units left and refills 1 per 100 ms, and three waiters ahead that cost 1 each: 400
+    /// ms.
     pub(super) fn wait_us(
         mut self,
         ahead: &[WaiterCharge],

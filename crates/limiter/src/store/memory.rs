@@ -103,7 +103,7 @@ pub(crate) struct MemoryStore {
     scopes: Box<RwLock<Scopes>>,
     /// Held while a scope is made.
     making: Mutex<()>,
-    /// The time, to a second, of the last request that did not take the path of a check of a known key.
+    /// The time of the last request that did not take the fast path of a known key, accurate to a second.
     seen_us: AtomicU64,
     budget: StoreBudget,
     overflowed: AtomicU64,
@@ -263,9 +263,9 @@ impl MemoryStore {
         Decision::of_key(checked, place.fingerprint())
     }
 
-    /// Decides one request. A key whose state is under another limit of the name has it carried over. A key
-    /// without state gets one, if there is anything to keep and room for it; without room it shares its
-    /// name's overflow state.
+    /// Decides one request. If the key's state is under another limit of the name, the state is first carried over. A
+    /// key without state gets one, if the request leaves anything to keep and there is room for it; without room the
+    /// key shares its name's overflow state.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_any<A: SlotAlgorithm>(
@@ -332,8 +332,8 @@ impl MemoryStore {
         KeyLocation { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }
 
-    /// Returns the hash of a slot's key, if the slot is in this scope. The salts of other scopes would need a
-    /// lookup.
+    /// Returns the hash of a slot's key; `None` if the slot is in another scope, whose salt would have to be looked
+    /// up.
     fn hash_within(&self, scope: &MemoryScope, slot: &Slot) -> Option<u64> {
         (slot.scope() == scope.index).then(|| slot.salted_hash(&self.identify, scope.salt))
     }

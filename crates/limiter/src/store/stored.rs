@@ -168,9 +168,9 @@ impl Charge {
         }
     }
 
-    /// Adds units to a hold if they fit, and moves its expiry. More units are decided as a check of them is: the state
-    /// is first carried over to the limit of this charge, unless the hold is no longer listed. Changes the state to what
-    /// must be written back.
+    /// Adds units to a hold if they fit, and moves its expiry. Additional units are decided as a check is: the state
+    /// is first carried over to the limit of this charge, unless the hold is no longer listed. Changes the state to
+    /// what must be written back.
     pub fn extend(
         &self,
         stored: &mut Option<StoredState>,

@@ -49,7 +49,7 @@ pub struct MappingFields<'n, 't> {
     known: Vec<(&'static str, &'n YamlNode<'t>)>,
     /// Fields for which an unknown name was probably meant, so that they do not count as missing.
     meant: Vec<&'static str>,
-    /// Whether a field with an unusable name was refused: it may be any of the fields.
+    /// Whether a field whose name cannot be used was refused: any of the fields may have been meant by it.
     has_refused: bool,
     is_empty: bool,
 }
@@ -138,7 +138,7 @@ impl<'n, 't> MappingFields<'n, 't> {
         self.get(name).map_or(Some(otherwise), read)
     }
 
-    /// Returns whether a field that was reported may be meant for this one.
+    /// Returns whether a field that was reported may have been meant to be this one.
     pub(super) fn may_have(&self, name: &str) -> bool {
         self.has_refused || self.meant.contains(&name)
     }

@@ -135,7 +135,7 @@ impl<'n> LimitsTable<'n> {
     }
 }
 
-/// The name of a limit in messages, and the remedy if the node is something else.
+/// How messages name a limit, and the remedy if a node is not a limit.
 pub(super) struct Wording {
     pub(super) name: &'static str,
     pub(super) remedy: &'static str,

@@ -9,12 +9,12 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{NodeKind, YamlNode};
 
-/// The most rules that are compared with a rule whose key may be missing: the rules of its domain that have no
-/// condition on values, or whose first such condition is one of its own. If there are more, the requests without the
-/// key are assumed to be limited.
+/// The most rules that are compared with a rule whose key may be missing. These are the rules of its domain that have
+/// no condition on values, or whose first such condition has the same attribute and first value as one of its own
+/// conditions. If there are more, the requests without the key are assumed to be limited.
 const MAX_COMPARED: usize = 1_000;
 
-/// A domain, and the attribute and the first value of a condition. Empty if there is no condition on values.
+/// A domain, and the attribute and the first value of a condition; both are empty if there is no condition on values.
 type RuleHeading<'r> = (&'r str, &'r str, String);
 
 /// The rules whose keys every request has.
@@ -124,7 +124,7 @@ fn may_be_missing(part: &KeyPart, sources: &AttributeSources<'_>) -> bool {
         && available().any(|it| it == Availability::Sometimes)
 }
 
-/// Returns whether `when` holds only for requests that have the part, so that the rule is only for these.
+/// Returns whether `when` holds only for requests that have the part, so that the rule is meant only for them.
 fn is_wanted(part: &KeyPart, when: &[Condition]) -> bool {
     when.iter().any(|condition| is_of(part, condition) && condition.wanted != Requirement::Absent)
 }
@@ -133,11 +133,12 @@ fn is_of(part: &KeyPart, condition: &Condition) -> bool {
     part.first_of.contains(&condition.attribute)
 }
 
-/// Returns whether `other`, whose key every request has, limits the requests that `rule` does not limit because they
-/// lack the part.
+/// Returns whether `other` limits the requests that `rule` does not limit because they lack the part. Every request
+/// has the key of `other`.
 ///
-/// Such a rule requires that the part is missing, or limits each client by another key. It applies to all requests
-/// that `rule` is for: each of its further conditions is a condition of `rule`.
+/// `other` must require that the part is missing, or limit each client by another key. It must apply to all requests
+/// that `rule` is for: each of its other conditions is also a condition of `rule`. A shadow rule counts only if
+/// `rule` is a shadow rule too.
 fn limits_without(other: &RuleConfig, rule: &RuleConfig, part: &KeyPart) -> bool {
     let is_absence =
         |condition: &Condition| is_of(part, condition) && condition.wanted == Requirement::Absent;

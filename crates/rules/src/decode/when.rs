@@ -135,7 +135,7 @@ impl ConditionReader<'_, '_> {
         }
     }
 
-    /// Reads the field of a condition besides `none_of`, by its name.
+    /// Reads the field of this name, which is any field of a condition except `none_of`.
     fn condition_field(
         &mut self,
         name: &str,
@@ -311,7 +311,7 @@ impl ConditionReader<'_, '_> {
 
 const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
 
-/// Returns the one field besides `none_of`, which may exclude values of it.
+/// Returns the one field besides `none_of`. Next to some fields, `none_of` may exclude values that the field matches.
 fn only_field(fields: &MappingFields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
     let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
     match (&others[..], fields.get("none_of").is_some()) {

@@ -144,7 +144,7 @@ fn headings(rule: &PlannedRule) -> Vec<IndexHeading<'_>> {
     when.chain(key).collect()
 }
 
-/// Returns the ways to file a rule. Filing it one way means filing it under all headings of that way.
+/// Returns the ways to file a rule. A rule that is filed in one way is filed under all headings of that way.
 fn ways_to_file<'a>(
     rule: &'a PlannedRule,
     crowds: &HeadingCounts<'a>,

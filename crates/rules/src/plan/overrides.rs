@@ -60,7 +60,8 @@ impl Overrides {
         Overrides { exact, in_networks: groups.into_iter().map(group).collect() }
     }
 
-    /// Returns the limit that a request with this key spends instead, and the network that the override is for.
+    /// Returns the limit that an override gives to a request with this key, and the network of the override, if it
+    /// has one.
     pub(super) fn find<'r>(
         &'r self,
         rule: &'r PlannedRule,
@@ -76,7 +77,7 @@ impl Overrides {
 }
 
 impl Overrides {
-    /// Returns the limit that the requests of a key spend instead. An override for a part of a group of IPv6
+    /// Returns the limit that an override gives to the requests of a key. An override for a part of a group of IPv6
     /// addresses is not found by the key of the group, because it is for some of the group's requests only.
     pub(super) fn find_by_key(&self, rule: &PlannedRule, key: &[u8]) -> Option<SpendTargetId> {
         let exact = self.exact.get(key).copied();

@@ -123,7 +123,7 @@ impl MemoryStore {
         locks: &mut CheckLocks<'_>,
         view: &StoreView<'_>,
     ) {
-        // A request that will be refused must not bring in a new key.
+        // A request that will be refused must not add a key to the store.
         let is_charged = charges.iter().all(|charge| {
             let JointCharge { part: JointPart { demand, .. }, limit, place, storage, .. } = charge;
             if demand.role == Role::Shadow {
@@ -134,7 +134,7 @@ impl MemoryStore {
                     locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
                 }
                 StateStorage::Copy | StateStorage::Held => charge.admits(view.now_us),
-                // A peek, which is decided later: only shards are locked so far.
+                // So far only peeks have this storage. They are decided later, because only shards are locked so far.
                 StateStorage::Overflow => true,
             }
         });
@@ -277,7 +277,7 @@ impl<'a> JointCharge<'a> {
         }
     }
 
-    /// Whether this charge would not refuse the request.
+    /// Whether this charge lets the request proceed: it is a shadow, or its limit allows the request.
     fn admits(&self, now_us: u64) -> bool {
         let Demand { request, role, .. } = self.part.demand;
         let peek = || self.limit.peek_beside(&self.state, &self.holds, now_us, request);

@@ -166,7 +166,8 @@ impl Shard {
         now_us: u64,
         request: UnitRequest,
     ) -> Decision {
-        // The decision is made inside this closure: copying a decision would wait until its words are written.
+        // Made inside this closure, so that the decision is not copied: a copy would wait until its words are
+        // written.
         let check = |state: &mut A::State| {
             Decision::of_key(limit.check_within(budget, state, now_us, request), fingerprint)
         };

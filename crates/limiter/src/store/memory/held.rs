@@ -275,8 +275,8 @@ impl HeldKey {
         })
     }
 
-    /// Adds units to a hold, and moves its expiry. More units are decided as a check of them through the scope is, so
-    /// the key is first carried over to the scope's limit; but not for a hold that is no longer listed.
+    /// Adds units to a hold, and moves its expiry. Additional units are decided as a check through the scope is: the
+    /// key is first carried over to the scope's limit, unless the hold is no longer listed.
     pub(super) fn extend(
         &mut self,
         scope: &MemoryScope,

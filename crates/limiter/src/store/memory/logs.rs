@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize =
 /// The bytes that the allocator takes in addition to the requested bytes: a header, and rounding.
 pub(super) const BYTES_PER_ALLOCATION: usize = 24;
 
-/// Marks words that are a [`ThreeUnitLog`], instead of the number of a log: the other words are its times.
+/// Marks words that hold a [`ThreeUnitLog`] instead of the number of a log: the other words are its times.
 const THREE_UNITS: u64 = 1 << 52;
 
 /// Logs by number. Nothing is allocated before the first log.
@@ -35,7 +35,7 @@ struct LogList {
     /// How many logs have a number, free or not.
     numbered: usize,
     free: Vec<u32>,
-    /// The bytes that are kept for logs to come.
+    /// The bytes of the unused logs, which are kept for later logs.
     spare_bytes: usize,
 }
 
@@ -109,7 +109,7 @@ impl Logs {
             list.spare_bytes -= list.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
             return Some(number);
         }
-        // One above the index, so that 0 is not a number.
+        // One more than the index, so that 0 never identifies a log.
         let number = u32::try_from(list.numbered + 1).ok()?;
         if list.numbered == list.chunks.len() * CHUNK_LOGS {
             if !budget.take(CHUNK_BYTES) {

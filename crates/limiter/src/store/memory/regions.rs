@@ -1,8 +1,8 @@
 //! The memory of all tables' slots, in regions of some hundred chunks.
 //!
-//! A table borrows its chunks. When its limiter is dropped, the chunks become free for the next table that
-//! grows, of any limiter, and no memory is returned to the system. The memory so taken is never more than was
-//! in use at one time, and no record is needed of which table has which chunk.
+//! A table borrows its chunks. When its limiter is dropped, the chunks become free for the next table that grows, of
+//! any limiter, and no memory is returned to the system. So the memory of all slots is never more than was in use at
+//! one time, and no record is needed of which table has which chunk.
 
 use std::{hint, mem, slice};
 
@@ -66,9 +66,9 @@ pub(super) fn give_back(chunks: impl Iterator<Item = &'static mut Slots>) {
     FREE.lock().fetched.extend(chunks.map(slice::from_mut));
 }
 
-/// Ensures that this many chunks are free and backed by memory, in huge pages where the system has them. A
-/// huge page is one entry in the processor's page cache (TLB), which otherwise covers only a fraction of a
-/// million keys.
+/// Ensures that this many chunks are free and backed by memory, in huge pages where the system has them. A huge page
+/// takes one entry in the processor's cache of address translations (TLB). With normal pages, the entries of the TLB
+/// cover only a fraction of a million keys.
 ///
 /// A table that grows at the same time may take some of the chunks.
 pub(super) fn fetch(chunks: usize) {
@@ -77,7 +77,7 @@ pub(super) fn fetch(chunks: usize) {
     let in_huge_pages = huge_pages(missing);
     let others = region(missing - in_huge_pages.as_ref().map_or(0, |run| run.len()));
     others.fill(Slots::default());
-    // A compiler that knew the slots to be zero would write nothing.
+    // The slots are zero already, so without this the compiler could leave out the writes.
     let others = hint::black_box(others);
     let runs = in_huge_pages.into_iter().chain([others]);
     FREE.lock().fetched.extend(runs.filter(|run| !run.is_empty()));

@@ -20,7 +20,7 @@ pub(crate) struct MemoryScope {
     pub(super) index: u32,
     /// The index, split as slots hold it.
     pub(super) mark: ScopeMark,
-    /// A copy of the family's salt, close at hand for checks.
+    /// A copy of the family's salt, so that a check need not read the family.
     pub(super) salt: u64,
     pub(crate) limit: Limit,
     pub(super) family: Arc<ScopeFamily>,

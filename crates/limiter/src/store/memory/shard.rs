@@ -21,7 +21,7 @@ use super::words::Words;
 /// than new ones arrive, and few enough that the delay does not matter.
 const EXAMINED_PER_INSERT: usize = 4;
 
-/// How many slots are examined before a full store refuses a new key a slot of its own.
+/// How many slots are examined for dead keys before a full store denies a new key a slot of its own.
 const EXAMINED_WHEN_FULL: usize = 32;
 
 /// A key's slot, and the limit that decides on it.
@@ -146,8 +146,7 @@ impl Shard {
         None
     }
 
-    /// Returns a key's slot, and the logs that it may refer to. `hash_of` is for the
-    /// [table](SlotTable::find_mut).
+    /// Returns a key's slot, and the logs that it may refer to. `hash_of` is passed to [`SlotTable::find_mut`].
     #[inline(always)]
     pub(super) fn slot_mut(
         &mut self,
@@ -330,7 +329,7 @@ impl Shard {
             let index = slot.scope();
             let Some(scope) = dropped.get(index) else { continue };
             let old = scope.limit;
-            // The key may have been charged later than the last time that the store has seen.
+            // The key may have been charged after the last time that the store has recorded.
             let now_us = view.now_us.max(slot.charged_us(&old, &self.logs));
             let then = StoreView { now_us, ..*view };
             if view.budget.has_ceiling() && slot.is_dead(&old, &self.logs, now_us) {

@@ -17,7 +17,7 @@ use super::words::Words;
 const NUMBER_BITS: u32 = 53;
 const SPARE_BITS: u32 = 64 - NUMBER_BITS;
 
-/// One of the free parts holds a part of the scope's index.
+/// The free bits of one word hold a part of the scope's index.
 const _: () = assert!(SPARE_BITS == SLOT_SCOPE_BITS);
 const SPARE: u64 = (1 << SPARE_BITS) - 1;
 
@@ -113,8 +113,8 @@ impl Slot {
         self.set_numbers(words, 4);
     }
 
-    /// Sets the first `count` numbers of a state. The others are 0 and stay 0: they may be on another cache
-    /// line.
+    /// Sets the first `count` numbers of a state. The others are always 0, and are not written, because they may be
+    /// on another cache line.
     #[inline(always)]
     fn set_numbers(&mut self, Words([first, second, third, fourth]): Words, count: usize) {
         let [scope, .., own_third] = self.words;
@@ -125,7 +125,7 @@ impl Slot {
             if count > 2 { third } else { own_third },
         ];
         if count > 3 {
-            // OK because the fourth number has 53 bits, and 22 of them are elsewhere.
+            // OK because the fourth number has 53 bits, and 22 of them are in the words.
             self.rest = (fourth >> (2 * SPARE_BITS)) as u32;
         }
     }

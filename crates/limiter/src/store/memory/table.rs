@@ -1,14 +1,14 @@
 //! A hash table with open addressing: buckets of seven slots, with a tag byte for each slot that says whether
 //! the slot may match (`tags`).
 //!
-//! The tags are kept apart from the slots, next to the pointer to the slots, and the tags of all tables are
-//! close together. The tags of a million keys fit into a processor's cache, so a search waits for memory
-//! once, for its slot. The table grows in place, by a chunk of buckets at a time. A hash selects a chunk, and
-//! a bucket of the chunk, by a fraction of their number, so any number of chunks will do, and the existing
-//! slots are moved one by one. No memory is given back while the table lives.
+//! The tags are kept apart from the slots, next to the pointer to the slots, and the tags of all tables are close
+//! together. The tags of a million keys fit into a processor's cache, so a search waits for memory once, for its
+//! slot. The table grows in place, by a chunk of buckets at a time. A hash is read as a fraction: of the number of
+//! chunks, which selects a chunk, and of the number of buckets in it, which selects a bucket. So any number of chunks
+//! will do, and growth moves the existing slots one by one. No memory is given back while the table lives.
 //!
-//! The home bucket of a slot is the bucket that its hash selects. A slot that found its home full is
-//! displaced: it is in a later bucket.
+//! The home bucket of a slot is the bucket that its hash selects. A slot whose home bucket was full is displaced: it
+//! is in a later bucket.
 
 mod tags;
 
@@ -106,8 +106,8 @@ impl SlotTable {
         32 * (self.live() + more) <= 31 * self.capacity()
     }
 
-    /// Returns the slot of a key. `hash_of` returns the hash of a slot that this one may be swapped with, if
-    /// it can.
+    /// Returns the slot of a key. A displaced slot may be swapped with a victim in its home bucket: `hash_of` returns
+    /// the victim's hash, or `None` if the hash is not at hand.
     #[inline(always)]
     pub(super) fn find_mut(
         &mut self,
@@ -151,9 +151,9 @@ impl SlotTable {
     /// Swaps a displaced slot into its home bucket, rotating the victim. Slots that are looked up often are
     /// in their home buckets in the end, where they are found at once.
     ///
-    /// Every slot in the home bucket lies on the way of the displaced one, so the counts of passing slots do
-    /// not change; except if the victim would then wrap around to its own home, in which case nothing is
-    /// swapped.
+    /// The counts of passing slots do not change: the displaced slot has passed the buckets from its home bucket on,
+    /// and the victim now passes the same buckets instead. If the victim would wrap around to its own home bucket,
+    /// nothing is swapped.
     fn swap_home(
         &mut self,
         at: SlotPosition,
@@ -305,8 +305,8 @@ impl SlotTable {
         hint::black_box(slots.fold(0, |sum, slot| sum ^ slot.first_word()));
     }
 
-    /// Puts a slot into the first position that is free or unsettled; returns the unsettled slot that was
-    /// there.
+    /// Puts a slot into the first position that is free or unsettled, from its home bucket on; returns the unsettled
+    /// slot that was there.
     fn settle(&mut self, hash: u64, slot: Slot) -> Option<Slot> {
         let mut at = self.home(hash);
         for _ in 0..self.buckets() {
@@ -324,8 +324,8 @@ impl SlotTable {
     }
 }
 
-/// Returns the chunk, of `chunks`, and its bucket at which a search begins. They are computed from different
-/// bits of a hash, so neither computation waits for the other.
+/// Returns the index of the chunk, out of `chunks`, at which a search begins, and the index of the bucket in it. They
+/// are computed from different bits of a hash, so neither computation waits for the other.
 #[inline]
 fn home(hash: u64, chunks: usize) -> (usize, usize) {
     let chunk = (hash & 0xffff_ffff) * chunks as u64;

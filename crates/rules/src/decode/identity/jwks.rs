@@ -23,7 +23,7 @@ const URL_REMEDY: &str = "use one that begins with `https://`, without user name
 
 const MAX_URL_CHARS: usize = 2_048;
 
-/// An issuer should not be queried more often.
+/// The shortest time after which a key set is fetched again: an issuer should not be queried more often.
 const SHORTEST_AGE: Duration = Duration::from_secs(10);
 const LONGEST_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_STALE: Duration = Duration::from_secs(30 * 24 * 60 * 60);

@@ -73,7 +73,7 @@ type KeyFault = (Cow<'static, str>, &'static str);
 /// An id, and its position.
 type KeyId<'n> = (&'n str, Position);
 
-/// Reads a key, if it has no errors, and its id in any case.
+/// Reads a key and its id. If the key has errors, the id is returned without it.
 pub(super) fn read<'n>(
     node: &'n YamlNode<'_>,
     report: &mut Report,

@@ -43,7 +43,7 @@ fn applies(rule: &RuleConfig, request: &ModelRequest) -> bool {
     let is_known = |name: &str| {
         request.get(name).is_some_and(|(_, trust)| match trust {
             TrustLevel::Known => true,
-            // Keys have it as `other`.
+            // Keys contain such a method as `other`.
             TrustLevel::Said => name == "method",
             TrustLevel::Claimed => false,
         })

@@ -262,7 +262,7 @@ fn refuse_at_ceiling(
     Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
 }
 
-/// Completes a decision of the limit that decided in place of the scope's.
+/// Turns a decision of `decides` into a decision of the scope's limit, if that is another limit.
 fn in_place_of(
     decides: &Limit,
     scope: &MemoryScope,

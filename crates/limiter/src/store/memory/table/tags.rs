@@ -86,7 +86,8 @@ pub(super) fn tag(hash: u64) -> u8 {
     (hash as u8).max(UNSETTLED + 1)
 }
 
-/// Returns the top bit of every byte that is 0, and possibly of a byte that is 1 and above such a byte.
+/// Returns a word with the top bit set in every byte that is 0 in `word`, and possibly in a byte that is 1 and above
+/// such a byte.
 #[inline]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(repeated(1)) & !word & repeated(0x80)

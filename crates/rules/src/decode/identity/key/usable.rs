@@ -8,7 +8,7 @@ use tollgate_identity::{JwtError, JwtKey};
 const OF_PEMS: [JwtAlgorithm; 4] =
     [JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::Es384, JwtAlgorithm::EdDsa];
 
-/// Refuses a key here, with its line, that would be refused later, when the rules are compiled, without a line.
+/// Refuses a key here, with its line. Otherwise it would be refused when the rules are compiled, without a line.
 pub(super) fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     match JwtKey::of(algorithm, bytes) {
         Ok(_) => Ok(()),
