@@ -46,7 +46,7 @@ enum HeaderFamily {
 }
 
 impl HeaderFamily {
-    /// 1 if the family is included, otherwise 0.
+    /// Returns 1 if the family is included, otherwise 0.
     fn count(self) -> usize {
         usize::from(self == HeaderFamily::Included)
     }
@@ -181,7 +181,7 @@ impl QuotaHeaders {
         self.add_beside(response.status(), response.headers_mut());
     }
 
-    /// Adds the headers to the headers of an inner limit.
+    /// Adds the headers beside those that an inner limit may have written.
     fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
         let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
         if is_refused && headers.contains_key(REMAINING) {
@@ -239,8 +239,8 @@ fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
     seconds(wall_us.saturating_add(policy.decision().decided().reset_after_us))
 }
 
-/// Reserves memory for all headers at once, while there are few headers to move, and for the `Content-Length` that a
-/// framework adds.
+/// Reserves memory for `more` headers, and for the `Content-Length` that a framework adds later. The map then grows
+/// once, before it has these headers to move.
 fn make_room(headers: &mut HeaderMap, more: usize) {
     let _ = headers.try_reserve(more + 1);
 }
@@ -270,8 +270,8 @@ fn write_classic(
     let _ = headers.try_insert(RESET, number(reset_s));
 }
 
-/// Returns whether an inner limit has at most `remaining` left, and removes the larger of the two values. The value of
-/// this limit is the last one.
+/// Returns whether an inner limit has at most `remaining` left. If it has, removes the value of this limit, which is
+/// the last one; otherwise removes the values of inner limits.
 fn has_tighter_value(headers: &mut HeaderMap, remaining: u64) -> bool {
     let mut theirs: Vec<_> = headers.get_all(REMAINING).iter().cloned().collect();
     let own = theirs.pop();

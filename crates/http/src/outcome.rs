@@ -44,13 +44,13 @@ impl<'o> Outcome<'o> {
         Outcome { by: OutcomeSource::Rules(ruling), is_refreshed: false }
     }
 
-    /// Marks the outcome as read from the limits after a refund, when the response is ready: it is not the decision about a
-    /// request.
+    /// Marks the outcome as read from the limits after a refund. It is then not the decision about a request, and has
+    /// no delay that has passed.
     pub fn refreshed(self) -> Outcome<'o> {
         Outcome { is_refreshed: true, ..self }
     }
 
-    /// How long the request was delayed before its response.
+    /// Returns how long the request was delayed before its response; 0 for a [refreshed](Self::refreshed) outcome.
     pub fn delayed_us(&self) -> u64 {
         if self.is_refreshed { 0 } else { self.verdict().delay_us() }
     }
@@ -155,8 +155,8 @@ impl<'o> Outcome<'o> {
     }
 
     /// Returns the limit that a client should watch. For a refused request it is the refusing limit with the longest
-    /// wait; for an allowed request the limit that fits the fewest more such requests, and among equals the one that
-    /// resets last.
+    /// wait; for an allowed request it is the limit that has room for the fewest further requests of the same cost, and
+    /// among equals the one that resets last.
     pub fn tightest(&self) -> Option<Policy<'o>> {
         self.policies().min_by_key(|policy| self.tightness(policy))
     }
@@ -202,7 +202,7 @@ impl<'o> Policy<'o> {
         self.decision
     }
 
-    /// Returns how many more such requests fit this limit.
+    /// Returns how many further requests of the same cost this limit has room for.
     pub fn requests_remaining(&self) -> u64 {
         self.decision.remaining() / self.cost.max(1)
     }

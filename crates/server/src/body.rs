@@ -30,7 +30,8 @@ impl From<BudgetExhausted> for UnreadBody {
 /// Reads a whole body of at most `most` bytes. A body whose declared length exceeds that is refused unread.
 ///
 /// Memory for a body longer than [`SMALL_BYTES`] is taken from the budget as the body arrives, whatever its declared
-/// length. If a body does not arrive in one piece, [`SMALL_BYTES`] are also charged to `small`, if given.
+/// length. For such a body, and for any body that does not arrive in one piece, [`SMALL_BYTES`] are also charged to
+/// `small`, if given.
 pub(crate) async fn read<B>(
     mut body: B,
     most: usize,

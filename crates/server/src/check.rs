@@ -90,7 +90,7 @@ fn check(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerRespon
 
 fn peek(server: &ServerClient, args: &CheckArgs) -> anyhow::Result<ServerResponse> {
     for part in [&args.limit, &args.key] {
-        // HTTP clients and servers resolve both as steps in the path, even percent-encoded.
+        // HTTP clients and servers resolve `.` and `..` as steps in the path, even if they are percent-encoded.
         anyhow::ensure!(
             part != "." && part != "..",
             "`{part}` cannot be part of a URL, so --peek cannot look at it; check it without --peek"

@@ -174,7 +174,7 @@ struct ExplainedRule<'e> {
     deadline_us: Option<u128>,
 }
 
-/// A network of a rule that has an address of the request in it.
+/// A network that a rule names, and the attribute of the request whose address it contains.
 #[derive(Serialize)]
 struct ExplainedNetwork<'e> {
     attribute: &'e str,

@@ -21,7 +21,7 @@ impl HeldRequests {
         HeldRequests { held: Arc::default(), max_held }
     }
 
-    /// Returns a permit to hold one request, or `None` if the most requests are held already.
+    /// Returns a permit to hold one request, or `None` if the maximum number of permits is taken.
     ///
     /// The permit is taken before the request is decided, because only the decision says whether there is a delay.
     pub(crate) fn reserve(&self) -> Option<HoldPermit> {

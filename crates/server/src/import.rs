@@ -18,8 +18,8 @@ const STDIN: &str = "standard input";
 const DIFFERENCE_OF_EVERY_RULE: &str = "note: a request that one descriptor refuses is charged to none of them; \
                        envoyproxy/ratelimit charges the others";
 
-/// The problems of files that reuse YAML nodes, which rules files cannot do. An alias is not listed, because
-/// its anchor is in the same file.
+/// The problems that are reported for YAML anchors and merge keys, which rules files cannot have. Aliases need no
+/// entry, because the anchor of an alias is in the same file.
 const YAML_REUSE: [&str; 2] = ["anchors are not supported", "merge keys are not supported"];
 
 const YAML_REUSE_REMEDY: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in Go) replaces anchors, aliases \

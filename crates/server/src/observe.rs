@@ -76,7 +76,7 @@ impl Observer {
 }
 
 impl Observation {
-    /// Returns the time at which the head of the request had arrived.
+    /// Returns the time at which the head of the request arrived.
     pub(crate) fn began(&self) -> Instant {
         self.began
     }

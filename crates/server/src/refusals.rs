@@ -139,9 +139,9 @@ impl Refusals {
         Refusals { log, ..Refusals::default() }
     }
 
-    /// Counts a refusal by a limit, and logs it if refusals are logged. A request for more than the limit ever has is
-    /// not counted, because a client could make up a key for each. While another thread counts, the refusal is not
-    /// counted, so that no request waits.
+    /// Counts a refusal by a limit, and logs it if refusals are logged. A request whose cost is above the size of the
+    /// limit is not counted: it is refused even under an unused key, so a client could send one for each of many
+    /// made-up keys. While another thread counts, the refusal is not counted, so that no request waits.
     pub(crate) fn count(&self, limit: &str, key: &[u8], decision: &Decision) {
         if !decision.is_allowed() {
             let refusal = RefusedKey { by: Refuser::Limit(limit), limit, key };
@@ -253,7 +253,7 @@ impl RefusalTable {
         at
     }
 
-    /// Halves the counts once for each interval since the last time.
+    /// Halves the counts once for each [`HALVING_INTERVAL_S`] since they were last halved.
     fn age(&mut self, now: Instant) {
         let minutes = now.saturating_duration_since(self.halved).as_secs() / HALVING_INTERVAL_S;
         if minutes == 0 {

@@ -6,7 +6,7 @@
 //! - `delivery`: sends spans, counts lost ones and logs failures
 //!
 //! Spans wait in a queue of bounded size, and a thread of the SDK sends them. A request never waits for the collector;
-//! spans that it is too slow for are lost.
+//! when the collector is too slow and the queue is full, spans are lost.
 
 mod delivery;
 mod endpoint;

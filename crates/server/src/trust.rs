@@ -12,7 +12,7 @@ use tollgate::rules::{Attributes, Snapshot};
 /// The most attributes of a request.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;
 
-/// How far an attribute is trusted that the caller passes on without marking it as verified.
+/// How far the server trusts an attribute that the caller passes on without marking it as verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// An identity that the client claims.

@@ -103,7 +103,7 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// Waits in the key's queue until one request may be sent. `waited` is how long it has waited before.
+    /// Waits in the key's queue until one request may be sent. `waited` is how long the request has waited already.
     async fn turn(
         self: Arc<Pacer>,
         key: Arc<str>,

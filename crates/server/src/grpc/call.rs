@@ -89,8 +89,8 @@ async fn read(
 ) -> Result<Bytes, Status> {
     let read = body::read(body, MAX_BYTES, budget, Some(charge));
     match tokio::time::timeout(max_time, read).await {
-        // Copied if it is short. It shares the buffer that it was read into, and would keep that whole buffer during
-        // the wait for the store.
+        // A short body is copied. It shares the buffer that it was read into, and without the copy that whole buffer
+        // would stay in memory during the wait for the store.
         Ok(Ok(body)) if body.len() <= SMALL_BYTES => Ok(Bytes::copy_from_slice(&body)),
         Ok(read) => read.map_err(unread),
         Err(_) => Err(too_slow(max_time)),

@@ -33,15 +33,16 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3_600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// The shortest time for a decision, also for callers with a shorter timeout. 3 ms of it are kept for the way back.
-/// With less time left the store would not be queried, so a caller could choose to be unlimited.
+/// The shortest time for a decision, also for callers with a shorter timeout. The store has to answer 3 ms before it
+/// ends, so that there is time to return the answer. With 3 ms or less the store would not be queried at all, so a
+/// caller could choose to be unlimited.
 const LEAST_TIME: Duration = Duration::from_millis(5);
 
 /// Whether a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
     Decided,
-    /// The store failed, or the request exceeds a bound, such as that of its charges. It is refused then.
+    /// The store failed, or the request exceeds a bound, such as the number of charges. The request is refused.
     Undecided,
 }
 
@@ -54,8 +55,8 @@ pub(crate) struct RateLimitService {
 }
 
 impl RateLimitService {
-    /// Appends the answer to a message. Returns an error if the message is invalid, which names the place, the problem
-    /// and the remedy.
+    /// Appends the answer to a message. Returns an error if the message is invalid; the error names the place, the
+    /// problem and the remedy.
     pub(super) async fn answer(
         &self,
         message: &[u8],
@@ -80,8 +81,9 @@ impl RateLimitService {
                 self.metrics.unmatched(unmatched);
                 Ok(CallOutcome::Decided)
             }
-            // A client can cause the other errors, by a long header or by the numbers of its plan. It must not be able
-            // to choose an error, because Envoy then lets the request pass.
+            // Besides failures of the store, these are errors that a client can cause, by a long header or by the
+            // numbers of its plan. They are answered with a refusal, because Envoy lets a request pass if the call
+            // fails.
             Err(
                 error @ (Error::Store(_)
                 | Error::TooManyCharges { .. }

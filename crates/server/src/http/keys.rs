@@ -323,7 +323,7 @@ async fn peek_rule_key(
     })
 }
 
-/// Writes a decision, with the entries of the log if the query has them.
+/// Writes a decision, with the entries of the log if the query asks for them.
 async fn with_entries(
     scope: &Scope,
     key: &str,

@@ -30,7 +30,7 @@ use crate::budget::Budget;
 /// The path of the playground. A browser sends the cookie of a session only to this path and paths below it.
 const PATH: &str = "/api/rate-limit";
 
-/// The longest body, and the longest body with traffic, which is longer than the others.
+/// The longest body of most requests, and the longest body of a request with traffic.
 const MAX_BYTES: usize = 16 << 10;
 const MAX_TRAFFIC_BYTES: usize = 64 << 10;
 

@@ -15,10 +15,11 @@ use crate::body::OUT_OF_MEMORY;
 use crate::budget::BudgetExhausted;
 use crate::pipeline::UnknownTarget;
 
-/// About the most bytes of a client's own text in a problem.
+/// The most bytes of a client's own text in a problem, approximately.
 const MAX_EXCERPT_BYTES: usize = 64;
 
-/// About the most bytes of a decoder's message in a problem. The message may quote any amount of the client's text.
+/// The most bytes of a decoder's message in a problem, approximately. The message may quote any amount of the client's
+/// text.
 const MAX_MESSAGE_BYTES: usize = 400;
 
 /// An error: what is wrong, and what to do.
@@ -250,7 +251,7 @@ fn shorten(text: &str, max_bytes: usize) -> String {
             break;
         }
         match letter {
-            // Messages have these letters, and they are harmless.
+            // Messages contain these characters, which are harmless.
             '"' | '\'' | '\\' => excerpt.push(letter),
             _ => excerpt.extend(letter.escape_debug()),
         }

@@ -17,7 +17,7 @@ const MAX_WAITING_BYTES: usize = 1 << 20;
 /// More than the length of the line that reports lost lines.
 const MAX_REPORT_BYTES: usize = 1024;
 
-/// The longest part of a line that is written.
+/// The most bytes of a line that are written. Longer text is cut, and a longer JSON object is replaced.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The form of log lines.

@@ -16,7 +16,8 @@ pub(crate) struct RequestLine {
 }
 
 impl RequestLine {
-    /// Begins the line of a request; `None` if requests are not logged, because the level is above `debug`.
+    /// Begins the line of a request; `None` if the log does not include the level `debug`, so that requests are not
+    /// logged.
     pub(crate) fn begin<B>(request: &Request<B>) -> Option<RequestLine> {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return None;

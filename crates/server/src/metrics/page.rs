@@ -78,7 +78,8 @@ impl Sources {
 
     fn write(&self, text: &mut MetricsText) {
         let Sources { rules: rule_set, readiness, .. } = self;
-        // Before the decisions of each rule: a page that counts a reload then has the rules after that reload.
+        // Written before the decisions of each rule, so that a page that counts a reload has the rules of that reload
+        // or of a later one.
         rules(text, rule_set, self.metrics.started());
         decisions(text, rule_set);
         keys(text, readiness.store());
@@ -195,7 +196,8 @@ fn store(text: &mut MetricsText, health: &Health, failed: &FailuresByKind) {
 }
 
 fn rules(text: &mut MetricsText, rules: &RuleSet, started: SystemTime) {
-    // Before the generation and the hash, for the same reason: a reload is counted after the rules are replaced.
+    // Read before the generation and the hash, for the same reason: a reload is counted after it has replaced the
+    // rules.
     let Loads { accepted, refused, since } = rules.loads();
     let help = "Generation of the rules: 1 at the start, and 1 more after each replacement.";
     text.single("tollgate_rules_generation", MetricKind::Gauge, help, rules.rules().generation());

@@ -1,8 +1,8 @@
-//! Marks, which remember refunded receipts in the limiter itself.
+//! Marks, which remember refunded receipts as states of a limiter.
 //!
-//! A mark is a charge to a bucket of capacity 1 whose key is the receipt's id. All servers that share the store see it,
-//! it expires by itself, and it is as bounded as any key. The time that it stays depends only on the receipt, so all
-//! servers look for it under the same limit.
+//! A mark is a charge to a bucket of capacity 1 whose key is the receipt's id. All servers that share the store see it.
+//! It expires by itself, and its memory is bounded like that of any key. The time that it stays depends only on the
+//! receipt, so all servers look for it under the same limit.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Marks {
 fn length(at_least_us: u64) -> (usize, u64) {
     let at_least_us = at_least_us.clamp(1 << SHORTEST_LOG2_US, MAX_FILL_US);
     let step_log2 = at_least_us.ilog2() - STEPS_LOG2;
-    // From 8 to 16; the number of 16 steps is that of 8 steps of the next doubling.
+    // 8 to 16 steps. 16 steps are as long as 8 steps of the next doubling, and get the same number.
     let steps = at_least_us.div_ceil(1 << step_log2);
     let doublings = at_least_us.ilog2() - SHORTEST_LOG2_US;
     let number = (u64::from(doublings) << STEPS_LOG2) + steps - (1 << STEPS_LOG2);

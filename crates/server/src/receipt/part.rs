@@ -34,7 +34,7 @@ impl<'p> ReceiptPart<'p> {
     ) -> Option<ReceiptPart<'p>> {
         let receipt = decision.receipt()?;
         let (cost, place) = (receipt.cost(), receipt.place());
-        // When the key is reset, this charge has ended, too.
+        // After `reset_after` nothing is spent under the key, so this charge no longer counts either.
         let lasts_us = decision.decided().reset_after_us;
         let lasts_us = match (place, scope.limit()) {
             // `reset_after` is longer than the window only if the clock was before the window.
@@ -53,8 +53,8 @@ impl<'p> ReceiptPart<'p> {
         scope.receipt(self.key, self.cost, self.place)
     }
 
-    /// Returns the time from which the charge does not count, or is treated so: a log whose window was made longer
-    /// since may still count it.
+    /// Returns the time from which the charge is treated as one that no longer counts. A log whose window has been made
+    /// longer since the charge may still count it.
     pub(super) fn until_us(&self) -> u64 {
         match self.place {
             ChargePlace::Window { start_us, window_us } => {

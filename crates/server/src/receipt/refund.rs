@@ -64,8 +64,8 @@ impl Receipts {
             return Err(RefundError::OtherLifetime);
         }
         let lasts_us = parts.iter().map(|part| part.lasts_us).max().unwrap_or_default();
-        // Longer, because the clock may have stepped back a little, and the clocks of servers that share a store differ
-        // a little.
+        // The mark stays longer than the charges count, because the clock may have stepped back a little, and the
+        // clocks of servers that share a store differ a little.
         let at_least_us = lasts_us.saturating_add(MAX_STEP_BACK_US);
         let mark = match self.marks.set(rules.limiter(), id, at_least_us).await {
             Ok(MarkOutcome::Set(mark)) => mark,

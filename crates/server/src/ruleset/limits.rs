@@ -28,7 +28,7 @@ struct LimitsGeneration {
 #[derive(Debug)]
 pub(crate) struct NamedLimit {
     pub(crate) scope: Scope,
-    /// The same after the rules are replaced.
+    /// Kept when the rules are replaced, if the new rules have a limit of the same name.
     pub(crate) tally: Arc<LimitTally>,
 }
 

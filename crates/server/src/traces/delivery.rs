@@ -44,7 +44,7 @@ struct DeliveryOutage {
     logged: Option<Instant>,
     /// Whether a logged outage has not ended.
     is_open: bool,
-    /// The spans that were lost since the last logged end.
+    /// The spans that were lost since the end of an outage was last logged.
     lost: u64,
 }
 
@@ -105,7 +105,7 @@ impl Delivery {
         ended.load(Ordering::Relaxed).saturating_sub(sent)
     }
 
-    /// Counts spans that were sent, and logs the begin or the end of an outage.
+    /// Counts spans that were delivered or lost, and logs the beginning or the end of an outage.
     fn sent(&self, spans: u64, result: &OTelSdkResult, now: Instant) {
         let DeliveryCounts { endpoint, delivered, failed, waiting, outage, .. } = &*self.counts;
         waiting.fetch_sub(spans, Ordering::Relaxed);

@@ -83,7 +83,8 @@ impl Admission {
         }
     }
 
-    /// Refunds the request's charge under all limits. Returns how many more units remain, summed over the limits.
+    /// Refunds the request's charge under all limits. Returns how many units the refund made available again, summed
+    /// over the limits.
     ///
     /// The refund is sent when this is called, even if the future is dropped. A charge is refunded once: later
     /// calls, on this handle or a clone, return 0, and the layer's

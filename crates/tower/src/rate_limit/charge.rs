@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::admission::Admission;
 use super::waiting::WaitingSlot;
 
-/// The charge of a request that is delayed. Dropping it refunds the charge, as far as the limit can.
+/// The charge of a request that is delayed. Dropping it refunds the charge, as far as the limit can refund it.
 pub(super) struct DelayedCharge {
     pub(super) delay: Duration,
     admission: Option<Admission>,

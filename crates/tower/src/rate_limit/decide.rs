@@ -115,7 +115,7 @@ impl LayerSettings {
         }
     }
 
-    /// Keeps the charge of a request that may be refunded.
+    /// Admits a request, at once or after its delay, with the means to refund its charge.
     fn admit(&self, answer: StoreAnswer, slot: Option<WaitingSlot>) -> Disposition {
         let is_delayed = answer.is_delayed();
         match Admission::new(answer, &self.by) {
@@ -201,7 +201,7 @@ impl LayerSettings {
         DecisionProgress::Decided(self.report(head, &decided, quota_headers))
     }
 
-    /// Decides a check that may be delayed, that a store across the network decides, or that may be refunded.
+    /// Decides a request that may be delayed or refunded, or whose store is across the network.
     fn check_slowly(
         &self,
         mut check: Check<'_>,

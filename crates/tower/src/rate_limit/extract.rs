@@ -4,8 +4,9 @@ use tollgate_identity::RequestHead;
 
 /// Finds the key of a request. The request is limited by this key instead of its client's address.
 ///
-/// A layer takes one by [`key_extractor`](super::RateLimitLayer::key_extractor). Closures are extractors, and the short
-/// form for them is [`key`](super::RateLimitLayer::key); a type of its own can be named, shared and tested.
+/// Pass an extractor to [`key_extractor`](super::RateLimitLayer::key_extractor). Closures implement this trait, and
+/// [`key`](super::RateLimitLayer::key) is the short form for them. A type that implements the trait can be named,
+/// shared and tested.
 ///
 /// ```
 /// use tollgate::http::RequestHead;

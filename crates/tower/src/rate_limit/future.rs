@@ -22,8 +22,8 @@ use tollgate_http::QuotaHeaders;
 pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
     ///
-    /// Dropping it while a shaping limit delays the request refunds the charge, as far as the limit can. Dropping it
-    /// while the inner service works keeps the charge. Dropping it during the refund of
+    /// Dropping it while a shaping limit delays the request refunds the charge, as far as the limit can refund it.
+    /// Dropping it while the inner service works keeps the charge. Dropping it during the refund of
     /// [`refund_if`](super::RateLimitLayer::refund_if) does not stop that refund.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, R>

@@ -80,7 +80,7 @@ where
     }
 }
 
-/// Has the name of the inner service, so that it can be added to a tonic server itself.
+/// Has the same name as the inner service, so that a limited gRPC service can be added to a tonic server.
 // Uses types of tonic.
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {

@@ -22,7 +22,7 @@ pub(super) type RequestFn<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct LayerSettings {
     pub(super) by: LimitSource,
-    /// If `None`, the identity of the rules; without one there, the address of the connection.
+    /// `None` means the `identity` of the rules, or the address of the connection if the rules have none.
     pub(super) identity: Option<Identity>,
     pub(super) families: HeaderFamilies,
     pub(super) max_wait: Duration,

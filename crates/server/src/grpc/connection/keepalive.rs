@@ -49,7 +49,7 @@ impl Keepalive {
         if let Poll::Ready(Err(error)) = pings.poll_pong(context) {
             tracing::debug!(%error, "a connection to the gRPC port is closing");
         }
-        // An error means that the last ping is not written yet, which will serve as this one.
+        // An error means that the last ping is not written yet. That ping then serves instead of this one.
         let _ = pings.send_ping(Ping::opaque());
     }
 }

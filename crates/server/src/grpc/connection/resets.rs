@@ -8,7 +8,8 @@ const MAX_RESETS: u32 = 2_048;
 
 /// The resets that a connection has left. A reset spends one, and an answered call earns one back.
 ///
-/// A client that resets every other call is never closed; a client that resets all of them is closed after 2,048.
+/// The connection of a client that resets every other call is never closed. If the client resets all calls, the
+/// connection is closed after 2,048.
 #[derive(Debug)]
 pub(super) struct ResetAllowance {
     left: u32,

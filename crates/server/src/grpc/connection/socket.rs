@@ -77,7 +77,8 @@ impl SocketGate {
         self.was_refused.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether another read could find bytes. If not, the task is woken when bytes arrive.
+    /// Returns whether another read could find bytes. If not, the task is woken when bytes arrive, or when the client
+    /// reads again.
     pub(super) fn is_worth_another_read(&self) -> bool {
         self.was_refused.load(Ordering::Relaxed) && !self.is_blocked()
     }

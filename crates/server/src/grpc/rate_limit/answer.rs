@@ -21,7 +21,7 @@ const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Appends the answer with a ruling. Returns to how many of the descriptors no rule applies.
+/// Appends the answer with a ruling. Returns the number of descriptors to which no rule applies.
 pub(super) fn write_ruling(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> usize {
     let statuses = statuses(ruling, descriptors);
     let outcome = Outcome::of_rules(ruling);

@@ -182,10 +182,10 @@ fn with<'a>(
     }
 }
 
-/// A client's address, or the first one of its network.
+/// A client's address, or the first address of its network if Envoy has masked the address.
 struct EnvoyClient {
     ip: IpAddr,
-    /// How many bits Envoy has left of the address, if it has masked it.
+    /// The number of bits that Envoy's mask keeps; `None` if the address is not masked.
     bits: Option<u8>,
 }
 

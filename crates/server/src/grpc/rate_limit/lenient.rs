@@ -59,8 +59,8 @@ impl RawDescriptor {
     }
 }
 
-/// Decodes a text. It is not longer than the bytes, as it could be with `U+FFFD`, so that a long value does not become
-/// too long.
+/// Decodes a text, with `?` for bytes that are not UTF-8. `U+FFFD` would take three bytes, and could make a value
+/// longer than the server accepts.
 fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -92,8 +92,8 @@ fn not_usable(name: &HeaderName, problem: &str) -> ApiProblem {
 
 /// Parses the target of the original request: `/reports?page=2`, or `*`.
 ///
-/// Bytes that proxies let pass and URIs must not have are percent-encoded. A target without a path, which nginx sends
-/// for `http://a?page=2`, gets the path `/`.
+/// Percent-encodes bytes that proxies let pass although a URI must not have them. A target without a path, which nginx
+/// sends for `http://a?page=2`, gets the path `/`.
 fn target(sent: &[u8]) -> Option<Uri> {
     match sent {
         [b'/', ..] | b"*" => Uri::try_from(sent).or_else(|_| Uri::try_from(encoded(sent))).ok(),

@@ -1,7 +1,7 @@
 //! `GET /page/server.json`: the features that the page can show to its user.
 //!
-//! The page does not find that out by requests that may be refused, because browsers log each refusal as an error in
-//! their console.
+//! The page reads this file instead of sending requests that may be refused, because browsers log each refusal as an
+//! error in their console.
 
 use std::sync::Arc;
 
