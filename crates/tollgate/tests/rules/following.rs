@@ -191,7 +191,9 @@ rules:
     let request = Attributes::new().claimed("api_key", "k");
     let remaining = || file.rules().check("api", &request).now().unwrap().remaining();
     assert_eq!(remaining(), Some(0));
-    fs::write(&keys, "k: pro\n").unwrap();
+    let next = directory.path().join("next.yaml");
+    fs::write(&next, "k: pro\n").unwrap();
+    fs::rename(&next, &keys).unwrap();
     until(&file, "reloaded", |status| status.reloads == 1);
     assert_eq!(remaining(), Some(7), "spent units stay spent");
 }
@@ -210,7 +212,10 @@ rules: [{ name: it, domain: api, when: { ip: { networks: blocked } }, key: [], l
     let request = Attributes::new().with("ip", "198.51.100.7");
     let is_allowed = || file.rules().check("api", &request).now().unwrap().is_allowed();
     assert!(is_allowed());
-    fs::write(&networks, "192.0.2.0/24\n198.51.100.0/24\n").unwrap();
+    // Replaced at once: of a file that is written in place, a follower may read the empty beginning, which is valid too.
+    let next = directory.path().join("next.txt");
+    fs::write(&next, "192.0.2.0/24\n198.51.100.0/24\n").unwrap();
+    fs::rename(&next, &networks).unwrap();
     until(&file, "reloaded", |status| status.reloads == 1);
     assert!(!is_allowed());
 }
