@@ -340,7 +340,7 @@ struct TracedHold {
     expected: HoldReference,
 }
 
-/// A limiter and its model. Keys of one name are under two limits by turns; another name has the same keys.
+/// A limiter and its model. Requests alternate between two limits of one name; another name has the same keys.
 struct HoldTrace {
     clock: ManualClock,
     limiter: Limiter,

@@ -181,7 +181,7 @@ impl QuotaHeaders {
         self.add_beside(response.status(), response.headers_mut());
     }
 
-    /// Adds the headers beside those that an inner limit may have written.
+    /// Adds the headers. An inner limit may have written some already.
     fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
         let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
         if is_refused && headers.contains_key(REMAINING) {

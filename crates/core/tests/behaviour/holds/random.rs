@@ -247,7 +247,7 @@ impl Pair {
         let more_us =
             taken.min(size).checked_sub(1).map(|most| self.model.wait_us(self.now_us, most));
         match (decision.more_after_us(&self.limit), more_us) {
-            // Of a bucket it may be a microsecond late, when it follows from the reset.
+            // The time of a bucket may be a microsecond late, because it is computed from the reset.
             (Some(found), Some(exact)) => prop_assert!(found == exact || found == exact + 1),
             (found, exact) => prop_assert_eq!(found, exact),
         }

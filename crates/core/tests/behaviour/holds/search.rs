@@ -19,7 +19,7 @@ fn most(limit: &Limit, key: &Search, now_us: u64, end_us: u64) -> u64 {
         return 0;
     }
     let mut best = 0;
-    // What has expired is charged at this instant, whatever happens next.
+    // Expired holds are charged at this instant, before any operation.
     let expired: u64 =
         key.open.iter().filter(|(hold, _)| hold.expires_us == now_us).map(|(_, units)| units).sum();
     let mut key = key.clone();
