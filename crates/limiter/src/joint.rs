@@ -44,7 +44,7 @@ impl JointDecision {
     }
 
     /// Returns the index of the check that refuses for longest; the first, if several do. `None` for an
-    /// allowed request.
+    /// allowed request. Checks of one key under one name count as one, with the index of the first of them.
     pub fn refused_by(&self) -> Option<usize> {
         self.decided.refused_by
     }
