@@ -278,7 +278,7 @@ impl TightestLimit {
 /// assert_eq!((tightest.limit, tightest.remaining), (3, 1)); // `everyone`
 /// assert_eq!(tightest.requests_remaining, 0); // no second request of 2 fits
 /// assert_eq!(check(2).refused_by, Some(1));
-/// assert_eq!(check(1).tightest.unwrap().remaining, 0); // the refusal cost `per_user` nothing
+/// assert_eq!(check(1).tightest.unwrap().remaining, 0); // the refused request was not charged to `per_user`
 /// # assert_eq!(per_user.peek(&user, 0, Cost::ONE.into()).remaining, 7);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```

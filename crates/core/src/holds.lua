@@ -183,12 +183,13 @@ local beside_bucket = {
   spent_with = beside.spent_with, falls_after_us = beside.falls_after_us,
 }
 
--- As many whole buckets as drain in less than 2^53 us, less the time until the last hold expires. At least two,
--- because a bucket drains within 100 years.
+-- The units of as many full buckets as drain in the longest exact wait: 2^53 us, less the 366 days after which
+-- the last hold has expired, and less a step back of the clock. At least two buckets, because each drains within
+-- 100 years.
 function beside_bucket.most_taken(limit)
   local longest_us = MAX_TIME_US - MAX_HOLD_US - MAX_STEP_BACK_US
   if limit.size / limit.rate_units * limit.per_us > longest_us * 1.0001 then
-    -- So slow a limit only exists if a key stays under its old limit, and that now has a larger size.
+    -- A limit this slow exists only while a key stays under its old limit, which then has a larger size.
     return 0
   end
   local full_us = max(bucket.drain_time_us(limit, limit.size, 0), 1)
@@ -251,7 +252,7 @@ local function verdict_on_check(seen, cost)
   return false, falls_after_us(seen, most)
 end
 
--- The verdict on one more hold. A key that has all the holds it can have waits for the first to expire.
+-- The verdict on one more hold. A key that has MAX_HOLDS open holds waits for the first to expire.
 local function verdict_on_hold(seen, cost)
   local is_allowed, wait_us = verdict_on_check(seen, cost)
   if #seen.holds - seen.expired < MAX_HOLDS then
@@ -303,7 +304,7 @@ local function look(limit, state, holds, now_us)
   return view(limit, state, holds, now_us)
 end
 
--- Charges the holds that have expired at now_us, and stores its standing as its state. Returns the key's time.
+-- Charges the holds that have expired at now_us, and stores the key's standing as its state. Returns the key's time.
 -- Only for an operation that changes the state: a refusal must leave no trace.
 local function bring_up(limit, state, holds, now_us)
   local at_us = key_time_us(limit, state, now_us)

@@ -10,8 +10,8 @@ use crate::range::MAX_WINDOW_US;
 /// The most holds that one key can have at a time.
 pub const MAX_HOLDS: usize = 1_024;
 
-/// The identity of a hold among the holds of its key. The caller chooses it, and must never use a number twice for the
-/// same key: use a random number, or count from a random start.
+/// The number that identifies a hold among the holds of its key. The caller chooses it, and must never use a number
+/// twice for the same key: use a random number, or count from a random start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
 
@@ -53,7 +53,7 @@ impl TryFrom<Duration> for HoldTime {
 /// A request to set units aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// The identity of the hold, if it is admitted.
+    /// The id of the hold, if the reservation is admitted.
     pub id: HoldId,
     /// The units to set aside.
     pub cost: Cost,
@@ -61,12 +61,12 @@ pub struct Reservation {
     pub hold_for: HoldTime,
 }
 
-/// A hold as its holder knows it.
+/// A hold as the caller that reserved it knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldReference {
-    /// Its identity.
+    /// Its id.
     pub id: HoldId,
-    /// The last expiry that was granted for it. It tells a hold that has expired from one that never existed.
+    /// The last expiry that was granted for it. It distinguishes a hold that has expired from one that never existed.
     pub expires_us: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct HoldGrowth {
 /// A hold that has been neither settled nor charged at its expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenHold {
-    /// Its identity.
+    /// Its id.
     pub id: HoldId,
     /// The units that are set aside. 0 if all have been charged, and the hold waits for its last settlement.
     pub units: u64,
@@ -195,8 +195,8 @@ pub enum HoldError {
     NoTime,
     /// The hold time is above 366 days.
     TooLong,
-    /// The limit is a shaping leaky bucket: it delays each request by the requests before it, and held units have no
-    /// place among them.
+    /// The limit is a shaping leaky bucket: it delays each request until the requests before it have left, and held
+    /// units have no position in that order.
     Shaping,
 }
 

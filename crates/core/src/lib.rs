@@ -15,10 +15,10 @@
 //!
 //! The layout:
 //!
-//! - [`Limit`]: an algorithm with its numbers; parses from and prints to text, and refuses numbers
-//!   that would not be exact.
+//! - [`Limit`]: an algorithm with its numbers; parses from and prints to text, and rejects numbers
+//!   with which the arithmetic would not be exact.
 //! - [`Algorithm`]: the operations of each algorithm; one file each, the buckets share one implementation.
-//! - [`LimitDecision`], [`ChargeReceipt`]: the answer, and the way to take a charge back.
+//! - [`LimitDecision`], [`ChargeReceipt`]: the answer, and the record that a refund of the charge needs.
 //! - [`check_all()`]: several limits, all or none.
 //! - [`store`]: for authors of stores: fast paths, logs in few bytes, the algorithms in Lua.
 //!

@@ -54,7 +54,8 @@ pub enum CarryOver {
     Done(State),
     /// The key stays under the old limit for now.
     Stays {
-        /// The old limit with the size of the new limit, which decides meanwhile.
+        /// The old limit with the size of the new limit, which decides meanwhile. For a key with holds, the size may be
+        /// the smaller of the two limits' sizes.
         decides: Limit,
         /// The key's state, unchanged.
         state: State,

@@ -1,7 +1,7 @@
 //! The largest numbers that a limit accepts. Within them all arithmetic is exact, in integers here and in doubles on
 //! Redis.
 
-/// The largest limit, capacity or cost: 2^53 - 1, the last whole number before doubles skip one.
+/// The largest limit, capacity or cost: 2^53 - 1. Doubles hold every whole number up to 2^53 exactly.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The most units a sliding window log keeps.

@@ -122,7 +122,7 @@ impl<'a> IntoFuture for Acquire<'a> {
 
 /// The outcome of an [`Acquire`].
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a refused request must not go"]
+#[must_use = "a refused request must not proceed"]
 pub enum AcquireOutcome {
     /// The request may proceed now. It is charged.
     Admitted {

@@ -30,7 +30,7 @@ const MAX_BYTES: usize = NAME.len() + 43;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv6Prefix(u8);
 
-/// A number of bits that no IPv6 prefix has.
+/// The error for a prefix with a number of bits outside of 1 to 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an IPv6 prefix of {bits} bits is not valid; use 1 to 128, such as 56 or 64")]
 pub struct Ipv6PrefixError {
@@ -83,7 +83,7 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// An address to be [`set`](Self::set) later.
+    /// The unknown address, `0.0.0.0` with an empty text: a value to [`set`](Self::set) later.
     pub const UNKNOWN: ClientAddress =
         ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: AddressText::EMPTY };
 
@@ -94,8 +94,8 @@ impl ClientAddress {
         address
     }
 
-    /// Does the same as [`of`](Self::of) in place: copying a value that was just written in pieces makes the
-    /// processor wait for the pieces.
+    /// Does the same as [`of`](Self::of) in place. This avoids a copy of the text, which would wait for the small
+    /// writes that made the text.
     pub fn set(&mut self, ip: IpAddr, prefix: Ipv6Prefix) {
         self.ip = ip.to_canonical();
         match self.ip {
@@ -197,8 +197,8 @@ impl AddressText {
     fn set_v4(&mut self, ip: Ipv4Addr) {
         // OK because the table has 256 entries.
         let [a, b, c, d] = ip.octets().map(|octet| OCTETS[usize::from(octet)]);
-        // Assembled in registers, together with the prefix: memory that was written in pieces cannot be read
-        // back at once.
+        // Assembled in registers, together with `ip=`: after several small writes to memory, a large read of the same
+        // bytes has to wait.
         // OK because two octets and their dots have at most 8 letters.
         let first = u64::from(a.0) | u64::from(b.0) << (8 * a.1);
         let last = u64::from(c.0) | u64::from(d.0) << (8 * c.1);

@@ -38,10 +38,10 @@ pub struct Check<'a> {
 pub(crate) enum DropPolicy {
     Kept,
     Refunded,
-    /// The charge is refunded. This is the policy of the first waiter of an [`acquire`](Scope::acquire). In memory,
-    /// the waiter reads the answer at once. On a remote store, the check is not answered with a remembered refusal,
-    /// because units may have come back since; and if the store fails, the check is decided in this process, unless a
-    /// policy was set.
+    /// The policy of the first waiter of an [`acquire`](Scope::acquire). In memory it has no effect, because the waiter
+    /// reads the answer at once. On a remote store the charge is refunded. In addition, the check is not answered with
+    /// a remembered refusal, because units may have come back since; and if the store fails, the check is decided in
+    /// this process, unless a policy was set.
     RefundedToWaiters,
 }
 

@@ -40,7 +40,7 @@ impl Limiter {
     /// assert!(failed.check("user:42").cost(3).now()?.is_allowed());
     /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
     /// assert_eq!(refused.refused_by(), Some(1));
-    /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // it cost nothing
+    /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // not charged
     ///
     /// let both = [failed.peek("user:7").cost(2), failed.check("user:7")];
     /// let joint = limiter.check_all_now(&both)?; // the charge alone, for both parts

@@ -11,7 +11,7 @@ pub struct Clock {
 }
 
 #[derive(Clone, Debug)]
-#[repr(u8)] // a tag of its own: reading one inside quanta's clock takes five more instructions
+#[repr(u8)] // a separate tag: reading one that is stored inside quanta's clock takes five more instructions
 enum TimeSource {
     System(TimeCounter),
     Manual(Arc<AtomicU64>),
@@ -25,7 +25,7 @@ enum TimeSource {
 /// The wall clock at the start, and then a counter that only moves forward.
 #[derive(Clone, Debug)]
 struct TimeCounter {
-    /// The wall clock's time when the counter was 0, however long ago that was.
+    /// The time that the wall clock showed, or would have shown, when the counter was 0.
     began_us: u64,
     /// Microseconds per count, multiplied by 2^64.
     scale: u64,
@@ -49,7 +49,7 @@ struct WallOffset {
 impl WallOffset {
     #[inline]
     fn at(&self, now_us: u64) -> u64 {
-        // The range also covers a counter that was set back, as when a virtual machine is restored.
+        // A due time more than 100 ms ahead means that the counter was set back, as when a virtual machine is restored.
         let due_us = self.due_us.load(Ordering::Acquire);
         if !(1..=WALL_READ_EVERY_US).contains(&due_us.wrapping_sub(now_us)) {
             return self.read_again(now_us);
@@ -61,7 +61,7 @@ impl WallOffset {
     fn read_again(&self, now_us: u64) -> u64 {
         let wall_us = system_us();
         self.ahead_us.store(wall_us.wrapping_sub(now_us), Ordering::Relaxed);
-        // OK because no clock shows a year near 500,000.
+        // OK because 64 bits of microseconds last until after the year 500,000.
         self.due_us.store(now_us + WALL_READ_EVERY_US, Ordering::Release);
         wall_us
     }
@@ -70,7 +70,7 @@ impl WallOffset {
 impl TimeCounter {
     fn start() -> TimeCounter {
         const COUNTS: u64 = 1 << 40;
-        // First, because measuring how fast the counter counts may take a while.
+        // Before the wall clock is read, because measuring how fast the counter counts may take a while.
         let counter = quanta::Clock::new();
         let started_us = system_us();
         let started = counter.raw();
@@ -213,7 +213,7 @@ mod tests {
         wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
         assert!(wall.at(5_100_000).abs_diff(system_us()) < 60_000_000);
         wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
-        assert!(wall.at(1_000_000).abs_diff(system_us()) < 60_000_000, "it went back");
+        assert!(wall.at(1_000_000).abs_diff(system_us()) < 60_000_000, "the counter went back");
     }
 
     /// Compares this scale with quanta's, over a second and over 10 years of counts.

@@ -15,7 +15,7 @@ pub enum Error {
     /// An invalid limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Units that cannot be held: for no time, for more than 366 days, or under a shaping limit.
+    /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping.
     #[error(transparent)]
     Hold(#[from] HoldError),
     /// The store across the network has no holds.
@@ -29,9 +29,9 @@ pub enum Error {
         /// The problem, and what to do.
         problem: LimitError,
     },
-    /// A limiter holds at most 2^15 limits at a time; other numbers under the same name count as another
+    /// A limiter in memory holds at most 32,768 limits at a time; other numbers under the same name count as another
     /// limit. Dropped limits make room, unless they have keys that no other limit of their name can take
-    /// over.
+    /// over. A limiter on a store across the network holds at most 32,768 names.
     #[error("there are {count} limits already; put more keys under one limit instead")]
     TooManyLimits {
         /// The number of limits.
@@ -49,7 +49,7 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
-    /// More limits in one check than a store across the network takes.
+    /// One check has more limits than a store across the network accepts.
     #[error("{count} limits in one check; use at most {most}")]
     TooManyCharges {
         /// The number of limits in the check.
@@ -95,7 +95,7 @@ pub enum Error {
     /// The keys that rules make of one request are too long.
     #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
     KeysTooLong {
-        /// Their length, counted up to where the bound was exceeded.
+        /// The length of the keys together. Keys after the one that exceeded the bound are not counted.
         bytes: usize,
         /// The largest length.
         most: usize,

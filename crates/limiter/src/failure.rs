@@ -16,8 +16,8 @@ pub(crate) use terms::{StoreTerms, bounded_deadline};
 /// [`acquire`](crate::Acquire) is local with one process: it still waits until it is admitted.
 ///
 /// In a check of several limits, the strictest policy of the enforced limits applies to all of them: closed
-/// before local, local before open, and among local policies the one with the smallest share. A check of
-/// shadow limits only never fails: closed counts as open there.
+/// before local, local before open, and among local policies the one with the smallest share. A check that
+/// has only shadow limits never fails: closed counts as open there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {

@@ -149,7 +149,7 @@ impl IntoFuture for HoldRequest<'_> {
     }
 }
 
-/// Returns an identity that no other hold has: a random number that is drawn once in each process, and a count.
+/// Returns an id that no other hold has: the sum of a count and a random number that is drawn once in each process.
 fn next_id() -> HoldId {
     static START: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -465,7 +465,7 @@ impl HoldExtension {
         &self.decided
     }
 
-    /// Returns what became of the hold.
+    /// Returns the effect on the hold.
     pub fn extension(&self) -> Extension {
         self.extension
     }

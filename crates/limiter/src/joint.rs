@@ -44,7 +44,7 @@ impl JointDecision {
     }
 
     /// Returns the index of the check that refuses for longest; the first, if several do. `None` for an
-    /// allowed request.
+    /// allowed request. Checks of one key under one name count as one, with the index of the first of them.
     pub fn refused_by(&self) -> Option<usize> {
         self.decided.refused_by
     }
@@ -128,8 +128,8 @@ impl Demand {
         Demand { request, role: Role::Enforced, intent: Intent::Charge }
     }
 
-    /// Whether this one takes precedence, of two parts of one check with the same key: enforced before
-    /// shadow, then charge before peek.
+    /// Whether this part of a check takes precedence over `other`, a part of the same check with the same key:
+    /// enforced before shadow, then charge before peek.
     pub(crate) fn outranks(&self, other: &Demand) -> bool {
         self.rank() > other.rank()
     }
@@ -138,10 +138,9 @@ impl Demand {
         (self.role == Role::Enforced, self.intent == Intent::Charge)
     }
 
-    /// Merges two parts of one check with the same key. The part that takes precedence stands alone; equal
-    /// parts have their costs added and the shorter of their longest waits. A shadow next to an enforced part
-    /// adds nothing, because it must not refuse; neither does a peek next to a charge, because it must not be
-    /// charged.
+    /// Merges two parts of one check with the same key. If one takes precedence, the other adds nothing: a shadow next
+    /// to an enforced part must not refuse, and a peek next to a charge must not be charged. Otherwise the costs are
+    /// added, and the shorter of the two longest waits applies.
     pub(crate) fn merged(self, other: Demand) -> Demand {
         if other.outranks(&self) {
             return other;
@@ -149,7 +148,8 @@ impl Demand {
             return self;
         }
         let units = self.request.cost.units().saturating_add(other.request.cost.units());
-        // OK because a sum past the largest cost fits no limit either way.
+        // A sum above the largest cost, 2^53 - 1, becomes the largest cost, which fits only a limit of
+        // 2^53 - 1.
         let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.request.cost);
         let max_wait_us =
             [self.request.max_wait_us, other.request.max_wait_us].into_iter().flatten().min();

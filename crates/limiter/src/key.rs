@@ -40,7 +40,7 @@ pub struct Key<'k>(KeyBytes<'k>);
 #[derive(Clone, Debug)]
 enum KeyBytes<'k> {
     Bytes(&'k [u8]),
-    /// Boxed, so that a key is as small as a slice: a check with one is moved several times.
+    /// Boxed, so that a key is as small as a slice: a check contains its key, and is moved several times.
     Address(Box<ClientAddress>),
 }
 

@@ -36,7 +36,8 @@ pub struct Limiter {
 struct LimiterState {
     backend: Backend,
     names: NameRegistry,
-    /// The clock of everything except decisions on a remote store, which has its own clock.
+    /// The clock of everything except decisions on a remote store. The store decides at its own time, unless the
+    /// caller has set a clock.
     clock: Clock,
     queues: WaitQueues,
 }
@@ -122,18 +123,18 @@ impl Builder {
     /// Sets the most bytes that the state of keys may take. The default is 64 MiB, enough for 1.3 million
     /// keys.
     ///
-    /// At the ceiling no key's state is evicted; new keys share one overflow state for each name. The count
-    /// includes the allocator's overhead: with glibc, after 10 million invented keys, a process had grown by
-    /// no more than its ceiling. Only logs that come and go in ever different sizes leave holes in the heap
-    /// that the allocator cannot reuse: 15% above the ceiling in a test made for that. An empty limiter takes
-    /// 2 KiB for each MiB of its ceiling: 128 KiB for 64 MiB. When a limiter is dropped, the memory of its
-    /// keys stays with the process, for limiters that are built later.
+    /// At the ceiling no key's state is evicted; new keys share one overflow state for each name. The count includes
+    /// the allocator's overhead: with glibc, after 10 million invented keys, a process had grown by no more than its
+    /// ceiling. There is one exception: logs that are made and freed in many different sizes leave holes in the heap
+    /// that the allocator cannot reuse. In a test made for that, a process grew 15% above the ceiling. An empty limiter
+    /// takes 2 KiB for each MiB of its ceiling: 128 KiB for 64 MiB. When a limiter is dropped, the memory of its keys
+    /// stays with the process, for limiters that are built later.
     pub fn max_bytes(self, max_bytes: usize) -> Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
     }
 
-    /// Keeps every key for ever, without a ceiling: for replaying a trace, in which time may go back to when
-    /// a key had something spent.
+    /// Keeps every key for ever, without a ceiling: for replaying a trace. The time of a trace may go back to a moment
+    /// at which a key still had spent units, although it has none now.
     pub fn keep_every_key(self) -> Builder {
         Builder { max_bytes: None, ..self }
     }
@@ -141,12 +142,12 @@ impl Builder {
     /// Makes [`build`](Self::build) allocate the memory for this many keys, as far as the ceiling allows, so
     /// that checks of new keys need not.
     ///
-    /// Checks of new keys then seldom wait for memory. Keys are spread by chance, so out of a million keys
-    /// about a thousandth still make their shard grow, at 20 to 40 us each. Where Linux offers huge pages on
-    /// request (`madvise` or `always` in `/sys/kernel/mm/transparent_hugepage/enabled`), the memory consists
-    /// of huge pages: with a million keys a check took 0.7 to 1.0 times as long, with the larger gains on a
-    /// busy machine. Logs of more than three entries allocate their memory when they need it, from what is
-    /// left under the ceiling. On Redis this is ignored.
+    /// Checks of new keys then seldom wait for memory. A hash spreads the keys over the shards, and not quite evenly:
+    /// out of a million keys about a thousandth still make their shard grow, at 20 to 40 us each. Where Linux offers
+    /// huge pages on request (`madvise` or `always` in `/sys/kernel/mm/transparent_hugepage/enabled`), the memory
+    /// consists of huge pages: with a million keys a check took 0.7 to 1.0 times as long, with the larger gains on a
+    /// busy machine. Logs of more than three entries allocate their memory when they need it, from what is left under
+    /// the ceiling. On Redis this is ignored.
     ///
     /// ```
     /// let limiter = tollgate::Limiter::builder().room_for(100_000).build();
@@ -290,8 +291,8 @@ impl Limiter {
         }
     }
 
-    /// Returns how often the memory store had no room, since it was made. Unlike [`usage`](Self::usage) this takes no
-    /// lock, so a program can call it often.
+    /// Returns how often the memory store had no room, since it was built; zeros for a limiter on Redis. Unlike
+    /// [`usage`](Self::usage) this takes no lock, so a program can call it often.
     pub fn ceiling_counts(&self) -> CeilingCounts {
         match &self.inner.backend {
             Backend::Memory(backend) => backend.memory.ceiling_counts(),

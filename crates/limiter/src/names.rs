@@ -1,4 +1,4 @@
-//! The registry of names: every name has one number, whichever store keeps its keys.
+//! The registry of names. Every name has one number, in memory as on a store across the network.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Returns a name that differs from every other name of this process. `encoded` is what the store made of the
+    /// Returns a name with a number that no other name of this process has. `encoded` is the store's encoding of the
     /// text ([`RemoteStore::encode_name`](crate::store::RemoteStore::encode_name)).
     pub fn new(text: &str, encoded: impl Into<Box<[u8]>>) -> Name {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -42,7 +42,7 @@ impl Name {
         &self.text
     }
 
-    /// Returns what the store made of the name.
+    /// Returns the store's encoding of the name.
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }

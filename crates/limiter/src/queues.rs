@@ -37,7 +37,7 @@ pub(crate) struct WaitQueues {
     max_waiting: usize,
 }
 
-/// Identifies a queue: the scope's name, and a keyed fingerprint of 128 bits of the key.
+/// Identifies a queue: the scope's name, and a keyed 128-bit fingerprint of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueId {
     /// The number of the name. A waiter holds its scope, which holds the name, so the number stays in use.
@@ -198,7 +198,7 @@ pub(crate) enum QueuePosition {
 /// The next action of the first waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrontAction {
-    /// It sleeps until its time has come or it is woken.
+    /// It sleeps until its check is due, or until it is woken.
     Sleep,
     /// It checks again, because units came back since it checked.
     CheckAgain,
@@ -229,7 +229,8 @@ impl QueueEntry<'_> {
         std::iter::once(queue.front.charge).chain(behind).collect()
     }
 
-    /// Checks that there is room for one more waiter; for a first waiter that has not waited yet.
+    /// Returns an error if there are too many waiters. A first waiter calls this before it begins to wait, because
+    /// [`join`](WaitQueues::join) accepts a first waiter always.
     pub(crate) fn has_room(&self) -> Result<(), Error> {
         let waiting = self.queues.waiting.load(Ordering::Relaxed);
         if waiting > self.queues.max_waiting {

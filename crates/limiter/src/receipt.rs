@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate_core::{ChargePlace, Cost};
 
-/// The receipt of a charge to one key: needed to refund the charge, and good for one refund.
+/// The receipt of a charge to one key. A refund of the charge needs it, and it is good for one refund.
 ///
 /// A receipt belongs to the key and to the name of the limit that were charged. A refund with another
 /// key, or through a scope of another name, is an error

@@ -91,7 +91,7 @@ impl Limiter {
     /// Returns a limit under a name. The name is the limit's, such as `logins`, not a user's: one scope
     /// serves all users, and the user is the key of each check.
     ///
-    /// The limit is a [`Limit`], one of the algorithms, or text; text that is not a limit is
+    /// The limit is a [`Limit`], one of the algorithms, or text. For text that is not a valid limit, the error is
     /// [`Error::Limit`]. Make a scope once and keep it: making one looks its name up.
     ///
     /// ```
@@ -114,7 +114,7 @@ impl Limiter {
     /// State belongs to the name and the key: two names with the same numbers do not share state, two scopes
     /// of the same name do.
     ///
-    /// The same name may come with other numbers, or another algorithm: a limit can change while it is in
+    /// The same name may be used with other numbers, or with another algorithm: a limit can change while it is in
     /// use, and each customer can have its own. A check carries what its key has spent over to the limit of
     /// its scope, where it stays spent. A key that has spent more than the new limit allows stays under the
     /// old limit, at the new size, until enough units have come back.
@@ -137,8 +137,8 @@ impl Limiter {
     /// # }
     /// ```
     ///
-    /// There can be 32,768 limits at a time; dropped limits make room for others. A name has at most
-    /// 4 KiB.
+    /// In memory there can be 32,768 limits at a time, and on a store across the network 32,768 names. Dropped limits
+    /// make room for others. A name has at most 4 KiB.
     pub fn scope<L>(&self, name: &str, limit: L) -> Result<Scope, Error>
     where
         L: TryInto<Limit>,
@@ -221,7 +221,7 @@ impl Scope {
 
     /// Sets what happens to a check through this handle when the store fails, instead of the limiter's policy
     /// (`Redis::on_failure`). No effect in memory.
-    #[must_use = "only the handle that comes back has it"]
+    #[must_use = "only the returned handle has the policy"]
     pub fn on_failure(self, on_failure: OnFailure) -> Scope {
         self.with_terms(|terms| terms.on_failure = Some(on_failure))
     }
@@ -233,7 +233,7 @@ impl Scope {
     /// The circuit breaker opens when a server misses the limiter's deadline, not when it misses a shorter
     /// one. A longer deadline lets a request wait longer, but not for a server whose breaker is open. So give
     /// the limiter the longest usual deadline, and give scopes that need fast answers a shorter one.
-    #[must_use = "only the handle that comes back has it"]
+    #[must_use = "only the returned handle has the deadline"]
     pub fn deadline(self, deadline: Duration) -> Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
     }
@@ -245,7 +245,7 @@ impl Scope {
         self
     }
 
-    /// Gives back what of a charge to `key` still counts, and returns how many units that frees.
+    /// Gives back the part of a charge to `key` that still counts, and returns how many units that frees.
     ///
     /// The receipt must belong to the same key and to a scope with the same name; any other receipt is
     /// [`Error::ReceiptMismatch`], and nothing changes.
@@ -381,8 +381,8 @@ impl Scope {
         })
     }
 
-    /// Returns the limit that decides on `key`, its state, and the time at which to read the state: for
-    /// drawing the state, and for more detail than [`peek`](Self::peek) gives.
+    /// Returns the limit that decides on `key`, its state, and the time at which to read the state. Use it to display
+    /// the state, or for more detail than [`peek`](Self::peek) gives.
     pub fn state<'k>(&self, key: impl Into<Key<'k>>) -> Answer<KeyState> {
         let key = key.into();
         let key = match bounded(key.as_bytes()) {
@@ -401,7 +401,7 @@ impl Scope {
         }
     }
 
-    /// Wakes the first waiter of a key, which checks again: units came back.
+    /// Wakes the first waiter of a key, so that it checks again, because units came back.
     pub fn wake_waiters(&self, key: &[u8]) {
         self.limiter.queues().nudge(self.registered_name().number(), key);
     }

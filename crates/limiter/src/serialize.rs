@@ -1,6 +1,6 @@
 //! Decisions and receipts for serde.
 //!
-//! Both are serialised and not deserialised. A receipt belongs to a key and a limiter, so
+//! Both can be serialised, but not deserialised. A receipt belongs to a key and a limiter, so
 //! [`Scope::receipt`](crate::Scope::receipt) makes it again from its cost and place. A serialised decision is
 //! read as a [`tollgate_core::LimitDecision`].
 

@@ -1,9 +1,9 @@
 //! Where state lives: the memory store, and the interface of stores across the network.
 //!
-//! The memory store decides at once and is called directly, so that a check is inlined and allocates nothing. Every other
-//! store is a [`RemoteStore`] behind an `Arc`. This module is all that the author of one needs to read.
+//! The memory store decides at once and is called directly, so that a check is inlined and allocates nothing. Every
+//! other store is a [`RemoteStore`] behind an `Arc`. The author of such a store needs to read only this module.
 //!
-//! A [`Limiter`](crate::Limiter) on a remote store does what is the same for all of them, above the store:
+//! A [`Limiter`](crate::Limiter) does the work that is the same for all remote stores:
 //!
 //! - It keeps the names and the limits, and rejects keys, names and costs that are out of bounds.
 //! - It merges the parts of one check that have the same name and key into one [`Charge`], and hands the answer to
@@ -16,7 +16,7 @@
 //!
 //! # What a store must do
 //!
-//! 1. State belongs to the name and the key of a [`Charge`], and records the limit that it was reached under.
+//! 1. State belongs to the name and the key of a [`Charge`], and is stored with the limit that it is under.
 //!    When a request has another limit, the state is carried over
 //!    ([`Limit::carry_over`](tollgate_core::Limit::carry_over)).
 //! 2. Each request is atomic: no other request sees a part of it. The charges of one [`JointRequest`] are all
@@ -139,8 +139,8 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Gives back what of a charge still counts, and returns how many units that frees. Calls `wake` when the
-    /// units are back, also if the answer was dropped.
+    /// Gives back the part of a charge that still counts, and returns how many units that frees. Calls `wake` when
+    /// the units are back, also if the answer was dropped.
     fn refund(&self, charge: Charge, receipt: ChargeReceipt, call: Call, wake: Wake)
     -> Answer<u64>;
 
@@ -268,8 +268,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call for a caller with a deadline of its own, of which 3 ms are left for returning the
-    /// answer.
+    /// Returns this call for a caller with a deadline of its own: the store must answer 3 ms before it, so that there
+    /// is time to return the answer.
     #[must_use]
     pub fn bounded(self, callers: Option<Duration>) -> Call {
         Call { deadline: bounded_deadline(self.deadline, callers), ..self }
@@ -327,7 +327,7 @@ pub struct JointRequest {
 pub enum UnreadPolicy {
     /// The charge stays.
     Keep,
-    /// The charge is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket
+    /// The charge is refunded as soon as its outcome is known, and then the function is called. Refunds of one bucket
     /// are made in the order of the charges, if the store can keep that order.
     Refund(Wake),
 }
@@ -358,8 +358,8 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// A copy of the state of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyState {
-    /// The limit that decides on the key: the requested limit; or, while the key has spent more than that allows, the
-    /// old limit at the new size.
+    /// The limit that decides on the key: the requested limit; or, while the key has spent more than that limit allows,
+    /// the old limit at the new size.
     pub limit: Limit,
     /// The state.
     pub state: State,

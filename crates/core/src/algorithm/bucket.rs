@@ -404,8 +404,9 @@ impl FillStanding {
 }
 
 impl<K: BucketKind> BesideHolds for K {
-    /// As many whole buckets as drain in less than 2^53 us, less the time until the last hold expires, when the wait may
-    /// begin. At least two, because a bucket drains within 100 years.
+    /// The units of as many full buckets as drain in the longest exact wait: 2^53 us, less the 366 days after which the
+    /// last hold has expired, because the wait may begin then, and less a step back of the clock. At least two buckets,
+    /// because each drains within 100 years.
     fn most_taken(&self) -> u64 {
         const LONGEST_US: u64 = MAX_TIME_US - MAX_WINDOW_US - MAX_STEP_BACK_US;
         let Bucket { capacity, time_to_full_us, .. } = *self.bucket();

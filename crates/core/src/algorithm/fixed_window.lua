@@ -38,7 +38,7 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
--- The time until the window ends. Counted from the caller's time, so that the wait is also right after
+-- The time until the window ends. Counted from the caller's time, so that the wait is correct even after
 -- the clock has stepped back.
 local function ends_after_us(limit, standing)
   return max(limit.window_us - (standing.now_us - standing.start_us), 0)

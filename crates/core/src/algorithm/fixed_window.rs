@@ -190,7 +190,7 @@ impl FixedWindow {
         ChargePlace::Window { start_us: window.start_us, window_us: self.window_us() }
     }
 
-    /// The time until the window ends. Counted from the caller's time, so that the wait is also right after the clock
+    /// The time until the window ends. Counted from the caller's time, so that the wait is correct even after the clock
     /// has stepped back.
     #[inline]
     fn ends_after_us(&self, standing: &WindowStanding) -> u64 {

@@ -88,8 +88,8 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     let cost = Cost::new(units).ok()?;
     let standing = limit.standing(state, at_us);
     let standing = limit.charge(state, standing, cost);
-    // The holds are left out. OK because a store keeps the state of a key that has holds, so the count of charges does
-    // not start again.
+    // The holds are left out of `over_us`. OK because `over_us` matters only when the count of charges starts again,
+    // and a store keeps the state of a key that has holds.
     let over_us = at_us.saturating_add(limit.reset_after_us(&standing));
     Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
@@ -149,7 +149,7 @@ impl<'v, A: BesideHolds> View<'v, A> {
         Verdict::Denied { retry: Retry::AfterUs(self.falls_after_us(most)) }
     }
 
-    /// The verdict on one more hold. A key that has all the holds it can have waits for the first to expire.
+    /// The verdict on one more hold. A key that has [`MAX_HOLDS`] open holds waits for the first to expire.
     fn verdict_on_hold(&self, cost: Cost) -> Verdict {
         let verdict = self.verdict(cost);
         let first = self.open.first().filter(|_| self.open.len() >= MAX_HOLDS);
@@ -209,7 +209,7 @@ fn look<A: BesideHolds, T>(
     read(&View::new(limit, &state, &holds, now_us))
 }
 
-/// Charges the holds that have expired at `now_us`, and stores its standing as its state. Returns the key's time.
+/// Charges the holds that have expired at `now_us`, and stores the key's standing as its state. Returns the key's time.
 ///
 /// Only for an operation that changes the state: a refusal must leave no trace.
 pub(crate) fn bring_up<A: BesideHolds>(

@@ -1,4 +1,4 @@
--- Sliding window counter: two counters stand in for the log. Twin of sliding_window_counter.rs:
+-- Sliding window counter: two counters approximate the log. Twin of sliding_window_counter.rs:
 -- change both, then run the tests in tests/twins. Load it after algorithm.lua and, to carry over,
 -- after fixed_window.lua.
 --

@@ -1,4 +1,4 @@
-//! Sliding window counter: two counters stand in for the log.
+//! Sliding window counter: two counters approximate the log.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -214,7 +214,7 @@ impl FastPath for SlidingWindowCounter {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - estimate - 1,
-            // Until less than one whole unit is in view from the next window.
+            // Until, in the next window, less than one whole unit of this window is still in view.
             reset_after_us: in_view_us + self.window_us() - (self.window_us() - 1) / after,
             first_back_us: first_back_us + 1,
         };

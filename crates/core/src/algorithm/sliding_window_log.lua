@@ -51,8 +51,9 @@ local function is_through_less_than(sum, _, through)
   return through < sum
 end
 
--- The index of the first charge without a property that only the oldest charges have. Reads up to 4
--- charges from the oldest on, then searches: another 16 reads in a log of 65,536.
+-- The index of the first charge for which `property` is false. It must be true for the oldest charges, up to
+-- some charge, and false for all later charges. Reads up to 4 charges from the oldest on, then searches:
+-- another 16 reads in a log of 65,536.
 local function first_without(log, property, bound)
   local count = log.count
   for index = 0, 3 do
@@ -85,8 +86,8 @@ local function forget(log, count)
   end
 end
 
--- The time until a charge leaves the window. Counted from the caller's time, so that the wait is also
--- right after the clock has stepped back.
+-- The time until a charge leaves the window. Counted from the caller's time, so that the wait is correct
+-- even after the clock has stepped back.
 local function leaves_after_us(limit, charged_us, standing)
   return max(limit.window_us - (standing.now_us - charged_us), 0)
 end

@@ -198,7 +198,7 @@ impl SlidingWindowLog {
         self.leaves_after_us(at_us, &standing)
     }
 
-    /// The time until a charge leaves the window. Counted from the caller's time, so that the wait is also right
+    /// The time until a charge leaves the window. Counted from the caller's time, so that the wait is correct even
     /// after the clock has stepped back.
     #[inline]
     fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {

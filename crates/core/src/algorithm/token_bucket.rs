@@ -24,10 +24,10 @@ impl TokenBucket {
         TokenBucket { bucket }
     }
 
-    /// A bucket of `units` tokens, at least 1, that all come back within `per`.
-    pub(crate) fn of_units_per(units: u32, per: NonZeroU64) -> TokenBucket {
+    /// A bucket of `units` tokens, at least 1, that all come back within `per_us`.
+    pub(crate) fn of_units_per(units: u32, per_us: NonZeroU64) -> TokenBucket {
         let units: NonZeroU64 = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN).into();
-        TokenBucket { bucket: Bucket::nearest(units.get(), Rate::in_lowest_terms(units, per)) }
+        TokenBucket { bucket: Bucket::nearest(units.get(), Rate::in_lowest_terms(units, per_us)) }
     }
 
     /// Returns this bucket with another capacity: the most tokens that can be spent at once. The refill stays.
@@ -40,8 +40,8 @@ impl TokenBucket {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     ///
-    /// A capacity below the refill is fine: with 100 a second and a burst of 5, evenly spaced requests all pass, and 5
-    /// of the requests that come at once.
+    /// A capacity below the refill is valid: with 100 a second and a burst of 5, requests that are spaced evenly all
+    /// pass, and of requests that arrive at once 5 pass.
     ///
     /// Every number makes a valid limit: 0 counts as 1, and a capacity that takes over 100 years to come back is
     /// lowered to what comes back in 100 years (36,525 at one a day). For a capacity above 32 bits, and for an error

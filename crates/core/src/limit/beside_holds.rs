@@ -196,7 +196,7 @@ impl Limit {
     }
 
     /// Moves a key with holds from the `old` limit to this one, as [`carry_over`](Self::carry_over) does. The holds
-    /// stay as they are, also if this limit is smaller than what is held.
+    /// stay as they are, even if more units are held than this limit's size.
     ///
     /// Under a shaping limit a key cannot have holds, so it stays under the old limit until they have ended.
     pub fn carry_over_beside(

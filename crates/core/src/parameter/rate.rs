@@ -39,7 +39,8 @@ impl Rate {
 }
 
 impl fmt::Display for Rate {
-    /// Writes the rate per one unit of time if its number is whole then, otherwise the fraction: `100/m`, `3/7ms`.
+    /// Writes a whole number of units per one unit of time, such as `100/m`, if the rate has that form; otherwise the
+    /// fraction, such as `3/7ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TimeUnit::{Day, Hour, Microsecond, Millisecond, Minute, Second};
         for unit in [Second, Minute, Hour, Day, Millisecond, Microsecond] {

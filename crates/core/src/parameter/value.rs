@@ -111,7 +111,8 @@ pub(crate) fn parse_rate(text: ParameterText<'_>) -> Result<Rate, LimitError> {
     let count = if count.is_empty() { Some(1) } else { digits(count) };
     let count = count.filter(|&count| count > 0).ok_or_else(wrong)?;
     let unit = time_unit(unit, text)?.ok_or_else(wrong)?;
-    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
+    // At most 15 decimals: 10^-15 units a second are one unit in 11 billion days. OK because 10^15 times 2^64 fits
+    // u128.
     if decimals.len() > 15 {
         return Err(LimitError::RateOutOfRange { parameter: text.name });
     }

@@ -23,9 +23,10 @@ use crate::store::KeyState;
 /// resolution of tokio's timers, unless the future of one of them is kept without being polled.
 const GRACE_US: u64 = 10_000;
 
-/// How long before it may proceed a waiter with a gate is charged to a shaping limit. Long enough for timers and the
-/// round trip to the store, so that delays do not add up. Short, because a charged request has left the queue: if the
-/// gate then closes, the request proceeds when the gate opens, at the same time as the first waiter.
+/// The longest delay that a waiter with a gate accepts from a shaping limit: the waiter is charged at most this long
+/// before it may proceed. Long enough for timers and the round trip to the store, so that delays do not add up. Short,
+/// because a charged request has left the queue: if the gate then closes, the request proceeds when the gate opens, at
+/// the same time as the first waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
@@ -58,7 +59,7 @@ enum AcquireStep<'a> {
         entry: QueueEntry<'a>,
         answer: Answer<Decision>,
     },
-    /// Refused, while the decision for its key is read.
+    /// Refused without a denial by the store, while the decision for its key is read.
     Refusing {
         answer: Answer<Decision>,
         would_wait: Option<Duration>,
@@ -134,8 +135,8 @@ impl<'a> AcquireFuture<'a> {
         self.arrived_us();
         Ok(StepOutcome::Continue(match max_wait_us {
             None => AcquireStep::Behind { entry, deadline: None },
-            // The state of the key is read first. A request that is admitted in between is then missed
-            // instead of being counted twice, so no waiter is refused because of it.
+            // The state of the key is read before the queue. A request that is admitted between the two reads is
+            // then not counted at all, instead of twice, so no waiter is refused because of it.
             Some(max_wait_us) => {
                 AcquireStep::Forecasting { entry, state: scope.state(key), max_wait_us }
             }
@@ -356,7 +357,7 @@ impl<'a> AcquireFuture<'a> {
         AcquireOutcome::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
     }
 
-    /// Refuses a request that was not sent to the store.
+    /// Refuses a request without a denial by the store, and reads the decision for its key.
     fn refuse(&self, would_wait_us: Option<u64>) -> StepOutcome<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
         let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));
@@ -434,7 +435,7 @@ impl<'a> UndeliveredCharge<'a> {
 impl Drop for UndeliveredCharge<'_> {
     fn drop(&mut self) {
         if let Some(receipt) = self.decision.take().and_then(Decision::into_receipt) {
-            // No caller is left that could read the result. On Redis the refund is sent all the same.
+            // No caller can read the result any more. On Redis the refund is sent before its answer is dropped.
             drop(self.scope.refund(self.key, receipt));
         }
     }

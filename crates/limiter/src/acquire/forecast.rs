@@ -18,7 +18,7 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// Returns a forecast from the key's current state. Its holds are left to expire.
+    /// Returns a forecast from the key's current state. It assumes that the holds are left to expire.
     pub(super) fn of(KeyState { limit, state, holds, now_us }: KeyState) -> Forecast {
         Forecast { limit, state, holds, now_us, wait_us: 0 }
     }

@@ -8,8 +8,8 @@ use tollgate_core::{LimitError, SlidingWindowLog, TokenBucket};
 /// Returns the share of a limit that one of `processes` processes may admit on its own.
 pub(crate) fn share_of(limit: &Limit, processes: u32) -> Limit {
     let processes = u64::from(processes.max(1));
-    // The rate of a share of size 1 may be slower than a limit can be; the share then refills at the rate of
-    // the whole limit.
+    // A share of size 1 may need a rate that is slower than the slowest valid rate. The share then refills at the rate
+    // of the whole limit.
     let share = divided(limit, processes, processes).or_else(|_| divided(limit, processes, 1));
     share.unwrap_or(*limit)
 }

@@ -6,7 +6,7 @@ use tollgate_core::Role;
 
 use super::OnFailure;
 
-/// The part of the caller's own deadline that is left for returning the answer.
+/// The part of the caller's own deadline that is reserved for returning the answer.
 const RETURN_TIME: Duration = Duration::from_millis(3);
 
 /// How long a store has for a request, and what happens when it fails.
@@ -17,8 +17,8 @@ pub(crate) struct StoreTerms {
     pub(crate) on_failure: Option<OnFailure>,
 }
 
-/// Returns a deadline that ends early enough to return the answer within the caller's own; zero if there is
-/// no time for that.
+/// Returns the store's deadline, shortened so that the answer can be returned within the caller's own deadline; zero if
+/// there is no time for that.
 pub(crate) fn bounded_deadline(deadline: Duration, callers: Option<Duration>) -> Duration {
     let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(RETURN_TIME));
     deadline.min(callers)
@@ -43,19 +43,19 @@ impl StoreTerms {
         enforced.or_else(|| for_shadow().reduce(StoreTerms::stricter))
     }
 
-    /// Returns these terms for a caller with a deadline of its own, of which 3 ms are left for returning the
-    /// answer.
+    /// Returns these terms for a caller with a deadline of its own: the store must answer 3 ms before it, so that
+    /// there is time to return the answer.
     pub(crate) fn bounded(self, callers: Option<Duration>) -> StoreTerms {
         StoreTerms { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
 
-    /// The policy for a check.
+    /// Returns the policy for a check.
     pub(crate) fn policy(self) -> OnFailure {
         self.on_failure.unwrap_or_default()
     }
 
-    /// Returns the terms of an acquire. It queues in this process even when the store fails; otherwise it
-    /// would flood the service that it paces.
+    /// Returns the terms of an acquire. Unless a policy was set, acquires queue in this process when the store fails;
+    /// otherwise they would flood the service that they pace.
     pub(crate) fn of_acquire(self) -> StoreTerms {
         let on_failure = self.on_failure.unwrap_or(OnFailure::Local { processes: 1 });
         StoreTerms { on_failure: Some(on_failure), ..self }

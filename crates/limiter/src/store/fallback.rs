@@ -34,8 +34,8 @@ impl Fallback {
         call.at_us.unwrap_or_else(|| self.clock.now_us())
     }
 
-    /// Decides one charge. Returns `None` if the policy is [`OnFailure::Closed`]: the caller then returns the
-    /// store's error.
+    /// Decides one charge. Returns `None` if the policy is [`OnFailure::Closed`], or if it is local and this process
+    /// already has as many limits as a memory store holds: the caller then returns the store's error.
     pub fn decide(&self, charge: &Charge, call: &Call) -> Option<Decision> {
         let now_us = self.now_us(call);
         let decision = match call.on_failure {
@@ -54,7 +54,8 @@ impl Fallback {
         Some(degraded(decision))
     }
 
-    /// Decides several charges: all are made, or none is. Returns `None` if the policy is [`OnFailure::Closed`].
+    /// Decides several charges: all are made, or none is. Returns `None` in the same cases as
+    /// [`decide`](Self::decide).
     pub fn decide_all(&self, charges: &[Charge], call: &Call) -> Option<JointDecision> {
         let now_us = self.now_us(call);
         let (together, each) = match call.on_failure {
@@ -67,8 +68,8 @@ impl Fallback {
         Some(JointDecision::new(together, each.into_iter().map(degraded).collect()))
     }
 
-    /// Decides one charge as if its key had spent nothing, for an answer that does not depend on what is
-    /// spent.
+    /// Decides one charge as if its key had spent nothing. For a charge that cannot change the answer of its check: one
+    /// of a shadow limit whose server failed.
     pub fn decide_unspent(&self, charge: &Charge, call: &Call) -> Decision {
         degraded(unspent(charge, self.now_us(call)))
     }

@@ -13,9 +13,10 @@
 //!   state
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. If the slot was last checked under
-//! another limit of the same name, its state is carried over to the limit of this check. Keys with nothing
-//! spent are removed, a few with each new key. At the byte ceiling no state is evicted: new keys share the
-//! overflow state of their name.
+//! another limit of the same name, its state is carried over to the limit of this check.
+//!
+//! A key is dead when nothing is spent or held any more, even if the clock steps back by 10 s. Dead keys are removed, a
+//! few with each new key. At the byte ceiling no live key is evicted: new keys share the overflow state of their name.
 
 mod access;
 mod budget;
@@ -64,7 +65,8 @@ use slot::{InlineState, Slot, SlotState};
 use table::SlotTable;
 use view::StoreView;
 
-/// The most bytes that a shard grows to, so that its table grows in microseconds.
+/// The planned bytes of a shard: few, so that its table grows in microseconds. Shards grow larger without a ceiling,
+/// and under a ceiling of more than 2 GiB, where the number of shards is at its maximum.
 const SHARD_BYTES: usize = 32 << 10;
 
 /// The number of shards: enough that two callers seldom contend for one, and few enough that an empty store is
@@ -191,8 +193,7 @@ impl MemoryStore {
         self.scope_as_of(name, limit, || self.last_seen_us())
     }
 
-    /// Does the same for a caller that knows the time. The time is read only if dropped limits must make
-    /// room.
+    /// Does the same for a caller that knows the time. `now_us` is called only if dropped limits must make room.
     pub(crate) fn scope_as_of(
         &self,
         name: &Arc<Name>,
@@ -264,8 +265,8 @@ impl MemoryStore {
     }
 
     /// Decides one request. If the key's state is under another limit of the name, the state is first carried over. A
-    /// key without state gets one, if the request leaves anything to keep and there is room for it; without room the
-    /// key shares its name's overflow state.
+    /// key without state gets one if the request changes the state and there is room for it. Without room, the key
+    /// shares its name's overflow state.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_any<A: SlotAlgorithm>(

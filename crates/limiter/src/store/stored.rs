@@ -14,7 +14,7 @@ use crate::joint::{Demand, JointDecision};
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredState {
-    /// The limit that the state was reached under. This is not always the limit of the last charge: a key
+    /// The limit that the state is under. This is not always the limit of the last charge: a key
     /// that has spent more than a new limit allows stays under the old limit for a while.
     pub limit: Limit,
     /// The state.
@@ -24,7 +24,7 @@ pub struct StoredState {
 }
 
 impl StoredState {
-    /// Gives back what of a charge still counts, and returns how many units that frees.
+    /// Gives back the part of a charge that still counts, and returns how many units that frees.
     pub fn refund(&mut self, now_us: u64, receipt: ChargeReceipt) -> u64 {
         self.limit.refund_beside(&mut self.state, &mut self.holds, now_us, receipt)
     }
@@ -76,7 +76,7 @@ impl Charge {
     /// assert!(first.is_allowed());
     /// let second = Charge::decide_all(&[small, large], &mut states, 0);
     /// assert_eq!(second.refused_by(), Some(0));
-    /// assert_eq!(second.each()[1].remaining(), 7); // the refusal cost the large one nothing
+    /// assert_eq!(second.each()[1].remaining(), 7); // the refused request was not charged to `large`
     /// # Ok(())
     /// # }
     /// ```
@@ -213,7 +213,7 @@ impl Charge {
         self.carry_over_for(stored, now_us, self.demand().request.cost)
     }
 
-    /// Does the same for a request of another cost than that of this charge.
+    /// Does the same for a request with another cost than this charge has.
     fn carry_over_for(&self, stored: Option<StoredState>, now_us: u64, cost: Cost) -> CarriedState {
         let (requested, is_new) = (*self.limit(), stored.is_none());
         let Some(StoredState { limit: old, state, mut holds }) = stored else {

@@ -226,7 +226,8 @@ impl Log {
         self.first_without(|run| run.is_at_or_before(left_us))
     }
 
-    /// The index of the first run without a property that only the oldest runs have.
+    /// The index of the first run for which `property` is false. It must be true for the oldest runs, up to some run,
+    /// and false for all later runs.
     #[inline]
     pub(super) fn first_without(&self, property: impl Fn(ChargeRun) -> bool) -> usize {
         let (cells, count) = (self.runs.cells(), self.count());

@@ -35,8 +35,8 @@ impl MemoryStore {
         ))
     }
 
-    /// Gives back what of a charge still counts, under the limit that the key is under now: a refund does not
-    /// carry it over. An error if the receipt belongs to another key.
+    /// Gives back the part of a charge that still counts, under the limit that the key is under now: a refund does not
+    /// carry the key over. Returns an error if the receipt belongs to another key.
     pub(crate) fn refund(
         &self,
         scope: &MemoryScope,
@@ -197,7 +197,7 @@ impl MemoryStore {
         act_on(decides, state, act)
     }
 
-    /// Sets units of a key aside, if they fit. An error if the limit cannot have holds.
+    /// Sets units of a key aside, if they fit. Returns an error if the limit cannot have holds.
     pub(crate) fn reserve(
         &self,
         scope: &MemoryScope,

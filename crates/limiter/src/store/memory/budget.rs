@@ -61,7 +61,7 @@ impl StoreBudget {
         self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
-    /// Corrects the bytes taken to the bytes used, which may be slightly more.
+    /// Replaces `taken` bytes by `used` bytes, without a test of the ceiling: the bytes used may be slightly more.
     pub(super) fn settle(&self, taken: usize, used: usize) {
         if used > taken {
             self.used.fetch_add(used - taken, Ordering::Relaxed);

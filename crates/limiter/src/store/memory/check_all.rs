@@ -26,9 +26,9 @@ enum StateStorage {
     Slot,
     /// Among the keys with holds.
     Held,
-    /// In the overflow state of the name, which all keys share that found no room.
+    /// In the overflow state of the name, which the keys that found no room share.
     Overflow,
-    /// Nowhere: the state is under another limit, and a peek discards the copy that it carries over.
+    /// Nowhere: a peek works on a copy and discards it. For a state under another limit, and for a key with holds.
     Copy,
 }
 
@@ -40,7 +40,7 @@ struct JointCharge<'a> {
     place: KeyLocation,
     storage: StateStorage,
     state: State,
-    /// Empty unless the storage is `Held`, or a copy of it.
+    /// Empty unless the storage is `Held`, or `Copy` of a key with holds.
     holds: Holds,
     /// The bytes of the state and the holds when they were taken from the keys with holds.
     held_bytes: usize,
@@ -286,7 +286,7 @@ impl<'a> JointCharge<'a> {
 
     /// Ensures that a log has memory for its charge, as a check of one limit does.
     fn make_room(&mut self, view: &StoreView<'_>) {
-        // A shadow that refuses does not hold up the request, and is not charged. A peek is never charged.
+        // A peek is never charged. A shadow that refuses is not charged either: `held::make_room` tests that.
         let JointPart { demand: Demand { request, intent, .. }, .. } = self.part;
         if intent == Intent::Charge {
             let before = logs::state_bytes(&self.state);

@@ -44,8 +44,9 @@ pub(super) struct HeldKey {
 /// The fewest keys at which dead ones are removed.
 const MIN_SWEEP: usize = 8;
 
-/// The bytes of a key in the budget, without its holds and its log. A node of the map has 11 places, at least 5 of them
-/// used, and all inner nodes together take less than a third of the leaves.
+/// The bytes of a key in the budget, without its holds and its log. A node of the map has 11 places, of which at least
+/// 5 are used, and all inner nodes together take less than a third of the leaves: at most 11/5 * 4/3 places for each
+/// key, which is less than 3.
 const KEY_BYTES: usize = size_of::<HeldKey>()
     + BYTES_PER_ALLOCATION
     + 3 * (size_of::<HeldKeyId>() + size_of::<Box<HeldKey>>() + 4);
@@ -157,7 +158,8 @@ impl HeldKey {
         self.holds.iter().map(|hold| hold.expires_us).find(|&expires_us| expires_us > now_us)
     }
 
-    /// Whether nothing is spent or held any more, even if the clock steps back as far as it may.
+    /// Whether the key is dead: nothing is spent or held any more, even if the clock steps back by
+    /// [`MAX_STEP_BACK_US`].
     fn is_dead(&self, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let one = UnitRequest::new(Cost::ONE);
@@ -195,8 +197,8 @@ impl HeldKey {
         })
     }
 
-    /// Returns a copy of the state and the holds, carried over to a limit if possible, and the limit that decides on
-    /// it.
+    /// Returns the limit that decides on the key, and a copy of its state and holds, carried over to `limit` if
+    /// possible.
     pub(super) fn carried_copy(
         &self,
         limit: &Limit,
@@ -251,7 +253,7 @@ impl HeldKey {
         answer
     }
 
-    /// Returns by how many bytes the list of holds grows with one more.
+    /// Returns the bytes by which the list of holds grows with one more hold.
     pub(super) fn growth_bytes(&self) -> usize {
         let heap_bytes = self.holds.heap_bytes();
         if self.holds.len() * size_of::<OpenHold>() < heap_bytes {
@@ -293,7 +295,7 @@ impl HeldKey {
         })
     }
 
-    /// Gives back what of a charge still counts, under the limit that the key is under now.
+    /// Gives back the part of a charge that still counts, under the limit that the key is under now.
     pub(super) fn refund(&mut self, view: &StoreView<'_>, receipt: ChargeReceipt) -> u64 {
         let limit = *self.limit();
         self.accounted(view.budget, |key| {

@@ -20,7 +20,7 @@ pub(super) const MAX_SCOPE: u32 = (1 << (SCOPE_BITS + SLOT_SCOPE_BITS)) - 1;
 /// The identity of a key in a slot: a key of 1 to 15 bytes as it is; for any other key a keyed fingerprint of 120
 /// bits.
 ///
-/// Short keys cannot collide. Among 10 million long keys, the odds that two collide by chance are 1 in 10^22.
+/// Short keys cannot collide. Among 10 million long keys, the probability that two collide is 1 in 10^22.
 /// A collision cannot be produced on purpose without the secret that this process drew at its start.
 ///
 /// In the last byte, the lower half is the length of a key that is kept as it is, and 0 for a fingerprint;
@@ -88,11 +88,11 @@ impl KeyHasher {
         [whole as u64, (whole >> 64) as u64]
     }
 
-    /// Returns the hash that says where in the store a key is, with its scope's salt. It is the same for all
-    /// limits of one name.
+    /// Returns the hash of a key and its scope's salt, from which the key's location in the store is computed. It is
+    /// the same for all limits of one name.
     #[inline]
     pub(super) fn hash(&self, key: KeyIdentity, salt: u64) -> u64 {
-        debug_assert_eq!(key, key.key(), "in a scope");
+        debug_assert_eq!(key, key.key(), "the identity still has a scope");
         let KeyIdentity([low, high]) = key;
         let mut hasher = self.place.build_hasher();
         hasher.write_u128(u128::from(high) << 64 | u128::from(low ^ salt));

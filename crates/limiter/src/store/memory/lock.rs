@@ -17,7 +17,7 @@ pub(super) struct Lock<T>(Mutex<RawSpinlock<Backoff>, T>);
 
 pub(super) type LockGuard<'a, T> = MutexGuard<'a, RawSpinlock<Backoff>, T>;
 
-/// The number of tries without yielding. Each waits twice as long as the one before; together some
+/// The number of tries without yielding. Each waits twice as long as the one before; together they take a few
 /// microseconds.
 const SPIN_TRIES: u32 = 7;
 
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn long_waiting_thread_sleeps_between_tries() {
-        let mut patience = Backoff::default();
+        let mut backoff = Backoff::default();
         for _ in 0..3 {
             for _ in 0..SPIN_TRIES + YIELD_TRIES {
-                patience.relax();
+                backoff.relax();
             }
             let before = Instant::now();
-            patience.relax();
+            backoff.relax();
             assert!(before.elapsed() >= SLEEP);
         }
     }

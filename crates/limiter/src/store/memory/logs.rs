@@ -8,7 +8,7 @@ use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 use super::budget::StoreBudget;
 use super::words::Words;
 
-/// How many logs the list grows by. It grows in place: nothing moves, so the allocator's heap gets no holes.
+/// The number of logs by which the list grows. No log moves when the list grows, so the allocator's heap gets no holes.
 const CHUNK_LOGS: usize = 16;
 
 /// The bytes of a chunk, including the allocator's overhead, the list of chunks, and the list of free
@@ -81,19 +81,19 @@ impl Logs {
             return words;
         }
         if let Some(words) = slot_words(&log) {
-            budget.give_back(held_bytes(&log));
+            budget.give_back(log_bytes(&log));
             return words;
         }
         let words = self.free_number(budget).map(numbered);
         if let Some(words) = words
             && let Some(own) = self.get_mut(words)
         {
-            let held = held_bytes(own) + held_bytes(&log);
+            let before = log_bytes(own) + log_bytes(&log);
             own.refill(log);
-            budget.settle(held, held_bytes(own));
+            budget.settle(before, log_bytes(own));
             return words;
         }
-        budget.give_back(held_bytes(&log));
+        budget.give_back(log_bytes(&log));
         budget.count_coarsened();
         one_charge_words(log.coarsened())
     }
@@ -106,7 +106,7 @@ impl Logs {
             _ => return None,
         };
         if let Some(number) = list.free.pop() {
-            list.spare_bytes -= list.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
+            list.spare_bytes -= list.get_mut(numbered(number)).map_or(0, |log| log_bytes(log));
             return Some(number);
         }
         // One more than the index, so that 0 never identifies a log.
@@ -127,7 +127,7 @@ impl Logs {
         let Words([.., number]) = words;
         let Some(list) = &mut self.list else { return };
         if let (Ok(number), Some(log)) = (u32::try_from(number), list.get_mut(words)) {
-            budget.give_back(held_bytes(&mem::take(log)));
+            budget.give_back(log_bytes(&mem::take(log)));
             list.free.push(number);
         }
     }
@@ -139,16 +139,16 @@ impl Logs {
         let Some(list) = &mut self.list else { return };
         let most = budget.spare_log_bytes().saturating_sub(list.spare_bytes);
         let (Ok(number), Some(log)) = (u32::try_from(number), list.get_mut(words)) else { return };
-        let held = held_bytes(log);
-        if held > most {
+        let bytes = log_bytes(log);
+        if bytes > most {
             return self.forget(words, budget);
         }
         log.clear();
-        list.spare_bytes += held;
+        list.spare_bytes += bytes;
         list.free.push(number);
     }
 
-    /// Gives back the memory that is kept for logs to come; returns whether there was any.
+    /// Gives back the memory that is kept for later logs; returns whether there was any.
     pub(super) fn give_back_spare(&mut self, budget: &StoreBudget) -> bool {
         let Some(list) = &mut self.list else { return false };
         let spare = mem::take(&mut list.spare_bytes);
@@ -171,7 +171,7 @@ impl Logs {
     /// Computes the bytes of the logs in the budget anew.
     pub(super) fn recounted(&self) -> usize {
         let Some(list) = &self.list else { return 0 };
-        let entries = list.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
+        let entries = list.chunks.iter().flat_map(|chunk| chunk.iter()).map(log_bytes);
         LIST_BYTES + list.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
     }
 
@@ -218,7 +218,7 @@ fn one_charge_words(OneChargeLog { charged_us, at_us, units }: OneChargeLog) -> 
 pub(super) fn three_unit_log(
     Words([newest_us, earlier_us, oldest_us, mark]): Words,
 ) -> Option<ThreeUnitLog> {
-    // OK because numbers are far smaller.
+    // OK because a log's number has at most 32 bits, and is far below this mark.
     (mark >= THREE_UNITS).then_some(ThreeUnitLog { at_us: [newest_us, earlier_us, oldest_us] })
 }
 
@@ -229,14 +229,14 @@ pub(super) fn three_unit_words(
     Words([newest_us, earlier_us, oldest_us, THREE_UNITS])
 }
 
-/// Returns the bytes of a log's entries in the budget.
-pub(super) fn held_bytes(log: &Log) -> usize {
+/// Returns the bytes that a log's entries take in the budget.
+pub(super) fn log_bytes(log: &Log) -> usize {
     counted_bytes(log.heap_bytes())
 }
 
-/// Returns the bytes of the entries of a state in the budget; 0 unless the state is a log.
+/// Returns the bytes that a state's entries take in the budget; 0 unless the state is a log.
 pub(super) fn state_bytes(state: &State) -> usize {
-    if let State::Log(log) = state { held_bytes(log) } else { 0 }
+    if let State::Log(log) = state { log_bytes(log) } else { 0 }
 }
 
 /// Adds the allocator's overhead to the bytes of some entries: a quarter more, because logs grow and are
@@ -263,11 +263,11 @@ pub(super) fn reserve(
     if growth == 0 {
         return;
     }
-    let before = held_bytes(log);
+    let before = log_bytes(log);
     let taken = counted_bytes(growth);
     if budget.take(taken) {
         log.reserve_one();
-        budget.settle(taken, held_bytes(log) - before);
+        budget.settle(taken, log_bytes(log) - before);
     } else {
         // OK because a log that must grow is full, and so has two entries.
         log.coarsen();

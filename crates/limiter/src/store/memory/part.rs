@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::scopes::MemoryScope;
 use crate::joint::Demand;
 
-/// A list that needs no heap for the number of parts that most checks have.
+/// A list that needs no heap for up to 8 elements: most checks have no more parts than that.
 pub(crate) type ShortVec<T> = SmallVec<[T; 8]>;
 
 /// One limit's part in a check of several.

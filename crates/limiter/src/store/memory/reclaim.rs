@@ -14,7 +14,7 @@ use super::view::StoreView;
 /// delayed.
 const STEP: usize = 256;
 
-/// The scopes that no caller holds any more.
+/// The scopes that no caller uses any more.
 pub(super) struct DroppedScopes {
     by_index: Vec<Option<DroppedScope>>,
     /// The scopes that can take over their keys, by the number of the family.
@@ -29,9 +29,9 @@ struct DroppedScope {
 
 /// The scopes of a family that can take over the keys of its dropped scopes.
 struct SuccessorScopes {
-    /// The scopes that callers still hold, by size, then by age.
+    /// The scopes that callers still use, by size, then by age.
     held: BTreeMap<(u64, u64), Arc<MemoryScope>>,
-    /// The largest of the dropped scopes: it is kept if no caller holds a scope of the family and there are
+    /// The largest of the dropped scopes: it is kept if no caller uses a scope of the family and there are
     /// keys.
     largest_dropped: Arc<MemoryScope>,
 }
@@ -42,10 +42,10 @@ impl MemoryStore {
     ///
     /// The dead keys of a dropped scope are removed. A live key is carried over to another limit of its name,
     /// as its next check would do: to the smallest limit that has room for all that the key can have spent,
-    /// or else to the largest. If that limit cannot hold it, the key stays where it is. If no caller holds
+    /// or else to the largest. If the state cannot be carried over, the key stays where it is. If no caller uses
     /// any limit of the name, the largest dropped one is kept as long as there are keys.
     ///
-    /// A scope with keys that have holds stays, as if a caller held it.
+    /// A scope with keys that have holds stays, as if a caller used it.
     pub(super) fn reclaim(&self, now_us: u64) {
         for shard in &self.shards {
             shard.0.lock().remove_dead_held(None, &self.view_at(now_us));
@@ -54,7 +54,7 @@ impl MemoryStore {
         if dropped.successors.is_empty() {
             return;
         }
-        // A store that keeps every key replays a trace, and uses the times of the trace.
+        // A store without a ceiling replays a trace, so the trace's time applies instead of the clock's.
         let now_us = if self.budget.has_ceiling() { now_us } else { self.last_seen_us() };
         let view = self.view_at(now_us);
         for shard in &self.shards {
@@ -64,7 +64,7 @@ impl MemoryStore {
         self.free(&dropped);
     }
 
-    /// Takes the scopes that no caller holds off the list.
+    /// Takes the scopes that no caller uses off the list.
     fn unlist(&self) -> DroppedScopes {
         let indices = self.scopes.read().indices();
         let mut by_index = Vec::with_capacity(indices);

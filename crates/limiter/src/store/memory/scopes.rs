@@ -24,7 +24,7 @@ pub(crate) struct MemoryScope {
     pub(super) salt: u64,
     pub(crate) limit: Limit,
     pub(super) family: Arc<ScopeFamily>,
-    /// Rises with every new scope.
+    /// The number of this scope in the order of creation: larger for a younger scope.
     made: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ScopeFamily {
     pub(super) overflow: Mutex<Overflow>,
 }
 
-/// The overflow state of a family, which the keys that found no room share, and the limit that it was reached under.
+/// The overflow state of a family, which the keys that found no room share, and the limit that the state is under.
 #[derive(Debug)]
 pub(super) struct Overflow {
     pub(super) limit: Limit,
@@ -154,7 +154,7 @@ impl Scopes {
         self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
-    /// Returns the scopes of a family that can be found by their limit.
+    /// Returns the scopes of a family that are on the list, where [`find`](Self::find) finds them.
     pub(super) fn listed<'s>(
         &'s self,
         family: &ScopeFamily,
@@ -163,10 +163,10 @@ impl Scopes {
         named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
     }
 
-    /// Removes a scope that no caller holds from the list, so that it cannot be found; `None` if a caller holds it.
+    /// Removes a scope that no caller uses from the list, so that it cannot be found; `None` if a caller uses it.
     pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<MemoryScope>> {
         let scope = self.by_index.get(index)?.as_ref();
-        // A count of 1 means that only the list holds the scope. Callers get scopes only from the list, which the
+        // A count of 1 means that only the list has the scope. Callers get scopes only from the list, which the
         // caller of this function has locked.
         let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
         let named = self.by_name.get_mut(&scope.family())?;
@@ -216,7 +216,7 @@ impl Overflow {
     }
 
     /// Carries the state over to a limit, if possible. Returns the state, and the limit that decides on it if
-    /// that is another one.
+    /// that is not the given limit.
     pub(super) fn carry_over(
         &mut self,
         limit: &Limit,
@@ -243,7 +243,7 @@ impl Overflow {
         (decides, &mut self.state)
     }
 
-    /// Whether nothing is spent any more, even if the clock steps back as far as it may.
+    /// Whether nothing is spent any more, even if the clock steps back by [`MAX_STEP_BACK_US`].
     pub(super) fn is_dead(&self, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.limit.peek(&self.state, then_us, UnitRequest::new(Cost::ONE));

@@ -17,11 +17,11 @@ use super::table::{SlotPosition, SlotTable};
 use super::view::StoreView;
 use super::words::Words;
 
-/// How many slots are examined for dead keys with each new key: more than one, so that dead keys leave faster
-/// than new ones arrive, and few enough that the delay does not matter.
+/// How many slots are examined for dead keys with each new key: more than one, so that dead keys are removed faster
+/// than new keys arrive, and few enough that the delay does not matter.
 const EXAMINED_PER_INSERT: usize = 4;
 
-/// How many slots are examined for dead keys before a full store denies a new key a slot of its own.
+/// How many slots are examined for dead keys before a new key in a full store must share the overflow state.
 const EXAMINED_WHEN_FULL: usize = 32;
 
 /// A key's slot, and the limit that decides on it.
@@ -95,8 +95,8 @@ impl Shard {
         self.table.slot(at).state().copy_state(limit, &self.logs)
     }
 
-    /// Finds a key's slot, and carries its state over to the scope's limit. As long as that is not possible,
-    /// the limit that the state is under decides on it.
+    /// Finds a key's slot, and carries its state over to the scope's limit. As long as that is not possible, the limit
+    /// that the state is under decides, at the size of the scope's limit.
     pub(super) fn carry_over(
         &mut self,
         place: KeyLocation,
@@ -190,7 +190,7 @@ impl Shard {
         answer
     }
 
-    /// Returns the location of a key's slot, under whichever limit it is.
+    /// Returns the location of a key's slot, given the location of the key under another limit of its name.
     pub(super) fn location_of(&self, at: SlotPosition, place: KeyLocation) -> KeyLocation {
         self.table.slot(at).place(place)
     }
@@ -206,7 +206,7 @@ impl Shard {
         self.table.insert(place.hash, Slot::new(place, words));
     }
 
-    /// Whether a key would be allowed this request, according to its own state.
+    /// Whether a limit allows this request on the state of a key; for a key without state, on a fresh state.
     pub(super) fn admits(
         &self,
         place: KeyLocation,
@@ -313,11 +313,11 @@ impl Shard {
         }
         let scopes = view.scopes.read();
         // Repeated after a removal, because that moves other slots.
-        while self.move_or_remove_next(dropped, &scopes, view) {}
+        while self.move_or_remove_each(dropped, &scopes, view) {}
     }
 
-    /// Returns whether a key was removed.
-    fn move_or_remove_next(
+    /// Visits every slot once; returns whether a key was removed.
+    fn move_or_remove_each(
         &mut self,
         dropped: &mut DroppedScopes,
         scopes: &Scopes,
@@ -329,7 +329,8 @@ impl Shard {
             let index = slot.scope();
             let Some(scope) = dropped.get(index) else { continue };
             let old = scope.limit;
-            // The key may have been charged after the last time that the store has recorded.
+            // The key may have been charged later than `view.now_us`, which can be a time that the store recorded long
+            // ago.
             let now_us = view.now_us.max(slot.charged_us(&old, &self.logs));
             let then = StoreView { now_us, ..*view };
             if view.budget.has_ceiling() && slot.is_dead(&old, &self.logs, now_us) {

@@ -67,8 +67,8 @@ impl Slot {
         identity.scope() << SLOT_SCOPE_BITS | self.low_scope()
     }
 
-    /// Returns a word of the slot. Slots are smaller than cache lines, so reading this word of all slots
-    /// reads every line.
+    /// Returns one word of the slot. Slots are smaller than cache lines, so reading this word of all slots
+    /// fetches every cache line.
     #[inline]
     pub(super) fn first_word(&self) -> u64 {
         let [first, ..] = self.words;
@@ -145,8 +145,8 @@ impl Slot {
         Some(answer)
     }
 
-    /// Whether the key decides like a fresh one because nothing is spent any more, even if the clock steps
-    /// back as far as it may.
+    /// Whether the key is dead: nothing is spent any more, even if the clock steps back by [`MAX_STEP_BACK_US`], so a
+    /// fresh state decides alike.
     pub(super) fn is_dead(&self, limit: &Limit, logs: &Logs, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.peek(limit, logs, then_us, UnitRequest::new(Cost::ONE));
@@ -240,7 +240,7 @@ impl Words {
     }
 }
 
-/// A state that is kept in its slot and nowhere else, as most states are.
+/// A state that is kept in its slot alone, as most states are: not in the list of logs.
 pub(crate) trait InlineState: Sized {
     /// How many numbers the state has; the other numbers of the slot are 0.
     const NUMBERS: usize;
@@ -251,7 +251,7 @@ pub(crate) trait InlineState: Sized {
     fn words(self) -> Words;
 }
 
-macro_rules! usual {
+macro_rules! inline_states {
     ($($state:ident: $numbers:literal),*) => {
         $(impl InlineState for $state {
             const NUMBERS: usize = $numbers;
@@ -269,7 +269,7 @@ macro_rules! usual {
     };
 }
 
-usual!(Window: 2, WindowPair: 3, Fill: 4);
+inline_states!(Window: 2, WindowPair: 3, Fill: 4);
 
 impl InlineState for ThreeUnitLog {
     const NUMBERS: usize = 3;

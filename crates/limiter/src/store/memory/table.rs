@@ -3,9 +3,9 @@
 //!
 //! The tags are kept apart from the slots, next to the pointer to the slots, and the tags of all tables are close
 //! together. The tags of a million keys fit into a processor's cache, so a search waits for memory once, for its
-//! slot. The table grows in place, by a chunk of buckets at a time. A hash is read as a fraction: of the number of
-//! chunks, which selects a chunk, and of the number of buckets in it, which selects a bucket. So any number of chunks
-//! will do, and growth moves the existing slots one by one. No memory is given back while the table lives.
+//! slot. The table grows in place, by a chunk of buckets at a time. Two parts of the hash, each read as a fraction from
+//! 0 to 1, select the chunk out of all chunks and the bucket in it. So the number of chunks need not be a power of two,
+//! and growth moves the existing slots one by one. No memory is given back before the table is dropped.
 //!
 //! The home bucket of a slot is the bucket that its hash selects. A slot whose home bucket was full is displaced: it
 //! is in a later bucket.
@@ -27,7 +27,8 @@ const DISPLACED_PER_SWAP: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct SlotTable {
     chunks: Vec<Chunk>,
-    /// 32 bits, as the next field, so that a shard fits a cache line. A table of more slots would take 190 GB.
+    /// The number of slots in use. This field and the next have 32 bits, so that a shard fits a cache line. A table of
+    /// more slots would take 190 GB.
     live: u32,
     /// How many displaced slots were found.
     displaced_found: u32,
@@ -107,7 +108,7 @@ impl SlotTable {
     }
 
     /// Returns the slot of a key. A displaced slot may be swapped with a victim in its home bucket: `hash_of` returns
-    /// the victim's hash, or `None` if the hash is not at hand.
+    /// the victim's hash, or `None` if it cannot compute the hash cheaply.
     #[inline(always)]
     pub(super) fn find_mut(
         &mut self,
@@ -148,8 +149,8 @@ impl SlotTable {
         Some(self.slot_mut(at))
     }
 
-    /// Swaps a displaced slot into its home bucket, rotating the victim. Slots that are looked up often are
-    /// in their home buckets in the end, where they are found at once.
+    /// Swaps a displaced slot into its home bucket, rotating the victim. So slots that are looked up often move to
+    /// their home buckets, where they are found at once.
     ///
     /// The counts of passing slots do not change: the displaced slot has passed the buckets from its home bucket on,
     /// and the victim now passes the same buckets instead. If the victim would wrap around to its own home bucket,
@@ -257,22 +258,22 @@ impl SlotTable {
         self.live -= 1;
         let mut free = at;
         while self.tags(free.bucket).passed_by() > 0 {
-            let Some(guest) = self.displaced_in(self.next(free.bucket), &hash) else { break };
-            *self.slot_mut(free) = *self.slot(guest);
-            self.tags_mut(free.bucket)[free.slot] = self.tags(guest.bucket)[guest.slot];
+            let Some(moved) = self.displaced_in(self.next(free.bucket), &hash) else { break };
+            *self.slot_mut(free) = *self.slot(moved);
+            self.tags_mut(free.bucket)[free.slot] = self.tags(moved.bucket)[moved.slot];
             self.tags_mut(free.bucket).uncount_passing();
-            self.tags_mut(guest.bucket)[guest.slot] = EMPTY;
-            free = guest;
+            self.tags_mut(moved.bucket)[moved.slot] = EMPTY;
+            free = moved;
         }
     }
 
-    /// Returns a slot in this bucket whose home is an earlier bucket.
+    /// Returns a displaced slot in this bucket: its home bucket is an earlier one.
     fn displaced_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<SlotPosition> {
-        let is_guest = |at: &SlotPosition| {
+        let is_displaced = |at: &SlotPosition| {
             let is_live = self.tags(at.bucket)[at.slot] != EMPTY;
             is_live && self.home(hash(self.slot(*at))) != bucket
         };
-        (0..BUCKET_SLOTS).map(|slot| SlotPosition { bucket, slot }).find(is_guest)
+        (0..BUCKET_SLOTS).map(|slot| SlotPosition { bucket, slot }).find(is_displaced)
     }
 
     /// Grows by some chunks, and moves every slot to its new home bucket.
@@ -361,8 +362,8 @@ mod tests {
         move |slot| slot.is_at(place(id, 0))
     }
 
-    /// Random hashes; or hashes with one home and many tags, with one home and one tag, with the last home,
-    /// with few homes, or with few tags.
+    /// Random hashes; or hashes with one home bucket and many tags, with one home bucket and one tag, with the last
+    /// home bucket, with few home buckets, or with few tags.
     fn hashes() -> impl Strategy<Value = Vec<u64>> {
         const HOME: u64 = 0xffff_ffff_ff00;
         let shapes = [(u64::MAX, 0), (!HOME, 0), (!(HOME | 0xff), 0), (u64::MAX, HOME)];
@@ -434,7 +435,7 @@ mod tests {
                 prop_assert!(table.find(hash, is(id)).is_none());
                 insert(&mut table, id, hash);
                 model.insert(id, hash);
-                // Some slots are looked up, and may be moved to their homes.
+                // Some slots are looked up, and may be moved to their home buckets.
                 for known in (0..id).rev().step_by(7).take(20) {
                     let Some(&hash) = model.get(&known) else { continue };
                     prop_assert!(is_found(&mut table, known, hash));
@@ -462,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Slots are inserted and removed so often that searches which only ever grow longer would show.
+    /// Slots are inserted and removed so often that the test would notice if searches only grew longer.
     #[test]
     fn searches_stay_short_as_slots_come_and_go() {
         let mut table = SlotTable::with_room_for(0);
@@ -481,17 +482,17 @@ mod tests {
     fn frequently_found_slots_move_to_their_home_bucket() {
         let mut table = SlotTable::with_room_for(0);
         (0..600).for_each(|id| insert(&mut table, id, hash(id)));
-        let is_at_home = |table: &SlotTable, id: u64| {
-            table.find(hash(id), is(id)).unwrap().bucket == table.home(hash(id))
+        let is_displaced = |table: &SlotTable, id: u64| {
+            table.find(hash(id), is(id)).unwrap().bucket != table.home(hash(id))
         };
-        let displaced_found: Vec<u64> = (0..600).filter(|&id| !is_at_home(&table, id)).collect();
-        assert!(displaced_found.len() > 50, "{} are away", displaced_found.len());
+        let displaced: Vec<u64> = (0..600).filter(|&id| is_displaced(&table, id)).collect();
+        assert!(displaced.len() > 50, "{} are displaced", displaced.len());
         let before: Vec<u8> = passed_by(&table).collect();
-        let often = &displaced_found[..10];
+        let often = &displaced[..10];
         for id in often.iter().cycle().take(10 * DISPLACED_PER_SWAP as usize * often.len()) {
             assert!(is_found(&mut table, *id, hash(*id)));
         }
-        assert!(often.iter().all(|&id| is_at_home(&table, id)));
+        assert!(!often.iter().any(|&id| is_displaced(&table, id)));
         assert_holds(&mut table, &(0..600).map(|id| (id, hash(id))).collect());
         assert_eq!(passed_by(&table).collect::<Vec<u8>>(), before);
     }

@@ -127,13 +127,13 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
         let random = |below: u64, from: u32| (seed >> from) % below;
         let key = random(300, 20).to_string();
         let scope = |name: usize| &scopes[name][random(limits.len() as u64, 25) as usize];
-        let asked = scope(random(2, 33) as usize);
+        let chosen = scope(random(2, 33) as usize);
         let request = request(1 + random(3, 40));
         match random(16, 50) {
-            0 => memory.reset(asked, key.as_bytes()),
+            0 => memory.reset(chosen, key.as_bytes()),
             1 => {
-                let receipt = check(&memory, asked, &key, now_us, request).receipt;
-                receipt.map(|it| refund(&memory, asked, &key, now_us, it));
+                let receipt = check(&memory, chosen, &key, now_us, request).receipt;
+                receipt.map(|it| refund(&memory, chosen, &key, now_us, it));
             }
             2..=5 => {
                 let parts = [0, 1].map(|name| JointPart {
@@ -157,7 +157,7 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                 let used = HoldUse { units: random(5, 40), is_last: true };
                 memory.settle(scope(name), key.as_bytes(), now_us, hold, used);
             }
-            _ => _ = check(&memory, asked, &key, now_us, request),
+            _ => _ = check(&memory, chosen, &key, now_us, request),
         }
         now_us += random(2_000_000, 30);
         if step % 10_000 == 9_999 {
@@ -169,11 +169,11 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
     assert!(fullest > 85_000, "{fullest} bytes of 90,000: the ceiling was never near");
     drop(scopes);
     memory.reclaim(now_us);
-    assert_eq!(memory.budget.used() - empty, recounted(&memory), "with limits gone");
+    assert_eq!(memory.budget.used() - empty, recounted(&memory), "after the limits were dropped");
     memory.reclaim(now_us + 10_000 * S);
-    assert_eq!(memory.usage().keys, 0, "nobody has spent anything");
+    assert_eq!(memory.usage().keys, 0, "nothing is spent any more");
     assert_eq!(logs(&memory), 0, "without a key");
-    assert_eq!(memory.budget.used() - empty, recounted(&memory), "with all limits gone");
+    assert_eq!(memory.budget.used() - empty, recounted(&memory), "after the keys expired");
     assert_eq!(memory.scopes.read().count(), 0);
 }
 
@@ -350,13 +350,13 @@ fn peeks_add_no_keys() {
         outcome(&memory, &[peek(&scope, "a", 6), charge(&scope, "b", 6)]),
         (true, vec![10, 4])
     );
-    // Neither does a charge that a peek refuses.
+    // A charge next to a peek that refuses adds no key either.
     let refused = [peek(&scope, "b", 6), charge(&scope, "c", 1)];
     assert_eq!(outcome(&memory, &refused), (false, vec![4, 10]));
     assert_eq!((memory.usage().keys, memory.usage().overflowed), (1, 0));
 }
 
-/// Like a peek on its own: a key without state may use the overflow state.
+/// As in a single peek, a key without state may use the overflow state.
 #[test]
 fn peeks_read_the_overflow_state_separately() {
     for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
@@ -368,7 +368,7 @@ fn peeks_read_the_overflow_state_separately() {
         let peeks = [peek(&scope, "b", 4), peek(&scope, "c", 5), peek(&other, "d", 6)];
         assert_eq!(outcome(&memory, &peeks), (true, vec![7, 7, 7]), "{text}");
         assert_eq!(memory.usage().overflowed, 1, "{text}: peeks are not counted");
-        // They are decided before the charge, which they are not part of.
+        // Peeks are decided before the charge, and do not see it.
         let both = [charge(&scope, "e", 2), peek(&scope, "b", 7), peek(&other, "d", 7)];
         assert_eq!(outcome(&memory, &both), (true, vec![5, 7, 7]), "{text}");
         let refused = [charge(&scope, "e", 2), peek(&scope, "b", 6)];
@@ -394,7 +394,7 @@ fn peek_under_another_limit_does_not_carry_the_key_over() {
     assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
 }
 
-/// Three units are three times, wherever they are kept: listed, refunded and expired to the microsecond.
+/// Each of a log's units is listed, refunded and expired to the microsecond: up to three in the slot, and more outside.
 #[test]
 fn small_log_is_kept_in_its_slot_and_returns_there() {
     const HOUR_US: u64 = 3_600 * S;
@@ -417,7 +417,7 @@ fn small_log_is_kept_in_its_slot_and_returns_there() {
     }
 }
 
-/// It is reused when the key is busy again, and given to other keys when there is no other memory.
+/// The memory is reused when the key is busy again, and given to other keys when there is no other memory.
 #[test]
 fn memory_of_a_log_that_returned_to_its_slot_is_reused() {
     let memory = MemoryStore::new(Some(1 << 20));
@@ -513,7 +513,7 @@ fn limits_of_one_name_can_be_replaced_for_ever() {
     }
 }
 
-/// Also if no caller holds any limit: the largest is kept for what was spent.
+/// The largest limit is kept, so that what was spent stays spent.
 #[test]
 fn charges_stay_spent_when_all_limits_of_a_name_are_dropped() {
     let memory = MemoryStore::new(Some(8 << 20));
@@ -544,7 +544,7 @@ fn names_can_be_replaced_for_ever_when_nothing_is_spent_under_them() {
     }
     for (nth, scope) in held.iter().enumerate() {
         let again = memory.scope(&named(&format!("held {nth}")), window(10)).unwrap();
-        assert!(Arc::ptr_eq(scope, &again), "a held one is never taken back");
+        assert!(Arc::ptr_eq(scope, &again), "a limit in use keeps its scope");
     }
 }
 
@@ -568,7 +568,7 @@ fn name_is_kept_until_nothing_is_spent_under_it() {
         "too early by 10 s"
     );
     let new = one_more(whole_us + 10 * S).unwrap();
-    assert_eq!(memory.usage().keys, 1, "only what is held is left");
+    assert_eq!(memory.usage().keys, 1, "only the key of the limit in use is left");
     assert_eq!(limit_of(&memory, &known, "a"), Some(window(9)));
     assert_eq!(limit_of(&memory, &new, "a"), None);
     assert_eq!(memory.scopes.read().count(), 2);
@@ -607,7 +607,7 @@ fn name_is_kept_while_its_overflow_state_counts() {
     assert_eq!(remaining(&memory, &scope, "b", NOW_US), 10);
 }
 
-/// The last time that the store has seen may be long ago; later charges must keep their own times.
+/// The time that the store recorded last may be long ago; later charges must keep their own times.
 #[test]
 fn key_of_a_dropped_limit_is_carried_over_at_its_own_time() {
     let log = "sliding-window-log limit=10 window=1h";
@@ -808,7 +808,7 @@ fn dropped_limit_stays_while_its_key_has_a_hold() {
     let scope = memory.scope(&named("api"), window(20)).unwrap();
     assert_eq!(remaining(&memory, &scope, "a", NOW_US), 15);
     settle(&memory, &scope, "a", NOW_US, hold, 0);
-    assert_eq!(limit_of(&memory, &scope, "a"), Some(window(10)), "as its state is");
+    assert_eq!(limit_of(&memory, &scope, "a"), Some(window(10)), "it is not carried over");
     assert_eq!(remaining(&memory, &scope, "a", NOW_US), 19);
     drop(scope);
     memory.reclaim(NOW_US + 4_000 * S);

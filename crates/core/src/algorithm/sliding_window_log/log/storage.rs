@@ -57,8 +57,8 @@ pub trait LogStorage: LogStorageSeal {
     /// Returns the log as one charge; `None` if the log has more than one charge.
     fn as_one_charge(&self) -> Option<OneChargeLog>;
 
-    /// Returns the log as the times of its charges; `None` unless it has one to three charges of one unit each, and no
-    /// charge was refunded since the newest.
+    /// Returns the log as the times of its charges; `None` unless it has one to three charges of one unit each, at
+    /// times above 0, and the last charge was not refunded.
     fn as_three_units(&self) -> Option<ThreeUnitLog>;
 
     /// Returns the log as one charge of all its units, at the time of the newest charge.

@@ -11,7 +11,7 @@ use crate::store::memory::scopes::MemoryScope;
 use crate::store::memory::view::StoreView;
 use crate::store::stored::reserve;
 
-/// How long a reservation is refused for at the ceiling, if the shard has no hold whose end would free memory.
+/// The wait of a reservation that is refused at the ceiling, if the shard has no hold whose end would free memory.
 const RETRY_AT_CEILING_US: u64 = 1_000_000;
 
 impl Shard {
@@ -46,7 +46,8 @@ impl Shard {
         Some(answer)
     }
 
-    /// Moves a key to the table if it has no holds any more, and the table has room for it.
+    /// Moves a key to the table if it has no holds any more, and the table has room for it. Forgets a key whose state
+    /// is fresh.
     pub(in super::super) fn release(
         &mut self,
         place: KeyLocation,
@@ -102,7 +103,7 @@ impl Shard {
         }
     }
 
-    /// Removes the dead keys among those with holds. A store that keeps every key removes none.
+    /// Removes the dead keys among the keys with holds. A store that keeps every key removes none.
     pub(in super::super) fn remove_dead_held(
         &mut self,
         except: Option<&HeldKeyId>,
@@ -145,7 +146,7 @@ impl Shard {
         let is_taken = self.take_for_hold(bytes, &id, view);
         let expiry_us = self.first_expiry_us(view.now_us);
         let Some(key) = self.held_key_mut(place, scope) else {
-            // Not reached: the key was not removed to make room for its own hold.
+            // Not reached: making room for the hold does not remove its own key.
             return Err(HoldError::Shaping);
         };
         let answer = if is_taken {
@@ -159,7 +160,7 @@ impl Shard {
         in_place_of(&decides, scope, answer)
     }
 
-    /// Does the same for a key that has no holds, and is not among those with holds.
+    /// Does the same for a key that is not among the keys with holds.
     fn reserve_first(
         &mut self,
         place: KeyLocation,
@@ -244,8 +245,8 @@ impl Shard {
     }
 }
 
-/// Refuses a reservation for which there is no memory, until a hold has ended; for longer if the limit refuses it for
-/// longer.
+/// Refuses a reservation for which there is no memory, until `until_us`, when a hold expires; for 1 s if that
+/// is `None`. If the limit refuses the reservation too, returns the limit's own refusal.
 fn refuse_at_ceiling(
     decides: &Limit,
     state: &State,
@@ -262,7 +263,7 @@ fn refuse_at_ceiling(
     Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
 }
 
-/// Turns a decision of `decides` into a decision of the scope's limit, if that is another limit.
+/// Completes a decision of `decides` for the scope's limit, if that is another limit.
 fn in_place_of(
     decides: &Limit,
     scope: &MemoryScope,

@@ -1,4 +1,4 @@
-//! A byte for each slot of a bucket.
+//! The tags of a bucket: a byte for each slot, from its key's hash.
 
 use std::ops::{Index, IndexMut};
 
@@ -78,8 +78,8 @@ impl IndexMut<usize> for Tags {
     }
 }
 
-/// Returns the tag of a slot in use: the lowest byte of its hash, but neither of the two special tags. Its
-/// home bucket comes from the bits above that, for up to 2^24 chunks.
+/// Returns the tag of a slot in use: the lowest byte of its hash, but neither of the two special tags. In a table of up
+/// to 2^24 chunks, the bits above this byte select the home bucket.
 #[inline]
 pub(super) fn tag(hash: u64) -> u8 {
     // OK because only the lowest eight bits are wanted.
