@@ -234,7 +234,7 @@ mod tests {
         outage.lost = 7;
         assert_eq!(outage.end(), Some(7));
         assert!(!outage.begin(at(159)));
-        assert_eq!(outage.end(), None, "its begin was not logged");
+        assert_eq!(outage.end(), None, "its beginning was not logged");
         assert!(outage.begin(at(160)));
     }
 
