@@ -89,15 +89,15 @@ fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
             let scheme = store.split(':').next().unwrap_or_default();
             match scheme.split('+').next() {
-                _ if scheme.ends_with("unix") => "see that a server listens there",
+                _ if scheme.ends_with("unix") => "check that a server listens there",
                 Some("rediss" | "valkeys") => {
-                    "see that a server listens there with TLS, and that its certificate is trusted"
+                    "check that a server listens there with TLS, and that its certificate is trusted"
                 }
-                _ => "see that a server listens there, and use rediss if it speaks TLS",
+                _ => "check that a server listens there, and use rediss if it speaks TLS",
             }
         }
         Store(StoreError::Refused { .. }) => {
-            "see that user and password are right, that the user may run scripts, and that the \
+            "check that user and password are right, that the user may run scripts, and that the \
              server accepts writes"
         }
         _ => return anyhow!("--store: {error}"),

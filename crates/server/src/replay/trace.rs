@@ -61,7 +61,7 @@ enum TraceProblem {
     NoKey,
     #[error("the line has more columns than the header's {0}; quote a key that contains a comma")]
     TooManyColumns(usize),
-    #[error("the key is empty; write which key the request spends, such as user:42")]
+    #[error("the key is empty; name the key to charge, such as user:42")]
     EmptyKey,
     #[error(
         "at_us `{0}` is not a time; use whole microseconds since the Unix epoch, at most {MAX_TIME_US}"

@@ -122,7 +122,7 @@ impl Delivery {
             tracing::warn!(
                 endpoint,
                 %error,
-                "traces are not delivered; see that a collector answers at the endpoint"
+                "traces are not delivered; check that a collector answers at the endpoint"
             );
         }
         outage.lost += spans;
