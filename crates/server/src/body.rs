@@ -16,7 +16,8 @@ pub(crate) enum UnreadBody {
     TooLong { most: usize },
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
-    /// The rest never arrived. (A body that arrives too slowly gets no answer: its connection is closed.)
+    /// The rest never arrived. (A body that arrives too slowly is not reported here: the HTTP port closes its
+    /// connection, and the gRPC port answers with a timeout.)
     #[error("the body ended early, or its chunks are malformed; send the whole body")]
     Incomplete,
 }

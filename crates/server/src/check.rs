@@ -69,7 +69,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let server = ServerClient::new(&args.server.url, TIMEOUT)?;
     let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
     if answer.status != StatusCode::OK {
-        return Err(refused(&server, args, &answer));
+        return Err(answer_error(&server, args, &answer));
     }
     let decisions: PeekAnswer =
         serde_json::from_str(&answer.body).map_err(|_| server.not_tollgate(answer.status))?;
@@ -115,7 +115,8 @@ fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
     Ok(bearer)
 }
 
-fn refused(server: &ServerClient, args: &CheckArgs, answer: &ServerResponse) -> anyhow::Error {
+/// Returns the error for an answer with another status than 200.
+fn answer_error(server: &ServerClient, args: &CheckArgs, answer: &ServerResponse) -> anyhow::Error {
     let error = server.problem(answer);
     let is_for_operators =
         matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);

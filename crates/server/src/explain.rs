@@ -144,7 +144,9 @@ fn policy(on_failure: Option<OnFailure>) -> String {
     match on_failure {
         Some(OnFailure::Open) => "open".to_owned(),
         Some(OnFailure::Closed) => "closed".to_owned(),
-        Some(OnFailure::Local { processes }) => format!("local, a share of {processes}"),
+        Some(OnFailure::Local { processes }) => {
+            format!("local, the share of 1 of {processes} processes")
+        }
         _ => "the server's default".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Holds back the answers to allowed requests of proxies, for as long as a shaping limit delays the requests.
+//! Holds back the answers to proxies: if a shaping limit delays a request, its answer is sent after the delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,8 @@ impl HeldRequests {
 
     /// Returns a permit to hold one request, or `None` if the maximum number of permits is taken.
     ///
-    /// The permit is taken before the request is decided, because only the decision says whether there is a delay.
+    /// The permit is taken before the request is decided. The decision says whether there is a delay, but then the
+    /// request is charged, and it is too late to refuse it.
     pub(crate) fn reserve(&self) -> Option<HoldPermit> {
         let one_more = |held: u32| (held < self.max_held).then_some(held + 1);
         let reserved = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);

@@ -93,7 +93,7 @@ impl Receipts {
         self.lifetime.refresh().await.map(drop)
     }
 
-    /// Follows changes of the lifetime. Does not end.
+    /// Follows changes of the lifetime. Does not end with a Redis store; with the memory store it returns at once.
     pub(crate) async fn follow(&self, is_store_answering: impl Fn() -> bool) {
         self.lifetime.follow(is_store_answering).await;
     }
@@ -203,7 +203,7 @@ impl fmt::Debug for Receipts {
 pub(crate) fn fuzz(input: &[u8]) {
     let receipts = Receipts::default();
     if let Ok(text) = str::from_utf8(input) {
-        assert!(receipts.read(text).is_none(), "a forgery");
+        assert!(receipts.read(text).is_none(), "unsigned text is accepted as a receipt");
     }
     let signed = SignedReceipt { bytes: input.to_vec() };
     let Some(ReceiptContent { parts, .. }) = signed.content() else { return };

@@ -149,7 +149,8 @@ impl Refusals {
         }
     }
 
-    /// Does the same for a ruling, if a rule refuses the request. Blocked requests are counted.
+    /// Counts and logs a refusal in the same way for a ruling, if a rule refuses the request. Blocked requests are
+    /// counted.
     pub(crate) fn count_ruling(&self, ruling: &Ruling) {
         if let Some(part) = ruling.refused_by() {
             let limit = part.limit_name().unwrap_or("block");

@@ -89,15 +89,15 @@ fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
             let scheme = store.split(':').next().unwrap_or_default();
             match scheme.split('+').next() {
-                _ if scheme.ends_with("unix") => "see that a server listens there",
+                _ if scheme.ends_with("unix") => "check that a server listens there",
                 Some("rediss" | "valkeys") => {
-                    "see that a server listens there with TLS, and that its certificate is trusted"
+                    "check that a server listens there with TLS, and that its certificate is trusted"
                 }
-                _ => "see that a server listens there, and use rediss if it speaks TLS",
+                _ => "check that a server listens there, and use rediss if it speaks TLS",
             }
         }
         Store(StoreError::Refused { .. }) => {
-            "see that user and password are right, that the user may run scripts, and that the \
+            "check that user and password are right, that the user may run scripts, and that the \
              server accepts writes"
         }
         _ => return anyhow!("--store: {error}"),
@@ -270,8 +270,8 @@ impl Output {
         Output { buffer: Vec::with_capacity(OUTPUT_BUFFER_BYTES), progress }
     }
 
-    // Always inlined: with two callers the compiler would not, and in memory the call costs a measurable part of a
-    // line.
+    // Always inlined: with two callers the compiler would not inline it. In a replay in memory, the call would take a
+    // measurable part of the time of a line.
     #[inline(always)]
     fn line(&mut self, line: &ReplayLine<'_>) -> io::Result<()> {
         serde_json::to_writer(&mut self.buffer, line)?;

@@ -39,7 +39,7 @@ pub(crate) struct Loads {
     pub(crate) accepted: u64,
     /// The number of reloads since the start whose file was refused.
     pub(crate) refused: u64,
-    /// When the present rules were loaded; `None` if that was at the start of the server.
+    /// When the present rules were loaded; `None` for the rules of the example, which are loaded at the start.
     pub(crate) since: Option<SystemTime>,
 }
 
@@ -101,7 +101,8 @@ impl RuleSet {
         format!("{hash:016x}")
     }
 
-    /// Returns why the rules file was refused, or which domains in use have no rules.
+    /// Returns why the rules file was refused, which domains in use have no rules, or why the keys of tokens could not
+    /// be fetched: the first of these problems that exists.
     pub(crate) fn problem(&self) -> Option<String> {
         match &self.origin {
             RulesOrigin::File(file) => file.status().problem,

@@ -67,15 +67,15 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let signals = Signals::new().context("cannot listen for signals")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (foundation, file_follower) = foundation(args, log, lifecycle.clone(), traces)?;
+    let (configured, file_follower) = configure(args, log, lifecycle.clone(), traces)?;
     let bounds = Bounds {
-        max_connections: foundation.max_connections,
+        max_connections: configured.max_connections,
         first_byte: args.first_byte_timeout,
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
     let ServerParts { api, grpc: grpc_parts, watch, http_connections } =
-        ServerParts::new(foundation);
+        ServerParts::new(configured);
     let (store, receipts) = (Arc::clone(&watch.store), Arc::clone(&api.receipts));
     // Connects to the store before the first requests arrive.
     if store.kind().is_remote() && store.is_answering().await {
@@ -113,8 +113,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Adds to a request the address of its client. Requests to `/v1/authorize` also get the means to hold back their
-/// answer.
+/// Adds the address of the connection's peer to a request. A request to `/v1/authorize` also gets a handle for holding
+/// back its answer.
 fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
     let may_be_held_back = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
     let extensions = request.extensions_mut();
@@ -126,7 +126,7 @@ fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>)
 
 /// Creates everything that the flags determine: the rules on their store, and the rest. Also returns the follower of
 /// the rules file, which follows the file until it is dropped.
-fn foundation(
+fn configure(
     args: &ServeArgs,
     log: &ServerLog,
     lifecycle: Lifecycle,
@@ -162,7 +162,7 @@ fn foundation(
         false if limiter.is_local() => Some(Playground::in_memory()),
         false => Some(Playground::on_servers(&limiter, args.store_deadline)?),
     };
-    let foundation = ConfiguredParts {
+    let configured = ConfiguredParts {
         rules,
         store,
         receipts,
@@ -175,7 +175,7 @@ fn foundation(
         is_ready_without_store: args.ready_without_store,
         max_connections: max_connections(args),
     };
-    Ok((foundation, file_follower))
+    Ok((configured, file_follower))
 }
 
 /// Returns how many connections each port may have. Warns and returns fewer than `--max-connections` if the process may

@@ -130,7 +130,6 @@ class Compare {
   }
 
   /** Returns the times of the drawn requests. */
-
   drawnTimes({ span }) {
     const wide = (span * 1000) / BINS;
     return this.drawn.flatMap((count, bin) => burst(Math.round(bin * wide), count, Math.floor(wide / Math.max(count, 1))));

@@ -85,7 +85,7 @@ function summary({ rule, limits, last_refused_under: last }) {
   const [only] = limits;
   if (limits.length === 1 && only.decision) return `${stateText(only.decision)}, under ${only.limit_name}`;
   if (limits.length === 1) return WITHOUT_LIMIT[only.limit_name];
-  const refusal = last ? `this server last refused the key under ${last}` : "this server knows of no refusal of the key";
+  const refusal = last ? `this server last refused the key under ${last}` : "this server has no record of a refusal of the key";
   return `${rule} charges one of these limits, which depends on the tier of the request; ${refusal}`;
 }
 

@@ -168,8 +168,8 @@ pub(crate) struct ServeArgs {
     // A secret: --help does not print it.
     /// The token that operators send to read and reset keys: `Authorization: Bearer <token>`
     ///
-    /// Without a token, requests from this machine are an operator's, and no others. Give the token in the environment:
-    /// other users of the machine can read flags.
+    /// Without a token, only requests from this machine are an operator's. Give the token in the environment: other
+    /// users of the machine can read flags.
     #[arg(
         long,
         env = "TOLLGATE_OPERATOR_TOKEN",

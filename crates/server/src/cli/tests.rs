@@ -95,7 +95,7 @@ fn own_flags_are_the_flags_of_tollgate_itself() {
 }
 
 #[test]
-fn never_empty_names_flags() {
+fn flags_that_are_never_empty_exist() {
     let flags = flags();
     for id in NEVER_EMPTY {
         assert!(flags.iter().any(|(_, flag)| flag.get_id() == id), "{id}");

@@ -34,7 +34,7 @@ pub(super) struct Calls {
 
 /// A call that is not yet answered.
 pub(super) struct RunningCall {
-    /// `None` if the work sends the answer by itself.
+    /// `None` if `work` itself sends the answer.
     respond: Option<SendResponse<AnswerBytes>>,
     work: Pin<Box<dyn Future<Output = WorkResult> + Send>>,
 }
@@ -72,7 +72,8 @@ impl Calls {
         RunningCall { respond: None, work: Box::pin(async { WorkResult::Ended(work.await) }) }
     }
 
-    /// Counts a call that is refused because memory is short.
+    /// Counts a call of Envoy's service that is refused because memory is short. Calls of other services are not
+    /// counted.
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
         let endpoint = RequestEndpoint::of(request.uri().path());
         if endpoint == RequestEndpoint::RateLimit {

@@ -56,7 +56,7 @@ pub(super) async fn serve(
     while open.join_next().await.is_some() {}
 }
 
-/// Accepts the next connection, once there is room for it.
+/// Accepts the next connection, and waits until the table has a free slot for it.
 async fn accept(
     listener: &TcpListener,
     bounds: &Bounds,

@@ -21,7 +21,7 @@ pub(super) async fn report_readiness(mut reporter: HealthReporter, readiness: &R
         set(&mut reporter, readiness).await;
         let changed = async {
             match &mut answers {
-                // An error means that the probe has ended, so that nothing changes any more.
+                // OK because `readiness` keeps the sender, so this is never an error.
                 Some(answers) => drop(answers.changed().await),
                 None => pending().await,
             }

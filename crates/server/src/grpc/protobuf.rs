@@ -1,4 +1,4 @@
-//! Writes the Protocol Buffers of answers, in a fourth of the time that it takes to build prost's messages first.
+//! Writes answers as Protocol Buffers. This takes a fourth of the time of building prost's messages and encoding them.
 
 /// A message that is being written. Fields that are left out have their defaults.
 pub(super) struct MessageWriter<'m> {

@@ -33,9 +33,9 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3_600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// The shortest time for a decision, also for callers with a shorter timeout. The store has to answer 3 ms before it
-/// ends, so that there is time to return the answer. With 3 ms or less the store would not be queried at all, so a
-/// caller could choose to be unlimited.
+/// The shortest time for a decision, also for callers with a shorter timeout. The store has to answer 3 ms before this
+/// time is over, so that there is time to return the answer. With 3 ms or less the store would not be queried at all,
+/// so a caller could choose to be unlimited.
 const LEAST_TIME: Duration = Duration::from_millis(5);
 
 /// Whether a request was decided.

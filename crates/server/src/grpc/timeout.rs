@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 
-/// Returns the timeout of a caller; `None` if it gives none, or none that is valid.
+/// Returns the timeout of a caller; `None` if the header is absent or invalid.
 pub(super) fn of_caller(headers: &HeaderMap) -> Option<Duration> {
     let [digits @ .., unit] = headers.get("grpc-timeout")?.as_bytes() else { return None };
     // The protocol allows 8 digits, with which no unit overflows.

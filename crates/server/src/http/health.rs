@@ -107,7 +107,7 @@ pub(super) async fn readyz(
 }
 
 impl ReadinessJson {
-    /// Returns the current state, for operators. Queries the store, unless it has been queried just before.
+    /// Returns the current state, for operators. Probes the store, unless the last probe was less than 100 ms ago.
     pub(super) async fn of(readiness: &Readiness, rules: &RuleSet) -> ReadinessJson {
         let store = match readiness.store().kind() {
             StoreKind::Memory => StoreState::Memory,

@@ -129,8 +129,8 @@ pub(super) async fn peek(
 
 /// Resets a key, which has then spent nothing
 ///
-/// For operators. The key may spend its whole limit again. Receipts from before the reset stay good for as long as
-/// before it: each once, and for no more than was spent since the reset.
+/// For operators. The key may spend its whole limit again. A receipt from before the reset stays valid as long as
+/// without the reset. It still works once, and gives back at most what was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/{key}",
@@ -185,8 +185,8 @@ pub(super) async fn peek_empty(
 
 /// Resets the empty key, which has then spent nothing
 ///
-/// For operators. The key may spend its whole limit again. Receipts from before the reset stay good for as long as
-/// before it: each once, and for no more than was spent since the reset.
+/// For operators. The key may spend its whole limit again. A receipt from before the reset stays valid as long as
+/// without the reset. It still works once, and gives back at most what was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/",
@@ -282,7 +282,7 @@ async fn peek_rule_key(
 ) -> Result<RuleKeyJson, ApiProblem> {
     check_form(rule, key)?;
     let mut limits = rule.limits_of(key.as_bytes());
-    // Closed, because a decision without the store would show an untouched quota.
+    // With the failure policy `closed`, because a decision without the store would show an unspent quota.
     for own in &mut limits {
         own.scope = own.scope.take().map(|scope| scope.on_failure(OnFailure::Closed));
     }

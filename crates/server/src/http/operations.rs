@@ -53,7 +53,7 @@ struct ServerJson {
     server: String,
     /// `closed`: requests are sent to it; `open`: none are; `half_open`: one batch probes it.
     breaker: &'static str,
-    /// The number of charges that wait to be sent to it.
+    /// The work that waits to be sent to it: 1 for each charge, and more for requests on logs of more than 64 units.
     waiting: usize,
 }
 

@@ -15,8 +15,8 @@ use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
 use tollgate_playground::{
     AnswerJson, BurstBody, CompareBody as Traffic, Comparison, Playground,
-    PlaygroundAlgorithm as Algorithm, PlaygroundDecisions as Round, PlaygroundError, RequestBody,
-    ResetJson, Session, StateBody, StateJson,
+    PlaygroundAlgorithm as Algorithm, PlaygroundDecisions, PlaygroundError, RequestBody, ResetJson,
+    Session, StateBody, StateJson,
 };
 
 use super::ApiProblem;
@@ -87,9 +87,9 @@ pub(super) async fn request(
     PlaygroundSession(session): PlaygroundSession,
     OptionalJson(body): OptionalJson<RequestBody, MAX_BYTES>,
 ) -> Result<Response, ApiProblem> {
-    let round = playground.request(algorithm_in(path)?, body, &session).await?;
-    let body = to_json(&round.answers().next());
-    Ok(with_limit_headers(&round, answer(&session, body.into())))
+    let decisions = playground.request(algorithm_in(path)?, body, &session).await?;
+    let body = to_json(&decisions.answers().next());
+    Ok(with_limit_headers(&decisions, answer(&session, body.into())))
 }
 
 /// Sends several requests at once to an algorithm
@@ -108,9 +108,9 @@ pub(super) async fn burst(
     PlaygroundSession(session): PlaygroundSession,
     OptionalJson(body): OptionalJson<BurstBody, MAX_BYTES>,
 ) -> Result<Response, ApiProblem> {
-    let round = playground.burst(algorithm_in(path)?, body, &session).await?;
-    let body = to_json(&round.answers().collect::<Vec<_>>());
-    Ok(with_limit_headers(&round, answer(&session, budget.body_anyway(body))))
+    let decisions = playground.burst(algorithm_in(path)?, body, &session).await?;
+    let body = to_json(&decisions.answers().collect::<Vec<_>>());
+    Ok(with_limit_headers(&decisions, answer(&session, budget.body_anyway(body))))
 }
 
 /// Resets the session: it has spent nothing of any algorithm
@@ -189,8 +189,8 @@ fn answer(session: &Session, body: Body) -> Response {
 }
 
 /// Adds the headers that a client of such a limit would get.
-fn with_limit_headers(round: &Round, mut response: Response) -> Response {
-    if let Some((scope, decision)) = round.last() {
+fn with_limit_headers(decisions: &PlaygroundDecisions, mut response: Response) -> Response {
+    if let Some((scope, decision)) = decisions.last() {
         let outcome = Outcome::of_limit(scope, decision, 1);
         HeaderFamilies::ALL.add_headers(&outcome, wall_us(), response.headers_mut());
     }

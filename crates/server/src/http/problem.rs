@@ -93,7 +93,8 @@ impl ApiProblem {
         ApiProblem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
     }
 
-    /// Makes the same problem with the name of the place: `config.maxTokens: invalid type: null, expected a number`.
+    /// Makes the same problem as [`in_json`](Self::in_json), with the path of the field instead of line and column:
+    /// `config.maxTokens: invalid type: null, expected a number`.
     pub(super) fn at(place: &str, error: &serde_json::Error) -> ApiProblem {
         let problem = ApiProblem::in_json(error);
         let (_, message) = problem.detail.split_once(": ").unwrap_or_default();
@@ -251,7 +252,7 @@ fn shorten(text: &str, max_bytes: usize) -> String {
             break;
         }
         match letter {
-            // Messages contain these characters, which are harmless.
+            // Not escaped, because messages contain these characters, and they are harmless.
             '"' | '\'' | '\\' => excerpt.push(letter),
             _ => excerpt.extend(letter.escape_debug()),
         }

@@ -87,7 +87,7 @@ where
 }
 
 pin_project! {
-    /// The future of an observed response. If the client goes away before, the response is not counted.
+    /// The future of an observed response. If the client goes away before it is ready, the request is not counted.
     struct ObservedResponse<F> {
         #[pin]
         answer: ApiFuture<F>,

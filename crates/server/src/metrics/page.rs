@@ -188,7 +188,8 @@ fn store(text: &mut MetricsText, health: &Health, failed: &FailuresByKind) {
             text.sample(&labels, u8::from(server.breaker == state));
         }
     }
-    let help = "Requests in the queue of a server of the store.";
+    let help = "Work in the queue of a server of the store: 1 for each charge, and more for requests on logs of more than \
+                64 units.";
     text.metric("tollgate_store_waiting", MetricKind::Gauge, help);
     for server in &health.servers {
         text.sample(&[("server", &server.server)], server.waiting);

@@ -122,7 +122,7 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(guesses.attempt("192.0.2.1", || false), Attempt::Wrong);
         }
-        let refused = guesses.attempt("192.0.2.1", || panic!("compared"));
+        let refused = guesses.attempt("192.0.2.1", || panic!("the token was compared"));
         let Attempt::NotCompared { retry_after } = refused else { panic!("{refused:?}") };
         assert!(retry_after <= Duration::from_secs(5), "{retry_after:?}");
         assert_eq!(guesses.attempt("192.0.2.2", || true), Attempt::Right);

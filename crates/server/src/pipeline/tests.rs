@@ -67,12 +67,12 @@ async fn every_kind_of_decision_is_recorded() {
     for is_allowed in [true, false] {
         let by_limit = DecisionTarget::Limit { name: "one".into(), key: "a".into() };
         let PipelineAnswer::Limit { decision, receipt } = decide(by_limit).await.unwrap() else {
-            panic!("a limit decides it")
+            panic!("expected the answer of a limit")
         };
         assert_eq!((decision.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
         let by_rules = DecisionTarget::Rules { domain: None, description: described("b") };
         let PipelineAnswer::Rules { ruling, receipt } = decide(by_rules).await.unwrap() else {
-            panic!("rules decide it")
+            panic!("expected a ruling")
         };
         assert_eq!((ruling.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
     }

@@ -25,13 +25,13 @@ const NEXT_ID_AFTER_US: u128 = ID_LASTS.as_micros() / 2;
 /// The most valid ids at a time: servers that start together may each add one.
 const MAX_IDS: u64 = 64;
 
-/// Longer than the deadline of checks, because only refunds wait for it.
+/// The deadline of reading the ids. It is longer than that of checks, because only refunds wait for this.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The id of the lifetime with the memory store.
 const PROCESS_ID: u64 = 0;
 
-/// The interval at which the ids are read, and the interval until they were read for the first time.
+/// The interval at which the ids are read again, and the shorter interval of attempts until the first one succeeds.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 const FIRST_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -90,8 +90,11 @@ impl StoreLifetime {
         Ok(ids)
     }
 
-    /// Keeps the id for new receipts up to date; does not end with a Redis store. Without it, a server that gets no
-    /// refunds would not notice that the store has lost its state. Reads nothing while the store does not answer.
+    /// Keeps the id for new receipts up to date. Does not end with a Redis store; with the memory store it returns at
+    /// once.
+    ///
+    /// A refund reads the ids, too, but a server that gets no refunds would otherwise not notice that the store has
+    /// lost its state. Reads nothing while the store does not answer.
     pub(super) async fn follow(&self, is_store_answering: impl Fn() -> bool) {
         while let StoreLifetime::Redis { .. } = self {
             let is_known = self.current_id().is_some();

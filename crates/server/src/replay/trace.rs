@@ -61,7 +61,7 @@ enum TraceProblem {
     NoKey,
     #[error("the line has more columns than the header's {0}; quote a key that contains a comma")]
     TooManyColumns(usize),
-    #[error("the key is empty; write which key the request spends, such as user:42")]
+    #[error("the key is empty; name the key to charge, such as user:42")]
     EmptyKey,
     #[error(
         "at_us `{0}` is not a time; use whole microseconds since the Unix epoch, at most {MAX_TIME_US}"
@@ -87,8 +87,8 @@ pub(super) struct Trace<R> {
 
 impl<R: Read> Trace<BufReader<R>> {
     /// Returns whether reading the next request may wait for input: its line is not complete in the buffer.
-    // Always inlined: with two callers the compiler would not, and in memory the call costs a measurable part of a
-    // line.
+    // Always inlined: with two callers the compiler would not inline it. In a replay in memory, the call would take a
+    // measurable part of the time of a line.
     #[inline(always)]
     pub(super) fn must_wait_for_input(&self) -> bool {
         // Blank lines at the start of the buffer are skipped: the line end of one does not complete the next request.

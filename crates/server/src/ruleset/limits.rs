@@ -28,7 +28,7 @@ struct LimitsGeneration {
 #[derive(Debug)]
 pub(crate) struct NamedLimit {
     pub(crate) scope: Scope,
-    /// Kept when the rules are replaced, if the new rules have a limit of the same name.
+    /// The same tally as before a reload, if the earlier rules had a limit of the same name.
     pub(crate) tally: Arc<LimitTally>,
 }
 
@@ -95,7 +95,7 @@ impl NamedLimits {
 
     /// Returns the limits of the rules as they are now.
     fn renewed(&self, rules: &Rules) -> Arc<LimitsGeneration> {
-        // One caller at a time: two would give a new limit two tallies.
+        // One caller at a time, because two callers would each make a tally for a new limit.
         let _collecting = self.collecting.lock();
         let before = self.current.load_full();
         // Read before the limits: if the rules are replaced in between, the next call collects them again.

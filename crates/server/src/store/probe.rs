@@ -25,8 +25,8 @@ const FRESH: Duration = Duration::from_millis(100);
 /// The interval of the probes in the background.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The keys that are probed for each of several servers. The keys are spread at random, and with 8 keys a server, a
-/// server has none of them once in 3,000 times.
+/// The number of keys that are probed for each server, if there are several. The keys are spread over the servers at
+/// random. With 8 keys per server, the chance that a server has none of the keys is 1 in 3,000.
 const KEYS_PER_SERVER: usize = 8;
 const MAX_KEYS: usize = 256;
 
@@ -53,8 +53,8 @@ pub(crate) type FailuresByKind = Vec<(&'static str, u64)>;
 #[derive(Debug, Default)]
 struct ProbeFailures {
     own: BTreeMap<&'static str, u64>,
-    /// The failures of requests before the probe that is running; `None` while none runs. Until it ends, further
-    /// failures may be its own, and a reported count must never decrease.
+    /// The failures of requests before the running probe; `None` while no probe runs. These are reported during the
+    /// probe, because a new failure may be the probe's own, and a reported count must never decrease.
     failures_before: Option<FailuresByKind>,
 }
 
@@ -95,8 +95,8 @@ impl Probe {
         before.unwrap_or_else(|| failures.request_failures(&self.state.scope))
     }
 
-    /// Probes every second until the server closes. An open breaker closes only after a request that is answered, and
-    /// receivers of [`follow`](Self::follow) should learn of that soon.
+    /// Probes every second until the server closes. An open breaker closes only after an answered request, which may be
+    /// a probe, and receivers of [`follow`](Self::follow) should soon see that the store answers again.
     pub(super) async fn watch(&self, lifecycle: &Lifecycle) {
         let mut ticks = tokio::time::interval(PROBE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,9 +128,9 @@ impl ProbeState {
         is_answering
     }
 
-    /// Peeks at keys that are never charged. With a cluster or shards, at enough keys to reach every server. The states
-    /// of the breakers would say less: an open breaker closes only after an answered request, and the breaker of a
-    /// replaced node never does. Returns the errors.
+    /// Peeks at keys that are never charged, and returns the errors. With a cluster or shards, peeks at enough keys to
+    /// reach every server. The states of the breakers would say less: an open breaker closes only after an answered
+    /// request, and the breaker of a replaced node never closes.
     async fn peek(&self) -> Vec<Error> {
         let servers = self.scope.limiter().health().map_or(0, |health| health.servers.len());
         let keys = match servers {

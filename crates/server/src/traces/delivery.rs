@@ -122,7 +122,7 @@ impl Delivery {
             tracing::warn!(
                 endpoint,
                 %error,
-                "traces are not delivered; see that a collector answers at the endpoint"
+                "traces are not delivered; check that a collector answers at the endpoint"
             );
         }
         outage.lost += spans;
@@ -234,7 +234,7 @@ mod tests {
         outage.lost = 7;
         assert_eq!(outage.end(), Some(7));
         assert!(!outage.begin(at(159)));
-        assert_eq!(outage.end(), None, "its begin was not logged");
+        assert_eq!(outage.end(), None, "its beginning was not logged");
         assert!(outage.begin(at(160)));
     }
 

@@ -67,7 +67,7 @@ fn parse(place: &str, url: &str) -> anyhow::Result<OtlpEndpoint> {
     match shown {
         Some(shown) => Ok(OtlpEndpoint { url: url.to_owned(), shown }),
         None => {
-            bail!("{place}: not the URL of a collector; write it such as http://127.0.0.1:4318")
+            bail!("{place}: not the URL of a collector; use one such as http://127.0.0.1:4318")
         }
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     fn errors_name_the_flag_or_variable_and_a_remedy_but_not_the_url() {
         for bad in ["a:4318", "ftp://hidden", "http://", "me:hidden", "http://me:hidden@ a", "/x"] {
             let error = found(Some(bad), &[]).unwrap_err().to_string();
-            assert!(error.starts_with("--otlp-endpoint: ") && error.contains("write it such as"));
+            assert!(error.starts_with("--otlp-endpoint: ") && error.contains("use one such as"));
             assert!(!error.contains("hidden"), "{error}");
         }
         let error = found(None, &[(TRACES, "nowhere")]).unwrap_err().to_string();

@@ -185,7 +185,7 @@ fn wrong_password_is_refused_at_once_and_not_shown() {
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(message.starts_with("error: --store: the server refused: "), "{message}");
-        assert!(message.contains("see that user and password are right"), "{message}");
+        assert!(message.contains("check that user and password are right"), "{message}");
         assert!(!message.contains("secret"), "{message}");
     }
 }

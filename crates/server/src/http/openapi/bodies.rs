@@ -160,19 +160,22 @@ fn integer(least: u64, about: &str) -> ObjectBuilder {
 }
 
 fn attributes() -> Schema {
-    let about = "What the caller knows of the request: `method`, `path`, `ip`, `header.x-…`. An `api_key`, or a claim \
-                 of a token (`jwt.…`), is not verified here: it counts only if the rules file has it in its table.";
+    let about = "What the caller knows about the request: `method`, `path`, `ip`, `header.x-…`. An `api_key`, or a \
+                 claim of a token (`jwt.…`), is not verified: rules ignore it, unless it is an API key in the table of \
+                 the rules file.";
     text_map(about).property("ip", address()).into()
 }
 
 fn verified() -> Schema {
-    let about = "What the caller itself has verified of the client: `api_key`, `jwt.sub`, `tier`.";
+    let about =
+        "What the caller itself has verified about the client: `api_key`, `jwt.sub`, `tier`.";
     text_map(about).property("ip", address()).into()
 }
 
 fn said() -> Schema {
-    text_map("What the client says of the request, such as a header. Rules make no keys of it.")
-        .into()
+    let about =
+        "What the client says about the request, such as a header. Rules do not use it in keys.";
+    text_map(about).into()
 }
 
 /// Returns the schema of a map from names to texts.

@@ -152,7 +152,8 @@ fn refusal(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new().description(about);
     let response = response.content("application/problem+json", content);
-    let about = "The reason, in one word: `quota`, `blocked`, `token`, `store-failed`, `stopping`, `untrusted-proxy`.";
+    let about = "The reason, in one word: `quota`, `blocked`, `token`, `store-failed`, `undecided`, `stopping`, \
+                 `untrusted-proxy`.";
     with_header(response, "X-Tollgate-Reason", Type::String, about)
 }
 

@@ -186,7 +186,8 @@ fn nothing_is_refunded_after_a_large_step_back_of_the_clock() {
 
 #[test]
 fn a_small_step_back_of_the_clock_does_not_prevent_a_refund() {
-    // The limit takes as long as the shortest mark stays, so the next longer mark is used.
+    // The charge counts for 33 s. A mark of the shortest length above that, 33.6 s, would expire too early after the
+    // step back of 9 s. With the 10 s that are added, the mark stays for 46 s.
     let fixture = Fixture::with_limit("token-bucket capacity=33 refill=1/s");
     let text = fixture.check("a", 33).unwrap();
     fixture.clock.set_us(NOON_US - 9_000_000);
