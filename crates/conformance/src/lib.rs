@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! A store with holds ([`RemoteStore::reserve`](tollgate_limiter::store::RemoteStore::reserve)) also calls
+//! A store with holds ([`RemoteStore::has_holds`](tollgate_limiter::store::RemoteStore::has_holds)) also calls
 //! [`hold_suite!`].
 //!
 //! - The limiter must be empty, because tests use the same names and keys. A store that is shared by the tests needs a

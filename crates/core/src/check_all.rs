@@ -103,8 +103,18 @@ impl<'a> LimitCheck<'a> {
         Reservation { id, cost, hold_for }: Reservation,
     ) -> Result<LimitCheck<'a>, HoldError> {
         limit.can_hold()?;
-        let check = LimitCheck::enforced(limit, state, cost).beside(holds);
-        Ok(LimitCheck { reserves: Some((id, hold_for)), ..check })
+        Ok(LimitCheck::enforced(limit, state, cost).beside(holds).held_as(id, hold_for))
+    }
+
+    /// Sets the units aside instead of charging them. The check must have the [holds](Self::beside) of its key.
+    ///
+    /// A limit that cannot have holds is read, and nothing is set aside: an old limit, under which its key still is.
+    #[must_use]
+    pub fn held_as(self, id: HoldId, hold_for: HoldTime) -> LimitCheck<'a> {
+        match self.limit.can_hold() {
+            Ok(()) => LimitCheck { reserves: Some((id, hold_for)), ..self },
+            Err(_) => LimitCheck { intent: Intent::Peek, ..self },
+        }
     }
 
     /// Adds the holds of the key, which count as spent.

@@ -213,7 +213,7 @@ impl<'a> Check<'a> {
             deadline: terms.deadline,
             on_failure: terms.policy(),
         };
-        let demand = Demand { request, role: Role::Enforced, intent: self.intent };
+        let demand = Demand { intent: self.intent, ..Demand::of(request) };
         let charge = scope.charge(key, demand);
         let if_unread = match (self.intent, self.if_dropped) {
             (Intent::Peek, _) | (_, DropPolicy::Kept) => UnreadPolicy::Keep,

@@ -213,5 +213,10 @@ fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
     if !check.scope.limiter().is_same(limiter) {
         return Err(Error::DifferentLimiters);
     }
-    Ok(Demand { request: check.unit_request()?, role: check.role, intent: check.intent })
+    Ok(Demand {
+        request: check.unit_request()?,
+        role: check.role,
+        intent: check.intent,
+        hold: None,
+    })
 }

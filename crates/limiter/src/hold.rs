@@ -19,7 +19,7 @@ use crate::joint::Demand;
 use crate::key::Key;
 use crate::receipt::Receipt;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::Call;
+use crate::store::{Call, ExtendPart, ExtendRequest, JointRequest, SettlePart, SettleRequest};
 
 /// How long units are held by default.
 const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
@@ -119,12 +119,21 @@ impl<'a> HoldRequest<'a> {
             (Ok(key), Ok(reservation)) => (key, reservation),
             (Err(error), _) | (_, Err(error)) => return Answer::ready(Err(error)),
         };
-        let demand = Demand::of(UnitRequest::new(reservation.cost));
+        if !scope.remote.store.has_holds() {
+            return Answer::ready(Err(Error::HoldsUnsupported));
+        }
         let at_us = scope.remote.time(self.at_us);
         let call = Call { at_us, ..scope.call() }.bounded(self.within);
-        let answer = scope.remote.store.reserve(scope.charge(key, demand), reservation, call);
+        let charges = vec![scope.charge(key, Demand::of_reservation(reservation))];
+        let answer = scope.remote.store.check_all(JointRequest { charges, call });
         let (scope, key) = (self.scope.clone(), key.to_vec());
-        answer.then(move |answer| Ok(HoldDecision::new(answer?, &scope, &key)))
+        answer.then(move |answer| {
+            let joint = answer?;
+            // OK because a store returns one decision for each charge.
+            let decision = *joint.each().first().ok_or(Error::AnswerTaken)?.decided();
+            let answer = ReserveAnswer { decision, hold: joint.hold(0) };
+            Ok(HoldDecision::new(answer, &scope, &key))
+        })
     }
 
     fn bounded_key(&self) -> Result<&[u8], Error> {
@@ -314,9 +323,13 @@ impl Hold {
             Some(more) => scope.charge(&self.key, Demand::of(UnitRequest::new(more))),
             None => scope.unit_charge(&self.key),
         };
-        let answer = scope.remote.store.extend(charge, self.reference(), growth, scope.call());
+        let parts = vec![ExtendPart { charge, hold: self.reference(), growth }];
+        let answer = scope.remote.store.extend(ExtendRequest { parts, call: scope.call() });
         let expires_us = Arc::clone(&self.expires_us);
-        answer.then(move |answer| Ok(HoldExtension::new(answer?, &expires_us)))
+        answer.then(move |answers| {
+            let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
+            Ok(HoldExtension::new(answer, &expires_us))
+        })
     }
 
     /// [`extend`](Self::extend), in memory.
@@ -342,9 +355,13 @@ impl Hold {
             return Answer::ready(self.settle_here(used));
         };
         let (charge, wake) = (scope.unit_charge(&self.key), self.scope.wake(&self.key));
-        let answer = scope.remote.store.settle(charge, self.reference(), used, scope.call(), wake);
+        let parts = vec![SettlePart { charge, hold: self.reference(), used }];
+        let answer = scope.remote.store.settle(SettleRequest { parts, call: scope.call(), wake });
         let (scope, key) = (self.scope.clone(), self.key.clone());
-        answer.then(move |answer| Ok(HoldSettlement::new(answer?, &scope, &key)))
+        answer.then(move |answers| {
+            let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
+            Ok(HoldSettlement::new(answer, &scope, &key))
+        })
     }
 
     fn reference(&self) -> HoldReference {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Cost, DecisionPart, Intent, MAX_UNITS, Role, UnitRequest, Verdict};
+use tollgate_core::{
+    Cost, DecisionPart, HoldId, HoldReference, HoldTime, Intent, MAX_UNITS, Reservation, Role,
+    UnitRequest, Verdict,
+};
 
 use crate::decision::Decision;
 
@@ -13,13 +16,21 @@ use crate::decision::Decision;
 pub struct JointDecision {
     decided: tollgate_core::CombinedDecision,
     each: Vec<Decision>,
+    /// The hold of each limit whose units were set aside. Empty, without memory, if nothing was.
+    holds: Vec<Option<HoldReference>>,
 }
 
 impl JointDecision {
     /// Returns the joint decision, with the decision of each limit.
     #[inline]
     pub fn new(decided: tollgate_core::CombinedDecision, each: Vec<Decision>) -> JointDecision {
-        JointDecision { decided, each }
+        JointDecision { decided, each, holds: Vec::new() }
+    }
+
+    /// Adds the holds of an admitted reservation, one entry for each limit: `None` for a limit whose units were not set
+    /// aside.
+    pub fn with_holds(self, holds: Vec<Option<HoldReference>>) -> JointDecision {
+        JointDecision { holds, ..self }
     }
 
     /// Returns the decision of a single limit on a request that costs `units`.
@@ -30,7 +41,7 @@ impl JointDecision {
             decision: *decision.decided(),
             requests_remaining,
         };
-        JointDecision { decided: tollgate_core::CombinedDecision::of([part]), each: vec![decision] }
+        JointDecision::new(tollgate_core::CombinedDecision::of([part]), vec![decision])
     }
 
     /// Whether every enforced limit allows the request.
@@ -100,6 +111,11 @@ impl JointDecision {
         &self.each
     }
 
+    /// Returns the hold of the limit at this index; `None` if its units were not set aside.
+    pub fn hold(&self, index: usize) -> Option<HoldReference> {
+        self.holds.get(index).copied().flatten()
+    }
+
     /// Returns the decision of all limits together, as the algorithms return it.
     pub fn decided(&self) -> &tollgate_core::CombinedDecision {
         &self.decided
@@ -120,12 +136,35 @@ pub struct Demand {
     pub role: Role,
     /// Whether the limit is charged.
     pub intent: Intent,
+    /// Set if the units are set aside instead of charged. The intent is then [`Intent::Charge`].
+    pub hold: Option<HoldTerms>,
+}
+
+/// The terms of a hold that a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldTerms {
+    /// The id of the hold, if the request is admitted.
+    pub id: HoldId,
+    /// How long the units are held.
+    pub hold_for: HoldTime,
 }
 
 impl Demand {
     /// Returns the demand of a plain check: enforced, and charged.
     pub fn of(request: UnitRequest) -> Demand {
-        Demand { request, role: Role::Enforced, intent: Intent::Charge }
+        Demand { request, role: Role::Enforced, intent: Intent::Charge, hold: None }
+    }
+
+    /// Returns the demand of a reservation.
+    pub fn of_reservation(Reservation { id, cost, hold_for }: Reservation) -> Demand {
+        let hold = Some(HoldTerms { id, hold_for });
+        Demand { hold, ..Demand::of(UnitRequest::new(cost)) }
+    }
+
+    /// Returns the reservation that this demand makes; `None` if its units are not set aside.
+    pub fn reservation(&self) -> Option<Reservation> {
+        let HoldTerms { id, hold_for } = self.hold?;
+        Some(Reservation { id, cost: self.request.cost, hold_for })
     }
 
     /// Whether this part of a check takes precedence over `other`, a part of the same check with the same key:

@@ -33,16 +33,18 @@
 //!
 //! # Holds
 //!
-//! A store can have holds ([`RemoteStore::reserve`], [`settle`](RemoteStore::settle) and
-//! [`extend`](RemoteStore::extend)); without them these methods answer [`Error::HoldsUnsupported`]. A store with holds:
+//! A store can have holds ([`RemoteStore::has_holds`]); for a store without them the limiter answers
+//! [`Error::HoldsUnsupported`]. A store with holds:
 //!
-//! 1. Keeps the [`Holds`] of a key with its state, and passes both to every operation, because held units count in every
+//! 1. Decides reservations: charges with [hold terms](Demand::hold), whose units are set aside instead of charged. They
+//!    come alone or among other charges and peeks of one [`JointRequest`], and all are made or none is.
+//! 2. Keeps the [`Holds`] of a key with its state, and passes both to every operation, because held units count in every
 //!    check, peek and refund. The methods of [`StoredState`] and [`Charge`] take both.
-//! 2. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
+//! 3. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
 //!    expired.
-//! 3. Keeps a state with open holds at least until the last of them has expired.
-//! 4. Forgets the holds with the state, when a key is reset.
-//! 5. Refuses a reservation when it has no memory for one more hold. That is a denial, not an error.
+//! 4. Keeps a state with open holds at least until the last of them has expired.
+//! 5. Forgets the holds with the state, when a key is reset.
+//! 6. Refuses a reservation when it has no memory for one more hold. That is a denial, not an error.
 //!
 //! # Writing a store
 //!
@@ -76,8 +78,8 @@ use std::time::Duration;
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Limit, Reservation,
-    ReserveAnswer, SettleAnswer, State,
+    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Limit, SettleAnswer,
+    State,
 };
 
 use crate::answer::Answer;
@@ -91,7 +93,7 @@ use crate::receipt::Fingerprint;
 
 pub use crate::answer::UnreadAnswer;
 pub use crate::decision::DecisionSource;
-pub use crate::joint::Demand;
+pub use crate::joint::{Demand, HoldTerms};
 pub use fallback::Fallback;
 pub use stored::StoredState;
 
@@ -150,45 +152,29 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
     /// Returns a copy of the state of a key.
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState>;
 
-    /// Decides a reservation, and sets its units aside if it is admitted. The cost of the charge is that of the
-    /// reservation. The limit of the charge is never a shaping limit: the limiter rejects such reservations itself.
+    /// Whether the store has holds. If not, it gets no charge with [hold terms](Demand::hold), and neither
+    /// [`settle`](Self::settle) nor [`extend`](Self::extend) is called.
+    fn has_holds(&self) -> bool {
+        false
+    }
+
+    /// Charges what was used of each hold, under the limit that its key is under now. A settlement is never refused. The
+    /// answer has one entry for each part, in the same order. Calls `wake` when the settlement is done, also if the
+    /// answer was dropped.
+    fn settle(&self, request: SettleRequest) -> Answer<Vec<SettleAnswer>> {
+        let _ = request;
+        Answer::ready(Err(Error::HoldsUnsupported))
+    }
+
+    /// Adds units to each hold if the units of all of them fit, and moves the expiries; or changes nothing, if one part
+    /// is refused or its hold has ended. The answer has one entry for each part, in the same order; a part that fits, and
+    /// was not extended because of another, is [`Extension::Refused`](tollgate_core::Extension::Refused) with a decision
+    /// that says allowed.
     ///
-    /// If the answer is dropped, the hold stays until it expires.
-    fn reserve(
-        &self,
-        charge: Charge,
-        reservation: Reservation,
-        call: Call,
-    ) -> Answer<ReserveAnswer> {
-        let _ = (charge, reservation, call);
-        Answer::ready(Err(Error::HoldsUnsupported))
-    }
-
-    /// Charges what was used of a hold, under the limit that the key is under now. Calls `wake` when that is done, also
-    /// if the answer was dropped.
-    fn settle(
-        &self,
-        charge: Charge,
-        hold: HoldReference,
-        used: HoldUse,
-        call: Call,
-        wake: Wake,
-    ) -> Answer<SettleAnswer> {
-        let _ = (charge, hold, used, call, wake);
-        Answer::ready(Err(Error::HoldsUnsupported))
-    }
-
-    /// Adds units to a hold if they fit, and moves its expiry. Additional units are decided as a check is: the key is
-    /// first carried over to the limit of the charge. Without additional units, or if the hold is no longer listed,
-    /// the key stays under the limit that it is under.
-    fn extend(
-        &self,
-        charge: Charge,
-        hold: HoldReference,
-        growth: HoldGrowth,
-        call: Call,
-    ) -> Answer<ExtendAnswer> {
-        let _ = (charge, hold, growth, call);
+    /// Additional units are decided as a check is: the key is first carried over to the limit of the charge. Without
+    /// additional units, or if the hold is no longer listed, the key stays under the limit that it is under.
+    fn extend(&self, request: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
+        let _ = request;
         Answer::ready(Err(Error::HoldsUnsupported))
     }
 
@@ -320,6 +306,47 @@ pub struct JointRequest {
     pub charges: Vec<Charge>,
     /// The time, the deadline and the failure policy.
     pub call: Call,
+}
+
+/// A settlement of one or more holds.
+pub struct SettleRequest {
+    /// The holds and what was used of them, no two with the same name and key.
+    pub parts: Vec<SettlePart>,
+    /// The time and the deadline.
+    pub call: Call,
+    /// Called when the settlement is done.
+    pub wake: Wake,
+}
+
+/// One hold of a [`SettleRequest`].
+#[derive(Clone, Debug)]
+pub struct SettlePart {
+    /// The name, the key and the limit of the hold. Its cost is not used.
+    pub charge: Charge,
+    /// The hold.
+    pub hold: HoldReference,
+    /// What was used of it, and whether it ends.
+    pub used: HoldUse,
+}
+
+/// An extension of one or more holds.
+#[derive(Clone, Debug)]
+pub struct ExtendRequest {
+    /// The holds and their growth, no two with the same name and key.
+    pub parts: Vec<ExtendPart>,
+    /// The time and the deadline.
+    pub call: Call,
+}
+
+/// One hold of an [`ExtendRequest`].
+#[derive(Clone, Debug)]
+pub struct ExtendPart {
+    /// The name, the key and the limit of the hold. Its cost is that of the additional units, or 1.
+    pub charge: Charge,
+    /// The hold.
+    pub hold: HoldReference,
+    /// The units and the time by which it grows.
+    pub growth: HoldGrowth,
 }
 
 /// The fate of a charge whose answer is dropped before it is read.

@@ -10,12 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, thread};
 
 use tokio::sync::oneshot;
-use tollgate_core::{
-    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Reservation, ReserveAnswer,
-    SettleAnswer,
-};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, StoredState, Wake,
+    Call, Charge, CheckRequest, ExtendPart, ExtendRequest, JointRequest, KeyState, RemoteStore,
+    SettlePart, SettleRequest, StoredState, Wake,
 };
 use tollgate_limiter::{
     Answer, BreakerState, Decision, Error, Health, JointDecision, ServerHealth, StoreError,
@@ -134,52 +132,29 @@ impl RemoteStore for ExampleStore {
         })
     }
 
-    fn reserve(
-        &self,
-        charge: Charge,
-        reservation: Reservation,
-        call: Call,
-    ) -> Answer<ReserveAnswer> {
-        call.answer(SERVER, || {
-            let reply = self.request(move |table| {
-                let act = |stored: &mut _, now_us| charge.reserve(stored, now_us, reservation);
-                table.change(&charge, &call, act)
-            });
-            async move { reply.await? }
-        })
+    fn has_holds(&self) -> bool {
+        true
     }
 
     fn settle(
         &self,
-        charge: Charge,
-        hold: HoldReference,
-        used: HoldUse,
-        call: Call,
-        wake: Wake,
-    ) -> Answer<SettleAnswer> {
+        SettleRequest { parts, call, wake }: SettleRequest,
+    ) -> Answer<Vec<SettleAnswer>> {
         call.answer(SERVER, || {
             self.request(move |table| {
-                let act = |stored: &mut _, now_us| charge.settle(stored, now_us, hold, used);
-                let settled = table.change(&charge, &call, act);
+                let settle = |SettlePart { charge, hold, used }: &SettlePart| {
+                    let act = |stored: &mut _, now_us| charge.settle(stored, now_us, *hold, *used);
+                    table.change(charge, &call, act)
+                };
+                let settled = parts.iter().map(settle).collect();
                 wake();
                 settled
             })
         })
     }
 
-    fn extend(
-        &self,
-        charge: Charge,
-        hold: HoldReference,
-        growth: HoldGrowth,
-        call: Call,
-    ) -> Answer<ExtendAnswer> {
-        call.answer(SERVER, || {
-            self.request(move |table| {
-                let act = |stored: &mut _, now_us| charge.extend(stored, now_us, hold, growth);
-                table.change(&charge, &call, act)
-            })
-        })
+    fn extend(&self, ExtendRequest { parts, call }: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
+        call.answer(SERVER, || self.request(move |table| table.extend_all(&parts, &call)))
     }
 
     fn health(&self) -> Health {
@@ -232,15 +207,29 @@ impl Table {
         answer
     }
 
-    /// Takes the states of all keys out of the table, decides, and puts them back.
     fn decide_all(&mut self, charges: &[Charge], call: &Call) -> JointDecision {
+        self.change_all(charges, call, |stored, now_us| Charge::decide_all(charges, stored, now_us))
+    }
+
+    fn extend_all(&mut self, parts: &[ExtendPart], call: &Call) -> Vec<ExtendAnswer> {
+        let charges: Vec<Charge> = parts.iter().map(|part| part.charge.clone()).collect();
+        self.change_all(&charges, call, |stored, now_us| Charge::extend_all(parts, stored, now_us))
+    }
+
+    /// Takes the states of all keys out of the table, lets `act` change them, and puts them back.
+    fn change_all<T>(
+        &mut self,
+        charges: &[Charge],
+        call: &Call,
+        act: impl FnOnce(&mut [Option<StoredState>], u64) -> T,
+    ) -> T {
         let now_us = now_us(call);
         let keys: Vec<TableKey> = charges.iter().map(table_key).collect();
         let mut stored: Vec<Option<StoredState>> =
             keys.iter().map(|key| self.rows.remove(key).map(|row| row.stored)).collect();
-        let decision = Charge::decide_all(charges, &mut stored, now_us);
+        let answer = act(&mut stored, now_us);
         keys.into_iter().zip(stored).for_each(|(key, stored)| self.put(key, stored, now_us));
-        decision
+        answer
     }
 
     fn put(&mut self, key: TableKey, stored: Option<StoredState>, now_us: u64) {

@@ -97,7 +97,7 @@ fn all_unspent(
     let both = charges.iter().zip(&mut states);
     let mut checks: Vec<_> = both
         .map(|(charge, state)| {
-            let Demand { request, role, intent } = *charge.demand();
+            let Demand { request, role, intent, .. } = *charge.demand();
             core::LimitCheck::enforced(charge.limit(), state, request).with(role, intent)
         })
         .collect();

@@ -1,15 +1,14 @@
 //! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
 use tollgate_core::{
-    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, HoldError, HoldGrowth,
-    HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation, ReserveAnswer,
-    SettleAnswer, State, UnitRequest, check_all,
+    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, Extension, HoldError,
+    HoldGrowth, HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation,
+    ReserveAnswer, SettleAnswer, State, UnitRequest, Verdict, check_all,
 };
 
-use super::{Charge, KeyState};
+use super::{Charge, ExtendPart, KeyState};
 use crate::decision::{Decision, DecisionSource};
-use crate::error::Error;
-use crate::joint::{Demand, JointDecision};
+use crate::joint::{Demand, HoldTerms, JointDecision};
 
 /// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
 #[derive(Clone, Debug, PartialEq)]
@@ -97,11 +96,11 @@ impl Charge {
             .iter()
             .zip(&mut carried)
             .map(|(charge, CarriedState { decides, state, holds, .. })| {
-                let Demand { request, role, intent } = *charge.demand();
-                core::LimitCheck::enforced(decides, state, request).beside(holds).with(role, intent)
+                limit_check(decides, state, holds, charge.demand())
             })
             .collect();
         let together = check_all(&mut parts, now_us);
+        let held: Vec<_> = parts.iter().map(core::LimitCheck::hold).collect();
         let checked: Vec<CheckResult> = parts
             .into_iter()
             .filter_map(|mut part| {
@@ -120,7 +119,11 @@ impl Charge {
                 *stored = carried.stored();
             }
         }
-        JointDecision::new(together, each)
+        let joint = JointDecision::new(together, each);
+        match held.iter().any(Option::is_some) {
+            true => joint.with_holds(held),
+            false => joint,
+        }
     }
 
     /// Returns a copy of the state of the key, under the limit that decides on it: the answer to
@@ -128,24 +131,6 @@ impl Charge {
     pub fn key_state(&self, stored: Option<&StoredState>, now_us: u64) -> KeyState {
         let CarriedState { decides, state, holds, .. } = self.carry_over(stored.cloned(), now_us);
         KeyState { limit: decides, state, holds, now_us }
-    }
-
-    /// Decides a reservation on the state of the key; `None` is a key without state. Changes the state to what must be
-    /// written back. The limit of this charge cannot be a shaping bucket.
-    pub fn reserve(
-        &self,
-        stored: &mut Option<StoredState>,
-        now_us: u64,
-        reservation: Reservation,
-    ) -> Result<ReserveAnswer, Error> {
-        self.limit().can_hold()?;
-        let mut carried = self.carry_over(stored.take(), now_us);
-        let CarriedState { decides, state, holds, .. } = &mut carried;
-        let answer = reserve(decides, state, holds, now_us, reservation);
-        let decides = *decides;
-        *stored = carried.stored();
-        let ReserveAnswer { decision, hold } = answer?;
-        Ok(ReserveAnswer { decision: decides.in_place_of(self.limit(), decision), hold })
     }
 
     /// Charges what was used of a hold, under the limit that the key is under now. Changes the state to what must be
@@ -193,6 +178,34 @@ impl Charge {
         answer
     }
 
+    /// Extends holds on the states of their keys, in the same order: all are extended, or none is. Changes the states to
+    /// what must be written back, in one step.
+    pub fn extend_all(
+        parts: &[ExtendPart],
+        stored: &mut [Option<StoredState>],
+        now_us: u64,
+    ) -> Vec<ExtendAnswer> {
+        let before = stored.to_vec();
+        let extend = |(part, stored): (&ExtendPart, &mut Option<StoredState>)| {
+            part.charge.extend(stored, now_us, part.hold, part.growth)
+        };
+        let mut answers: Vec<ExtendAnswer> = parts.iter().zip(&mut *stored).map(extend).collect();
+        let is_granted =
+            |answer: &ExtendAnswer| matches!(answer.extension, Extension::Granted { .. });
+        if answers.iter().all(is_granted) {
+            return answers;
+        }
+        let all = answers.iter_mut().zip(parts).zip(stored.iter_mut().zip(before));
+        for ((answer, part), (stored, before)) in all.filter(|((it, _), _)| is_granted(it)) {
+            *stored = before;
+            let decision = part.charge.peek(stored.as_ref(), now_us);
+            answer.decision =
+                core::LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision };
+            answer.extension = Extension::Refused;
+        }
+        answers
+    }
+
     fn peek(&self, stored: Option<&StoredState>, now_us: u64) -> core::LimitDecision {
         let request = self.demand().request;
         match stored {
@@ -231,6 +244,21 @@ impl Charge {
                 CarriedState { under: old, decides, state, holds, is_new }
             }
         }
+    }
+}
+
+/// Returns the part that a demand has in a check of several limits.
+pub(super) fn limit_check<'a>(
+    decides: &'a Limit,
+    state: &'a mut State,
+    holds: &'a mut Holds,
+    &Demand { request, role, intent, hold }: &Demand,
+) -> core::LimitCheck<'a> {
+    let check = core::LimitCheck::enforced(decides, state, request).beside(holds);
+    let check = check.with(role, intent);
+    match hold {
+        Some(HoldTerms { id, hold_for }) => check.held_as(id, hold_for),
+        None => check,
     }
 }
 

@@ -19,6 +19,7 @@ use super::view::StoreView;
 use super::{KeyLocation, MemoryStore};
 use crate::decision::Decision;
 use crate::joint::Demand;
+use crate::store::stored::limit_check;
 
 /// Where the state of a charge is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,8 +195,7 @@ fn decide(
         .iter_mut()
         .map(|charge| {
             let JointCharge { part, limit, state, holds, .. } = charge;
-            let Demand { request, role, intent } = part.demand;
-            LimitCheck::enforced(limit, state, request).beside(holds).with(role, intent)
+            limit_check(limit, state, holds, &part.demand)
         })
         .collect();
     let combined = check_all(&mut checks, now_us);

@@ -143,6 +143,7 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                         request,
                         role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
                         intent: if step % 5 == name as u64 { Intent::Peek } else { Intent::Charge },
+                        hold: None,
                     },
                 });
                 check_all(&memory, &parts, now_us);
@@ -314,6 +315,7 @@ fn fast_path_decides_like_the_slow_path() {
                 },
                 role: if random(8, 44 + nth) == 0 { Role::Shadow } else { Role::Enforced },
                 intent: if random(6, 50 + nth) == 0 { Intent::Peek } else { Intent::Charge },
+                hold: None,
             },
         };
         let count = 1 + random(4, 60) as u32;
