@@ -120,7 +120,8 @@ impl Authorizer {
         match delay.is_zero() {
             true => TimedResponse::Now(response),
             false => {
-                TimedResponse::Later { response, delay, held: HeldRequest::new(ruling, permit) }
+                let held = Box::new(HeldRequest::new(ruling, permit));
+                TimedResponse::Later { response, delay, held }
             }
         }
     }
@@ -251,7 +252,7 @@ enum AuthorizeStart {
 /// A response, and when to send it.
 enum TimedResponse {
     Now(Response),
-    Later { response: Response, delay: Duration, held: HeldRequest },
+    Later { response: Response, delay: Duration, held: Box<HeldRequest> },
 }
 
 /// Makes the response to an allowed request.
