@@ -143,7 +143,7 @@ impl Builder {
     /// that checks of new keys need not.
     ///
     /// Checks of new keys then seldom wait for memory. A hash spreads the keys over the shards, and not quite evenly:
-    /// out of a million keys about a thousandth still make their shard grow, at 20 to 40 us each. Where Linux offers
+    /// out of a million keys about a thousandth still make their shard grow, at 20 to 35 us each. Where Linux offers
     /// huge pages on request (`madvise` or `always` in `/sys/kernel/mm/transparent_hugepage/enabled`), the memory
     /// consists of huge pages: with a million keys a check took 0.7 to 1.0 times as long, with the larger gains on a
     /// busy machine. Logs of more than three entries allocate their memory when they need it, from what is left under
