@@ -105,10 +105,10 @@ pub trait Algorithm: Decide {
     where
         Self: Sized;
 
-    /// Restarts the state's time if `now_us` shows a new clock: one that is more than
+    /// Restarts the state's clock if `now_us` shows a new one: one that is more than
     /// [`MAX_STEP_BACK_US`] behind the last charge. Every check does this first, also a check that
     /// refuses, so that a new clock never locks a key out.
-    fn settle(&self, state: &mut Self::State, now_us: u64) {
+    fn restart_clock(&self, state: &mut Self::State, now_us: u64) {
         let now_us = now_us.min(MAX_TIME_US);
         if self.is_new_clock(state, now_us) {
             self.restart(state, now_us);
@@ -120,7 +120,7 @@ pub trait Algorithm: Decide {
     #[inline(always)]
     fn check(&self, state: &mut Self::State, now_us: u64, request: UnitRequest) -> CheckResult {
         let now_us = now_us.min(MAX_TIME_US);
-        self.settle(state, now_us);
+        self.restart_clock(state, now_us);
         let standing = self.standing(state, now_us);
         let verdict = decide::verdict(self, state, &standing, request);
         // A single return: with two, the compiler merges the results in memory, which costs 25 instructions.

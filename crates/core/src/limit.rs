@@ -179,9 +179,9 @@ impl Limit {
         }
     }
 
-    /// Restarts the state's time if `now_us` shows a new clock, as every check does.
-    pub fn settle(&self, state: &mut State, now_us: u64) {
-        each!(self, limit => change(limit, state, now_us, |own| limit.settle(own, now_us)))
+    /// Restarts the state's clock if `now_us` shows a new one, as every check does.
+    pub fn restart_clock(&self, state: &mut State, now_us: u64) {
+        each!(self, limit => change(limit, state, now_us, |own| limit.restart_clock(own, now_us)))
     }
 
     /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back.

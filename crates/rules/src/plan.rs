@@ -198,9 +198,10 @@ pub(super) enum SpendTarget {
         name: Arc<str>,
         scope: Scope,
     },
-    Nothing,
+    /// Every request is allowed without a limit.
+    Allow,
     /// Every request is refused.
-    Blocked,
+    Block,
 }
 
 /// Why a rule spends what it spends.
@@ -274,7 +275,7 @@ impl SpendTarget {
     pub(super) fn scope(&self) -> Option<&Scope> {
         match self {
             SpendTarget::Limit { scope, .. } => Some(scope),
-            SpendTarget::Nothing | SpendTarget::Blocked => None,
+            SpendTarget::Allow | SpendTarget::Block => None,
         }
     }
 

@@ -125,10 +125,10 @@ impl Limit {
         }))
     }
 
-    /// Restarts the time of a key with holds if `now_us` shows a new clock, as every check does.
-    pub fn settle_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+    /// Restarts the clock of a key with holds if `now_us` shows a new one, as every check does.
+    pub fn restart_clock_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
         if holds.is_empty() {
-            return self.settle(state, now_us);
+            return self.restart_clock(state, now_us);
         }
         each!(self, limit => change(limit, state, now_us, |own| {
             held::restart_clock(limit, own, holds, now_us);

@@ -16,7 +16,7 @@ use super::part::JointPart;
 use super::scopes::{MemoryScope, Overflow};
 use super::shard::{CarriedSlot, Shard};
 use super::view::StoreView;
-use super::{KeyLocation, MemoryStore};
+use super::{KeyPlace, MemoryStore};
 use crate::decision::Decision;
 use crate::joint::Demand;
 use crate::store::stored::limit_check;
@@ -38,7 +38,7 @@ struct JointCharge<'a> {
     part: JointPart<'a>,
     /// The limit that decides: the scope's, or the one that the state is still under.
     limit: Limit,
-    place: KeyLocation,
+    place: KeyPlace,
     storage: StateStorage,
     state: State,
     /// Empty unless the storage is `Held`, or `Copy` of a key with holds.
@@ -96,7 +96,7 @@ impl MemoryStore {
             Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
-        let held: Vec<(KeyLocation, &MemoryScope)> = charges
+        let held: Vec<(KeyPlace, &MemoryScope)> = charges
             .iter()
             .filter(|charge| charge.storage == StateStorage::Held)
             .map(|charge| (charge.place, charge.part.scope))
@@ -219,7 +219,7 @@ impl JointPart<'_> {
 }
 
 impl<'a> JointCharge<'a> {
-    fn new(part: JointPart<'a>, place: KeyLocation) -> JointCharge<'a> {
+    fn new(part: JointPart<'a>, place: KeyPlace) -> JointCharge<'a> {
         let limit = part.scope.limit;
         JointCharge {
             part,
@@ -252,7 +252,7 @@ impl<'a> JointCharge<'a> {
         let carried =
             shard.carry_over(self.place, self.part.scope, view, self.part.demand.request.cost);
         if let Some(CarriedSlot { at, stays_under: Some(limit) }) = carried {
-            (self.limit, self.place) = (limit, shard.location_of(at, self.place));
+            (self.limit, self.place) = (limit, shard.place_of(at, self.place));
         }
     }
 
@@ -323,10 +323,10 @@ impl<'a> JointCharge<'a> {
 }
 
 impl<'m> CheckLocks<'m> {
-    fn shard(&mut self, place: KeyLocation) -> &mut Shard {
+    fn shard(&mut self, place: KeyPlace) -> &mut Shard {
         let wanted = place.shard;
         let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
-        // OK because the shard of every location was locked.
+        // OK because the shard of every place was locked.
         &mut self.shards[at].1
     }
 

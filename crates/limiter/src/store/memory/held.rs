@@ -13,7 +13,7 @@ use tollgate_core::{
     ReserveAnswer, Retry, SettleAnswer, State, UnitRequest, Verdict,
 };
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::budget::StoreBudget;
 use super::identity::KeyIdentity;
 use super::logs::{self, BYTES_PER_ALLOCATION};
@@ -133,7 +133,7 @@ impl HeldKeys {
 }
 
 impl HeldKey {
-    pub(super) fn id(place: KeyLocation, scope: &MemoryScope) -> HeldKeyId {
+    pub(super) fn id(place: KeyPlace, scope: &MemoryScope) -> HeldKeyId {
         (scope.family(), place.identity.key())
     }
 
@@ -339,7 +339,7 @@ pub(super) fn make_room(
     {
         return;
     }
-    limit.settle_beside(state, holds, view.now_us);
+    limit.restart_clock_beside(state, holds, view.now_us);
     if let (Limit::SlidingWindowLog(limit), State::Log(log)) = (limit, state) {
         logs::reserve(log, limit, view.now_us, request.cost, view.budget);
     }

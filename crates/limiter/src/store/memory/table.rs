@@ -14,7 +14,7 @@ mod tags;
 
 use std::{hint, mem};
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::identity::KeyIdentity;
 use super::regions::{self, BUCKET_SLOTS, CHUNK_BUCKETS, Slots};
 use super::slot::Slot;
@@ -112,10 +112,10 @@ impl SlotTable {
     #[inline(always)]
     pub(super) fn find_mut(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<&mut Slot> {
-        let KeyLocation { hash, identity, scope, .. } = place;
+        let KeyPlace { hash, identity, scope, .. } = place;
         let (chunk, bucket) = home(hash, self.chunks.len());
         // Usually the slot is in its home bucket, and the first with a matching tag. This part is inlined
         // into the caller; the search is not.
@@ -344,8 +344,8 @@ mod tests {
     use super::super::words::Words;
     use super::*;
 
-    fn place(id: u64, hash: u64) -> KeyLocation {
-        KeyLocation { identity: KeyIdentity([id, 0]), scope: 0, hash, shard: 0 }
+    fn place(id: u64, hash: u64) -> KeyPlace {
+        KeyPlace { identity: KeyIdentity([id, 0]), scope: 0, hash, shard: 0 }
     }
 
     /// Returns a slot whose state holds its hash.
