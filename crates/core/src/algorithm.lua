@@ -5,7 +5,7 @@
 -- duration together may pass 2^53, so waits are made of differences.
 --
 -- limit         from an algorithm's `new`: `decide` is its table, `size` its limit or capacity
--- state         a key's stored state, from `fresh`; check, settle and refund change it
+-- state         a key's stored state, from `fresh`; check, restart_clock and refund change it
 -- standing      a key's state brought up to one instant
 -- cost          at least 1, below 2^53
 -- max_wait_us   the longest delay the caller accepts, or nil for any
@@ -27,7 +27,7 @@ local NEVER = math.huge
 
 local max, min = math.max, math.min
 
--- Restarts the state's time if now_us is so far behind the floor that it must be from another clock.
+-- Restarts the state's clock if now_us is so far behind the floor that it must be from another clock.
 -- Every check does this first. is_restarted says that the state has to be stored even after a refusal.
 local function restart_clock(limit, state, now_us)
   local decide = limit.decide

@@ -26,8 +26,8 @@ pub(crate) use held::BesideHolds;
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 
-/// The largest step back of the caller's clock after which a key's time does not move until the clock has caught up.
-/// A larger step back counts as a new clock.
+/// The largest step back of the caller's clock that counts as the same clock: the key's time then stands still until
+/// the clock has caught up. A larger step back counts as a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 
 /// The latest time: 2^53 - 1 microseconds, in the year 2255. Later times count as this one.
@@ -85,9 +85,10 @@ pub trait Algorithm: Decide {
 
     /// Converts a state that a key reached under the `old` numbers to these numbers.
     ///
-    /// Spent units stay spent, and count as spent at the latest time that is possible. A bucket's
-    /// level must fit the capacity. Afterwards no more remains than for a fresh key. Every state that was reached
-    /// under other numbers has to be converted; otherwise waits may be inexact.
+    /// Spent units stay spent. Where the state does not say when they were spent, they count as spent at the latest
+    /// time that is possible. A bucket's level at `now_us` must be at most the capacity of `self`. Afterwards no more
+    /// remains than for a fresh key. Convert every state that was reached under other numbers; otherwise waits may be
+    /// inexact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
     /// The state of a key that has spent `units` at `now_us`, and nothing before. For a bucket, `units` must be at

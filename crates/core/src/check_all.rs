@@ -194,7 +194,7 @@ impl<'a> LimitCheck<'a> {
 
     fn part(&self, now_us: u64) -> Option<DecisionPart> {
         let decision = *self.decision()?;
-        // A limit with holds is not shaping, so that the longest wait makes no difference.
+        // A limit with holds is never shaping, so the caller's longest wait makes no difference.
         let has_holds = self.holds.as_ref().is_some_and(|holds| !holds.is_empty());
         let requests_remaining = match self.request.max_wait_us {
             Some(_) if !has_holds => self.limit.fits(self.state, now_us, self.request),

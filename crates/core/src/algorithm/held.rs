@@ -1,7 +1,8 @@
 //! Decisions on a key that has holds.
 //!
-//! Held units count beside the spent ones and do not come back. At its expiry a hold turns into a charge of the same
-//! units, so the sum of spent and held units grows only when a request is admitted, or is settled above its hold.
+//! Held units count in addition to the spent units, and do not come back while they are held. At its expiry a hold
+//! turns into a charge of the same units. So the sum of spent and held units grows only when a request is admitted, or
+//! when a hold is settled with more units than it has.
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{
@@ -23,7 +24,8 @@ pub trait BesideHolds: Algorithm {
         MAX_UNITS
     }
 
-    /// Stores the key's standing at `now_us` as its state, so that its floor moves forward too.
+    /// Stores the key's standing at `now_us` as its state. The key's floor, before which its time cannot go back, then
+    /// moves forward too.
     fn store_standing(&self, state: &mut Self::State, now_us: u64);
 
     /// Charges the units of a hold at its expiry, whether they fit or not.

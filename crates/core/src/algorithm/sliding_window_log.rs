@@ -206,8 +206,8 @@ impl SlidingWindowLog {
     }
 }
 
-/// Does not copy the log. It need not, because a hold expires after every charge in the log, and its charge leaves one
-/// window after the expiry: the log's own charges leave first, and then the holds in order.
+/// Computes waits without a copy of the log. That is correct because a hold expires after every charge in the log, and
+/// its charge leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
 impl BesideHolds for SlidingWindowLog {
     fn store_standing(&self, log: &mut Log, now_us: u64) {
         let standing = self.standing(log, now_us);

@@ -218,7 +218,8 @@ impl Limit {
         if !self.takes_over(old, spent, units) {
             return CarryOver::Stays { decides: old.with_size(self.size()), state };
         }
-        // A hold that is far larger than a slow bucket would take longer to drain than can be computed.
+        // If a key has far more units held than a slow bucket has capacity, they take longer to drain than can be
+        // computed.
         let is_too_much = taken > each!(self, limit => limit.most_taken());
         if self.is_shaping() || is_too_much {
             return CarryOver::Stays { decides: old.with_size(self.size().min(old.size())), state };
