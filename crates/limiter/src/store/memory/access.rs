@@ -115,9 +115,9 @@ impl MemoryStore {
         self.read_state(scope, key, now_us, Cost::ONE, own, other, held)
     }
 
-    /// Passes a key's state to `own`. If the state is under another limit than the scope's, passes a copy of it and
-    /// the limit that decides on it to `other`. Passes a key with holds to `held`. A key without state may use the
-    /// overflow state.
+    /// Reads a key's state with one of three functions: `own` if the state is under the scope's limit; `other` if it is
+    /// under another limit, with a copy of the state and the limit that decides on it; `held` if the key has holds. A
+    /// key without state may use the overflow state.
     #[allow(clippy::too_many_arguments)]
     fn read_state<S: SlotState, T>(
         &self,

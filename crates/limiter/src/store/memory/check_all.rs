@@ -29,7 +29,7 @@ enum StateStorage {
     Held,
     /// In the overflow state of the name, which the keys that found no room share.
     Overflow,
-    /// Nowhere: a peek works on a copy and discards it. For a state under another limit, and for a key with holds.
+    /// Not stored: a peek at a state under another limit, or at a key with holds, works on a copy and discards it.
     Copy,
 }
 
@@ -135,7 +135,8 @@ impl MemoryStore {
                     locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
                 }
                 StateStorage::Copy | StateStorage::Held => charge.admits(view.now_us),
-                // So far only peeks have this storage. They are decided later, because only shards are locked so far.
+                // At this point only peeks have this storage. They are decided later: the overflow states are not
+                // locked yet.
                 StateStorage::Overflow => true,
             }
         });

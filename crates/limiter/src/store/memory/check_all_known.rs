@@ -75,8 +75,7 @@ impl MemoryStore {
         Some(CombinedDecision::of(parts.iter().zip(&*each).map(decision_part)))
     }
 
-    /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
-    /// key.
+    /// Computes the places of the parts, and their shards; `false` if two parts have the same name and key.
     #[inline]
     fn locate_distinct(
         &self,

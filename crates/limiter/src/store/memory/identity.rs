@@ -1,4 +1,4 @@
-//! The owner of a slot, in 16 bytes: a key, and a part of its scope's index.
+//! The identity of a slot's owner, in 16 bytes: a key, and a part of its scope's index.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -131,7 +131,7 @@ impl Shard {
             }
         };
         // OK because only a log that stays a log has memory outside its slot.
-        budget.settle(before, logs::state_bytes(&state));
+        budget.replace(before, logs::state_bytes(&state));
         let words = match (old, &state) {
             (Limit::SlidingWindowLog(_), State::Log(_)) => words,
             (Limit::SlidingWindowLog(_), _) => {

@@ -113,8 +113,8 @@ impl Slot {
         self.set_numbers(words, 4);
     }
 
-    /// Sets the first `count` numbers of a state. The others are always 0, and are not written, because they may be
-    /// on another cache line.
+    /// Sets the first `count` numbers of a state. The other numbers are always 0. They are not written, because they
+    /// may be on another cache line.
     #[inline(always)]
     fn set_numbers(&mut self, Words([first, second, third, fourth]): Words, count: usize) {
         let [scope, .., own_third] = self.words;

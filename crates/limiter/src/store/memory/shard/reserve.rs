@@ -46,8 +46,8 @@ impl Shard {
         Some(answer)
     }
 
-    /// Moves a key to the table if it has no holds any more, and the table has room for it. Forgets a key whose state
-    /// is fresh.
+    /// Moves a key to the table if it has no holds any more and the table has room for it. If its state is fresh,
+    /// forgets the key instead.
     pub(in super::super) fn release(
         &mut self,
         place: KeyPlace,
@@ -211,7 +211,7 @@ impl Shard {
         let had_list = self.held.is_some();
         let key = HeldKey { scope: under, state, holds };
         let list_bytes = if had_list { 0 } else { held::LIST_BYTES };
-        view.budget.settle(bytes + log_bytes, list_bytes + key.bytes());
+        view.budget.replace(bytes + log_bytes, list_bytes + key.bytes());
         let held = self.held.get_or_insert_default();
         held.insert(id, key);
         if held.must_sweep() {
@@ -245,8 +245,8 @@ impl Shard {
     }
 }
 
-/// Refuses a reservation for which there is no memory, until `until_us`, when a hold expires; for 1 s if that
-/// is `None`. If the limit refuses the reservation too, returns the limit's own refusal.
+/// Refuses a reservation for which there is no memory. Its wait ends at `until_us`, when a hold expires, or after 1 s
+/// if that is `None`. If the limit refuses the reservation too, returns the limit's own refusal.
 fn refuse_at_ceiling(
     decides: &Limit,
     state: &State,
@@ -263,7 +263,7 @@ fn refuse_at_ceiling(
     Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
 }
 
-/// Completes a decision of `decides` for the scope's limit, if that is another limit.
+/// If `decides` decided instead of the scope's limit, completes the decision as [`Limit::in_place_of`] does.
 fn in_place_of(
     decides: &Limit,
     scope: &MemoryScope,
