@@ -505,7 +505,7 @@ mod tests {
         ]
     }
 
-    /// A breaker, and what a caller knows about it.
+    /// A breaker, and the calls of it that the test has observed.
     struct ObservedBreaker {
         breaker: Breaker,
         now_us: u64,

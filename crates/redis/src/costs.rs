@@ -179,7 +179,7 @@ impl Bench {
         assert_eq!(decided, requests.len(), "{name}: requests decided in one call");
     }
 
-    /// Runs a case as [`Bench::case_on`] does, of which one call decides only some requests and leaves the rest.
+    /// Runs a case in which one call decides only some of the requests, and leaves the others for a later call.
     fn case_cut_short(
         &mut self,
         name: &str,

@@ -1,9 +1,9 @@
 //! The deny cache: a refusal holds until its wait is over, so a repeated request needs no round trip.
 //!
 //! A refusal is remembered for at most a second, because this process does not know the requests of other processes: it
-//! notices units that another process gives back up to a second late. Such short entries need no sweep. There are two
-//! generations: a second after the young one began it becomes the old one, and the previous old one is cleared, because
-//! all of its entries have ended by then.
+//! notices units that another process gives back up to a second late. The entries are in two generations, so that
+//! nothing has to search for ended ones. A second after the young generation began, it becomes the old one. The
+//! previous old generation is then cleared, because all of its entries have ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -597,8 +597,8 @@ mod tests {
     }
 
     proptest! {
-        /// While answers arrive at once: each key's refusal, replaced by any later one unless it still holds and has a
-        /// smaller cost.
+        /// If answers arrive in the order of their requests, the cache has the last refusal of each key, unless an
+        /// earlier refusal with a smaller cost has not ended.
         #[test]
         fn cache_agrees_with_a_list_of_all_keys(acts in any_acts()) {
             let denials = Denials::new();
@@ -629,8 +629,8 @@ mod tests {
             }
         }
 
-        /// However late answers arrive, and if the clock steps back: every recalled refusal was remembered before, and
-        /// has not been forgotten.
+        /// Even if answers arrive late or the clock steps back, every recalled refusal was remembered before, and was
+        /// not forgotten since.
         #[test]
         fn cache_recalls_only_what_was_remembered(
             acts in any_acts(),

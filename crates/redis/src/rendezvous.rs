@@ -1,5 +1,5 @@
-//! Rendezvous hashing: finds which of several standalone servers has a key. Every server has a weight
-//! for every key, and the heaviest server has the key.
+//! Rendezvous hashing: finds which of several standalone servers has a key. For each key, every server has a weight,
+//! and the server with the largest weight has the key.
 //!
 //! All processes that know the same names find the same server, on any machine and in any release. If the hash
 //! changed, most keys would lose their states. Removing a server moves only its own keys; a new server takes an equal

@@ -228,8 +228,8 @@ impl Key {
         let checked = CheckResult { decision: limit.in_place_of(&self.limit, decision), receipt };
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
-        // A refusal writes a key only if a new clock has restarted its time since it was read, or what
-        // was spent under another limit was carried over.
+        // A refusal writes a key only if a new clock has restarted the key's clock since the state was read, or if the
+        // state was carried over from another limit.
         if checked.decision.is_allowed() || self.is_restarted {
             self.keep(is_carried, state);
             // A state that has expired already is kept from now on instead.

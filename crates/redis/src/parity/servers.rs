@@ -18,8 +18,8 @@ use super::model::{ExpectedReply, Key, PlayedBatch, Spare};
 
 const S: u64 = 1_000_000;
 
-/// A lifetime that no script gives a key, 200 years. A key that still has it after a batch has kept its expiry. It also
-/// keeps a key from expiring in a test, though a trace takes years.
+/// The time to live that the test gives every key: 200 years, which no script sets. If a key still has it after a
+/// batch, the batch has not changed the key's expiry. No key expires during a test, although a trace takes years.
 const MARK_MS: u64 = 200 * 366 * 86_400 * 1_000;
 
 /// One server of each flavour.
