@@ -80,7 +80,7 @@ pub enum PaceError {
     },
     /// The request was not sent: it costs more than the limit ever admits, so waiting cannot help.
     #[error(
-        "costs {cost}, and the limit never lets more than {limit} go; lower the cost, or raise the limit"
+        "costs {cost}, which is more than the limit of {limit}; lower the cost, or raise the limit"
     )]
     TooCostly {
         /// The request's cost.

@@ -26,9 +26,9 @@ const MOST_UNIX_SECONDS: Duration = Duration::from_secs(1_000_000_000_000);
 /// Returns how long to wait before the next request. Pure: `now` is the wall clock's time, from which the distance
 /// of a date is computed.
 ///
-/// `Retry-After` gives the wait until the next request, `RateLimit` the wait until more quota is available, and the
-/// other fields the wait until more or all of the quota is available. They are tried in this order. The first kind that
-/// gives a wait is used; if it gives several, the longest.
+/// The kinds of fields are tried in this order: `Retry-After`, which gives the wait until the next request;
+/// `RateLimit`, the wait until more quota is available; the other fields, the wait until more or all of the quota is
+/// available. The first kind that gives a wait is used; if it gives several, the longest.
 ///
 /// A 429 with `Retry-After: 7` gives 7 s. A 200 with `RateLimit: "default";r=0;t=5` gives 5 s; with `r=1` it gives no
 /// wait, because one more request is allowed. Fields that cannot be parsed are ignored.

@@ -134,7 +134,7 @@ impl LayerSettings {
         }
     }
 
-    /// Logs that a charge was not refunded, at most every ten seconds.
+    /// Logs that a charge could not be refunded, at most every ten seconds.
     pub(super) fn complain_of_refund(&self, error: &Error) {
         if self.is_due(&self.refund_complained_us) {
             tracing::warn!("the charge of a request was not given back: {error}");
