@@ -131,7 +131,7 @@ impl LineQueue {
         std::mem::swap(&mut state.waiting, batch);
     }
 
-    /// Counts the lines that a write lost. Returns how many losses to report now: none after a write that failed or
+    /// Counts the lines that a write lost. Returns how many lost lines to report now: none after a failed write or
     /// while the queue is full, because the report would be lost too.
     fn settle(&self, lost: u64, is_written: bool) -> Option<u64> {
         let mut state = self.state.lock();

@@ -2,7 +2,7 @@
 
 use tollgate::CeilingCounts;
 
-/// The number of looks without a change, one a second, after which an episode is over. The next episode is logged only
+/// An episode is over after this number of looks without a change, one look a second. The next episode is logged only
 /// after that, so there are at most two lines a minute.
 const QUIET_LOOKS: u32 = 60;
 

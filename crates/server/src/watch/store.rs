@@ -11,7 +11,7 @@ use crate::store::StoreMonitor;
 /// failing in between is still failing.
 const HEALTHY_LOOKS: u32 = 3;
 
-/// The least number of looks between the last news and a line about failures that opened no breaker.
+/// The fewest looks between the last logged change and a line about failures that opened no breaker.
 const QUIET_LOOKS: u32 = 60;
 
 /// The state of the store's servers at one look.
@@ -54,7 +54,7 @@ impl<'a> StoreSample<'a> {
 pub(super) struct StoreWatch {
     /// The failing servers by their addresses.
     failing: BTreeMap<String, FailingServer>,
-    /// The value of [`StoreSample::failed`] up to which all failures are reported.
+    /// All failures up to this value of [`StoreSample::failed`] have been reported.
     reported: u64,
     /// [`StoreSample::failed`] at the last look.
     seen: u64,
