@@ -26,7 +26,7 @@ pub(crate) use held::BesideHolds;
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 
-/// The largest step back of the caller's clock that counts as the same clock: the key's time then stands still until
+/// The largest step back of the caller's clock that counts as the same clock: the key's time then stays the same until
 /// the clock has caught up. A larger step back counts as a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cache_knows_nothing() {
+    fn empty_cache_recalls_nothing() {
         let cache = OneKey::new();
         assert_eq!(cache.recall(1, 0), None);
         cache.0.forget(KEY, START_US);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_reaches_both_generations() {
+    fn refusals_of_both_generations_can_be_forgotten() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.0.forget(KEY, START_US);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_outlives_the_turn_of_its_generation() {
+    fn refusal_is_recalled_after_its_generation_became_the_old_one() {
         let cache = OneKey::new();
         cache.0.remember(query(b"first", 5), START_US, wait(1));
         cache.remember(5, 999_999, wait(1_000_000));
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_refusal_is_not_kept_twice() {
+    fn replaced_refusal_is_counted_once() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.remember(5, 1_000_000, wait(400_000));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_generation_remembers_no_more_until_the_next() {
+    fn full_generation_remembers_no_further_keys() {
         let denials = Denials::new();
         let remember = |key: u32, sent_us| {
             denials.remember(query(&key.to_le_bytes(), 5), START_US + sent_us, wait(900_000));
@@ -525,13 +525,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_as_large_as_the_bound_says() {
+    fn both_generations_take_at_most_3_200_000_bytes() {
         let bytes = (size_of::<(KeyFingerprint, CachedRefusal)>() + 1) * 2 * MAX_PER_GENERATION;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 
     #[test]
-    fn clock_that_steps_back_finds_room() {
+    fn full_cache_remembers_again_when_the_clock_steps_back() {
         let denials = Denials::new();
         for key in 0..=MAX_PER_GENERATION {
             denials.remember(query(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_does_not_overflow() {
+    fn largest_times_do_not_overflow() {
         let denials = Denials::new();
         denials.remember(query(KEY, 5), u64::MAX - 10, wait(u64::MAX));
         assert!(denials.recall(query(KEY, u64::MAX), u64::MAX - 1).is_some());
