@@ -21,13 +21,13 @@ const NAMES: [&str; 6] = [
     "ratelimit-reset",
 ];
 
-const MAX_HOLD: Duration = Duration::from_secs(60);
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
 fuzz_target!(|input: &[u8]| {
     let limit: Limit = "token-bucket capacity=9 refill=1/s".parse().expect("a valid limit");
     let limiter = Limiter::builder().max_bytes(1 << 16).build();
     let scope = limiter.scope("fuzz", limit).expect("memory for the first scope");
-    let layer = PaceLayer::new(scope).max_hold(MAX_HOLD).max_wait(Duration::ZERO);
+    let layer = PaceLayer::new(scope).max_delay(MAX_DELAY).max_wait(Duration::ZERO);
     let answer = response(input);
     let service = layer.layer(service_fn(move |()| {
         let answer = answer.clone();
@@ -37,7 +37,7 @@ fuzz_target!(|input: &[u8]| {
     runtime.expect("a runtime").block_on(async {
         assert!(service.clone().oneshot(()).await.is_ok());
         if let Err(PaceError::TooLong { would_wait }) = service.oneshot(()).await {
-            assert!(would_wait <= MAX_HOLD, "{would_wait:?}");
+            assert!(would_wait <= MAX_DELAY, "{would_wait:?}");
         }
     });
 });

@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    CombinedDecision as Expected, Cost, Intent, Limit, LimitCheck, MAX_STEP_BACK_US, Role, State,
-    UnitRequest, check_all,
+    CombinedDecision, Cost, Intent, Limit, LimitCheck, MAX_STEP_BACK_US, Role, State, UnitRequest,
+    check_all,
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
@@ -246,7 +246,7 @@ fn decide_alone(
     if intent == Intent::Peek {
         return walk.limit.peek(&walk.state, now_us, UnitRequest::new(cost));
     }
-    walk.limit.settle(&mut walk.state, now_us);
+    walk.limit.restart_clock(&mut walk.state, now_us);
     let peeked = walk.limit.peek(&walk.state, now_us, UnitRequest::new(cost));
     if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
@@ -262,7 +262,7 @@ fn expect(
     scopes: &[Scope],
     states: &mut [State],
     now_us: u64,
-) -> (Expected, Vec<tollgate_core::LimitDecision>) {
+) -> (CombinedDecision, Vec<tollgate_core::LimitDecision>) {
     let mut charges: Vec<LimitCheck<'_>> = parts
         .iter()
         .zip(states)

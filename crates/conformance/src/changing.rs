@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 
 use proptest::prelude::*;
 use tollgate_core::{
-    CarryOver, CombinedDecision as Expected, Cost, Entry, Intent, Limit, LimitCheck, LimitDecision,
+    CarryOver, CombinedDecision, Cost, Entry, Intent, Limit, LimitCheck, LimitDecision,
     MAX_STEP_BACK_US, Role, UnitRequest, check_all,
 };
 use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
@@ -304,7 +304,7 @@ impl ChangingLimiter {
         &mut self,
         parts: &[RandomPart],
         each: &[LimitDecision],
-    ) -> Result<Expected, TestCaseError> {
+    ) -> Result<CombinedDecision, TestCaseError> {
         let now_us = self.now_us;
         let enforced =
             parts.iter().zip(each).filter(|((.., (role, _)), _)| *role == Role::Enforced);
@@ -351,7 +351,7 @@ impl ChangingLimiter {
 /// Decides one part of a joint check, which is charged or not.
 fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> LimitDecision {
     let (limit, now_us) = (walk.limit, walk.now_us);
-    limit.settle(&mut walk.state, now_us);
+    limit.restart_clock(&mut walk.state, now_us);
     let peeked = walk.limit.peek(&walk.state, walk.now_us, UnitRequest::new(cost));
     if is_charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }

@@ -5,7 +5,7 @@
 -- duration together may pass 2^53, so waits are made of differences.
 --
 -- limit         from an algorithm's `new`: `decide` is its table, `size` its limit or capacity
--- state         a key's stored state, from `fresh`; check, settle and refund change it
+-- state         a key's stored state, from `fresh`; check, restart_clock and refund change it
 -- standing      a key's state brought up to one instant
 -- cost          at least 1, below 2^53
 -- max_wait_us   the longest delay the caller accepts, or nil for any
@@ -27,9 +27,9 @@ local NEVER = math.huge
 
 local max, min = math.max, math.min
 
--- Restarts the state's time if now_us is so far behind the floor that it must be from another clock.
+-- Restarts the state's clock if now_us is so far behind the floor that it must be from another clock.
 -- Every check does this first. is_restarted says that the state has to be stored even after a refusal.
-local function settle(limit, state, now_us)
+local function restart_clock(limit, state, now_us)
   local decide = limit.decide
   if decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
     decide.restart(limit, state, now_us)
@@ -58,7 +58,7 @@ local function check(limit, state, now_us, cost, max_wait_us)
   if now_us > MAX_TIME_US then
     now_us = MAX_TIME_US
   end
-  settle(limit, state, now_us)
+  restart_clock(limit, state, now_us)
   local decide = limit.decide
   local standing = decide.standing(limit, state, now_us)
   local is_allowed, delay_us, retry_after_us = verdict(limit, state, standing, cost, max_wait_us)
@@ -86,7 +86,7 @@ local function read_standing(limit, state, now_us)
   now_us = min(now_us, MAX_TIME_US)
   if limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
     state = limit.decide.copy(state)
-    settle(limit, state, now_us)
+    restart_clock(limit, state, now_us)
   end
   return state, limit.decide.standing(limit, state, now_us)
 end
@@ -106,8 +106,8 @@ function algorithm.refund(limit, state, now_us, cost, place, place_too)
   return max(decide.remaining(limit, standing) - before, 0)
 end
 
-function algorithm.settle(limit, state, now_us)
-  settle(limit, state, min(now_us, MAX_TIME_US))
+function algorithm.restart_clock(limit, state, now_us)
+  restart_clock(limit, state, min(now_us, MAX_TIME_US))
 end
 
 -- Decides one request and charges nothing. Returns the same values as `check`, without the place.

@@ -26,8 +26,8 @@ pub(crate) use held::BesideHolds;
 
 use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest};
 
-/// The largest step back of the caller's clock after which a key's time does not move until the clock has caught up.
-/// A larger step back counts as a new clock.
+/// The largest step back of the caller's clock that counts as the same clock: the key's time then stays the same until
+/// the clock has caught up. A larger step back counts as a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
 
 /// The latest time: 2^53 - 1 microseconds, in the year 2255. Later times count as this one.
@@ -85,9 +85,10 @@ pub trait Algorithm: Decide {
 
     /// Converts a state that a key reached under the `old` numbers to these numbers.
     ///
-    /// Spent units stay spent, and count as spent at the latest time that is possible. A bucket's
-    /// level must fit the capacity. Afterwards no more remains than for a fresh key. Every state that was reached
-    /// under other numbers has to be converted; otherwise waits may be inexact.
+    /// Spent units stay spent. Where the state does not say when they were spent, they count as spent at the latest
+    /// time that is possible. A bucket's level at `now_us` must be at most the capacity of `self`. Afterwards no more
+    /// remains than for a fresh key. Convert every state that was reached under other numbers; otherwise waits may be
+    /// inexact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
     /// The state of a key that has spent `units` at `now_us`, and nothing before. For a bucket, `units` must be at
@@ -105,10 +106,10 @@ pub trait Algorithm: Decide {
     where
         Self: Sized;
 
-    /// Restarts the state's time if `now_us` shows a new clock: one that is more than
+    /// Restarts the state's clock if `now_us` shows a new one: one that is more than
     /// [`MAX_STEP_BACK_US`] behind the last charge. Every check does this first, also a check that
     /// refuses, so that a new clock never locks a key out.
-    fn settle(&self, state: &mut Self::State, now_us: u64) {
+    fn restart_clock(&self, state: &mut Self::State, now_us: u64) {
         let now_us = now_us.min(MAX_TIME_US);
         if self.is_new_clock(state, now_us) {
             self.restart(state, now_us);
@@ -120,7 +121,7 @@ pub trait Algorithm: Decide {
     #[inline(always)]
     fn check(&self, state: &mut Self::State, now_us: u64, request: UnitRequest) -> CheckResult {
         let now_us = now_us.min(MAX_TIME_US);
-        self.settle(state, now_us);
+        self.restart_clock(state, now_us);
         let standing = self.standing(state, now_us);
         let verdict = decide::verdict(self, state, &standing, request);
         // A single return: with two, the compiler merges the results in memory, which costs 25 instructions.

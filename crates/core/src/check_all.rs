@@ -108,7 +108,8 @@ impl<'a> LimitCheck<'a> {
 
     /// Sets the units aside instead of charging them. The check must have the [holds](Self::beside) of its key.
     ///
-    /// A limit that cannot have holds is read, and nothing is set aside: an old limit, under which its key still is.
+    /// If the limit cannot have holds, the check only reads it. That happens when the key's state is still under an old
+    /// limit of its name.
     #[must_use]
     pub fn held_as(self, id: HoldId, hold_for: HoldTime) -> LimitCheck<'a> {
         match self.limit.can_hold() {
@@ -155,7 +156,7 @@ impl<'a> LimitCheck<'a> {
         let decision = match &mut self.holds {
             Some(holds) => {
                 if is_charged {
-                    self.limit.settle_beside(self.state, holds, now_us);
+                    self.limit.restart_clock_beside(self.state, holds, now_us);
                 }
                 match self.reserves {
                     Some(_) => {
@@ -167,8 +168,8 @@ impl<'a> LimitCheck<'a> {
             }
             None => {
                 if is_charged {
-                    // First, so that also a refusal restarts the time of every key on a new clock.
-                    self.limit.settle(self.state, now_us);
+                    // First, so that also a refusal restarts the clock of every key on a new clock.
+                    self.limit.restart_clock(self.state, now_us);
                 }
                 self.limit.peek(self.state, now_us, self.request)
             }
@@ -193,7 +194,7 @@ impl<'a> LimitCheck<'a> {
 
     fn part(&self, now_us: u64) -> Option<DecisionPart> {
         let decision = *self.decision()?;
-        // A limit with holds is not shaping, so that the longest wait makes no difference.
+        // A limit with holds is never shaping, so the caller's longest wait makes no difference.
         let has_holds = self.holds.as_ref().is_some_and(|holds| !holds.is_empty());
         let requests_remaining = match self.request.max_wait_us {
             Some(_) if !has_holds => self.limit.fits(self.state, now_us, self.request),

@@ -203,7 +203,7 @@ pub struct ChargeReceipt {
 impl ChargeReceipt {
     /// Makes the receipt of a charge that a store made by itself, or reads one back that was stored.
     ///
-    /// A made-up receipt can give back what another request was charged.
+    /// A refund with an invented receipt gives back units that other requests were charged.
     pub const fn of(cost: Cost, place: ChargePlace) -> ChargeReceipt {
         ChargeReceipt { cost, place }
     }

@@ -33,8 +33,8 @@
 //! | [`ChargeReceipt`] | a cost and a [`ChargePlace`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
 //! | [`Cost`] | a number | `1` |
 //!
-//! Deserialized values are checked like values made in code. A receipt that is made up, or refunded twice, gives back
-//! what other requests were charged, but never more than is spent.
+//! Deserialized values are checked like values made in code. A receipt that is invented, or refunded twice, gives back
+//! units that other requests were charged, but never more than is spent.
 
 #![no_std]
 #![forbid(unsafe_code)]

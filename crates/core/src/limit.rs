@@ -179,9 +179,9 @@ impl Limit {
         }
     }
 
-    /// Restarts the state's time if `now_us` shows a new clock, as every check does.
-    pub fn settle(&self, state: &mut State, now_us: u64) {
-        each!(self, limit => change(limit, state, now_us, |own| limit.settle(own, now_us)))
+    /// Restarts the state's clock if `now_us` shows a new one, as every check does.
+    pub fn restart_clock(&self, state: &mut State, now_us: u64) {
+        each!(self, limit => change(limit, state, now_us, |own| limit.restart_clock(own, now_us)))
     }
 
     /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back.
@@ -202,10 +202,10 @@ impl Limit {
     /// for a fresh key. Between algorithms, and to a shorter window, all units that are spent at `now_us` count
     /// as spent at `now_us`; the entries of a log keep their times.
     ///
-    /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one still
-    /// counts. So while a key has spent more than the new size, it stays under the old limit, with the new
-    /// size: requests are refused until enough has left. Moving to another limit and back forgives no more than
-    /// the other limit could have admitted meanwhile; between buckets, nothing.
+    /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one still counts.
+    /// So while a key has spent more than the new size, it stays under the old limit, with the new size: requests are
+    /// refused until enough has left. If a key moves to another limit and back, at most the units that the other limit
+    /// could have admitted meanwhile are forgotten; between buckets, none.
     ///
     /// Unless both limits are buckets, the key also stays while this request does not fit. Otherwise requests
     /// that alternate between two limits could be refused for ever, because at each move all spent units would

@@ -201,8 +201,8 @@ impl Serialize for ChargeReceipt {
     }
 }
 
-/// Reads a stored receipt. As with [`ChargeReceipt::of`], a receipt that is made up or refunded twice gives back what
-/// other requests were charged.
+/// Reads a stored receipt. As with [`ChargeReceipt::of`], a receipt that is invented or refunded twice gives back units
+/// that other requests were charged.
 impl<'de> Deserialize<'de> for ChargeReceipt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ChargeReceipt, D::Error> {
         let ReceiptFields { cost, place } = ReceiptFields::deserialize(deserializer)?;

@@ -24,9 +24,9 @@ pub use gate::Gate;
 /// Waiters for one key of one name in this process are admitted in the order in which they were first polled.
 /// A plain [`check`](Scope::check) does not queue, and may take units that the first waiter is waiting for.
 ///
-/// When the limit of the name changes, a waiter keeps waiting under the limit of the [`Scope`] that it was
-/// started with, ahead of later waiters under the new limit. No waiter is refused because of the change, and
-/// none is overtaken.
+/// When the limit of the name changes, a waiter keeps the limit of the [`Scope`] that it was started with, and its
+/// position ahead of later waiters under the new limit. No waiter is refused because of the change, and none is
+/// overtaken.
 ///
 /// Dropping the future at any point leaves the queue, and refunds a charge that was made and not yet delivered: in
 /// memory at once, on Redis when the server has answered. A charge to a shaping limit stays spent if a later request
@@ -104,8 +104,8 @@ impl<'a> Acquire<'a> {
         Acquire { max_wait_us: Some(max_wait_us), ..self }
     }
 
-    /// Admits and charges the request only while the gate is open. While it is closed, the first waiter waits
-    /// for it, and the others wait behind the first.
+    /// Admits and charges the request only while the gate is open. While the gate is closed, the first waiter waits for
+    /// it to open, and the others wait behind the first.
     pub fn through(self, gate: &'a dyn Gate) -> Acquire<'a> {
         Acquire { gate: Some(gate), ..self }
     }

@@ -20,10 +20,10 @@ impl Limiter {
     /// Decides one request on several limits: all of them are charged, or none is. A
     /// [peek](crate::Scope::peek) among them can refuse the request, and is never charged.
     ///
-    /// Parts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
-    /// a shadow is not charged. Among equally enforced parts charges come first: a peek next to a charge adds
-    /// nothing to the charge, and gets the same decision. The costs of the parts that remain are added, and
-    /// decided under the limit of the first of them.
+    /// Parts with the same name and key become one part. An enforced part replaces shadows, so next to an enforced
+    /// peek, a shadow is not charged. Among parts of one role, a charge replaces peeks, which get its decision. A
+    /// replaced part adds nothing. The costs of the parts that are not replaced are added, and decided under the limit
+    /// of the first of them.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -89,9 +89,9 @@ impl Limiter {
 
     /// Decides many independent requests, each on one or more limits.
     ///
-    /// On Redis they are sent in their order, 64 charges at a time, and each of these batches has the
-    /// limiter's deadline or the scopes' own. If any request has [`Check::within`], that is the deadline of the whole
-    /// call.
+    /// On Redis they are sent in their order, 64 charges at a time. Each of these batches has the limiter's deadline,
+    /// or that of its scopes if they have their own. If any request has [`Check::within`], the shortest of these times
+    /// is the deadline of the whole call.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<JointDecision, Error>>> {
         let Backend::Remote(remote) = self.backend() else {
             let decide = |checks: &&[Check<'_>]| self.check_all_now(checks);

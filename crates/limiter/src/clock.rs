@@ -25,7 +25,7 @@ enum TimeSource {
 /// The wall clock at the start, and then a counter that only moves forward.
 #[derive(Clone, Debug)]
 struct TimeCounter {
-    /// The time that the wall clock showed, or would have shown, when the counter was 0.
+    /// The wall clock's time when the counter was 0, computed backwards from a later time.
     began_us: u64,
     /// Microseconds per count, multiplied by 2^64.
     scale: u64,

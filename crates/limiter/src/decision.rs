@@ -55,8 +55,8 @@ impl Decision {
 
     /// Whether this is a remembered refusal from up to a second ago, for which the store was not queried again.
     ///
-    /// The time to wait is then that of the remembered refusal, whose cost may have been lower than this one, and the
-    /// remaining units are the units at the time of that refusal.
+    /// The wait is then that of the remembered refusal, whose cost may have been lower than this request's. The
+    /// remaining units are those at the time of that refusal.
     pub fn is_cached(&self) -> bool {
         self.source == DecisionSource::Cache
     }

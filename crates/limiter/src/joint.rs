@@ -100,7 +100,7 @@ impl JointDecision {
         Duration::from_micros(self.decided.verdict.delay_us())
     }
 
-    /// Whether the store failed, and at least one limit was decided without it.
+    /// Whether at least one limit was decided without the store, because the store failed.
     pub fn is_degraded(&self) -> bool {
         self.each.iter().any(Decision::is_degraded)
     }

@@ -133,8 +133,8 @@ impl Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
     }
 
-    /// Keeps every key for ever, without a ceiling: for replaying a trace. The time of a trace may go back to a moment
-    /// at which a key still had spent units, although it has none now.
+    /// Keeps every key for ever, without a ceiling: for replaying a trace. The time of a trace may go back, to a moment
+    /// at which a key that has no spent units now still had some.
     pub fn keep_every_key(self) -> Builder {
         Builder { max_bytes: None, ..self }
     }
@@ -283,7 +283,8 @@ impl Limiter {
         }
     }
 
-    /// Returns what the memory store holds; zeros for a limiter on Redis.
+    /// Returns how many keys and bytes the memory store has, and how often it had no room; zeros for a limiter on
+    /// Redis.
     pub fn usage(&self) -> Usage {
         match &self.inner.backend {
             Backend::Memory(backend) => backend.memory.usage(),

@@ -144,8 +144,9 @@ impl WaitQueues {
 
     /// Makes the key's first waiter check again at once, because units came back.
     pub(crate) fn nudge(&self, name: u64, key: &[u8]) {
-        // OK because a first waiter that checked before the units came back was counted before it checked,
-        // and the store's lock orders the two.
+        // OK to read without the lock of a shard: a first waiter is counted before it checks, and the store's lock
+        // orders its check and the return of the units. So this count includes every waiter that checked before the
+        // units came back.
         if self.waiting.load(Ordering::Acquire) == 0 {
             return;
         }

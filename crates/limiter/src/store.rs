@@ -36,8 +36,8 @@
 //! A store can have holds ([`RemoteStore::has_holds`]); for a store without them the limiter answers
 //! [`Error::HoldsUnsupported`]. A store with holds:
 //!
-//! 1. Decides reservations: charges with [hold terms](Demand::hold), whose units are set aside instead of charged. They
-//!    come alone or among other charges and peeks of one [`JointRequest`], and all are made or none is.
+//! 1. Decides reservations: charges with [hold terms](Demand::hold), whose units are set aside instead of charged. A
+//!    reservation comes alone, or in a [`JointRequest`] with other charges and peeks, of which all are made or none is.
 //! 2. Keeps the [`Holds`] of a key with its state, and passes both to every operation, because held units count in every
 //!    check, peek and refund. The methods of [`StoredState`] and [`Charge`] take both.
 //! 3. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
@@ -166,10 +166,10 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         Answer::ready(Err(Error::HoldsUnsupported))
     }
 
-    /// Adds units to each hold if the units of all of them fit, and moves the expiries; or changes nothing, if one part
-    /// is refused or its hold has ended. The answer has one entry for each part, in the same order; a part that fits, and
-    /// was not extended because of another, is [`Extension::Refused`](tollgate_core::Extension::Refused) with a decision
-    /// that says allowed.
+    /// Adds units to each hold and moves its expiry, if the additional units of all holds fit. If one part is refused,
+    /// or its hold has ended, nothing changes. The answer has one entry for each part, in the same order. A part that
+    /// fits, but was not extended because of another part, is [`Extension::Refused`](tollgate_core::Extension::Refused)
+    /// with a decision that says allowed.
     ///
     /// Additional units are decided as a check is: the key is first carried over to the limit of the charge. Without
     /// additional units, or if the hold is no longer listed, the key stays under the limit that it is under.

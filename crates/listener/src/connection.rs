@@ -44,8 +44,8 @@ impl Connection<'_> {
         self.peer
     }
 
-    /// Returns a handle with which an answer that is held back ends when its client leaves.
-    pub fn hold(&self) -> ClientWatch {
+    /// Returns a watch on the client: a delayed answer ends when the client leaves.
+    pub fn client_watch(&self) -> ClientWatch {
         ClientWatch::new(self.watch)
     }
 }

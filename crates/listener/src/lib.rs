@@ -49,7 +49,7 @@ pub use connection_table::{ConnectionSlot, ConnectionTable};
 pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
 pub use reason::CloseReason;
-pub use watch::{ClientWatch, HeldAnswer};
+pub use watch::{ClientWatch, DelayedAnswer};
 
 use connection::connection;
 use lifecycle::{Lifecycle, Phase};

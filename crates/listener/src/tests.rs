@@ -38,7 +38,7 @@ struct TestListener {
     address: SocketAddr,
     phase: watch::Sender<Phase>,
     connections: Arc<Connections>,
-    /// `/slow` and `/held` answer once for each permit.
+    /// `/slow` and `/delayed` answer once for each permit.
     gate: Arc<Semaphore>,
     serving: JoinHandle<()>,
     runtime: Runtime,
@@ -88,30 +88,30 @@ impl TestListener {
     }
 }
 
-/// Adds the peer to every request, and to requests for `/held` the handle that ends them when the client
+/// Adds the peer to every request, and to requests for `/delayed` the handle that ends them when the client
 /// leaves.
 fn describe(request: &mut Request<Body>, connection: &Connection<'_>) {
     request.extensions_mut().insert(connection.peer());
-    if request.uri().path() == "/held" {
-        request.extensions_mut().insert(connection.hold());
+    if request.uri().path() == "/delayed" {
+        request.extensions_mut().insert(connection.client_watch());
     }
 }
 
 fn router(gate: &Arc<Semaphore>) -> Router {
-    let (gate, held_gate) = (Arc::clone(gate), Arc::clone(gate));
+    let (gate, delayed_gate) = (Arc::clone(gate), Arc::clone(gate));
     let slow = async move || {
         gate.acquire().await.unwrap().forget();
         "slow"
     };
-    let held = async move |Extension(hold): Extension<ClientWatch>| {
-        let _holding = hold.begin();
-        held_gate.acquire().await.unwrap().forget();
-        "held"
+    let delayed = async move |Extension(client): Extension<ClientWatch>| {
+        let _delayed = client.begin();
+        delayed_gate.acquire().await.unwrap().forget();
+        "delayed"
     };
     Router::new()
         .route("/", get(async || "hello"))
         .route("/slow", get(slow))
-        .route("/held", get(held))
+        .route("/delayed", get(delayed))
         .route("/peer", get(async |Extension(peer): Extension<SocketAddr>| peer.to_string()))
         .route("/length", post(async |body: Bytes| body.len().to_string()))
         .route("/unread", post(async |_: Request<Body>| "unread"))

@@ -23,8 +23,8 @@ pub(super) struct Watch {
     /// Whether the server closes and the connection has not learned of it yet.
     is_close_announced: AtomicBool,
     task: Mutex<Option<Waker>>,
-    /// Whether an answer is held back. A client that then closes its side no longer wants the answer.
-    is_held: AtomicBool,
+    /// Whether an answer is delayed. A client that then closes its side no longer wants the answer.
+    is_delayed: AtomicBool,
     /// How many bytes of a request's head were read; [`NO_HEAD`] while its body or its answer is in progress.
     head_bytes: AtomicUsize,
 }
@@ -32,16 +32,16 @@ pub(super) struct Watch {
 /// The value while no head is being read.
 const NO_HEAD: usize = usize::MAX;
 
-/// Watches for the client to leave while an answer is held back: a client that closes its side then counts as gone, and its
+/// Watches for the client to leave while an answer is delayed: a client that closes its side then counts as gone, and its
 /// request ends. At other times a client may close its side and wait for the answer.
 #[derive(Clone)]
 pub struct ClientWatch {
     watch: Arc<Watch>,
 }
 
-/// Marks an answer as held back until this is dropped.
-pub struct HeldAnswer<'h> {
-    watch: &'h Watch,
+/// Marks an answer as delayed until this is dropped.
+pub struct DelayedAnswer<'w> {
+    watch: &'w Watch,
 }
 
 impl ClientWatch {
@@ -49,17 +49,17 @@ impl ClientWatch {
         ClientWatch { watch: Arc::clone(watch) }
     }
 
-    /// Begins to hold the answer back, until the returned value is dropped.
-    pub fn begin(&self) -> HeldAnswer<'_> {
+    /// Marks the answer as delayed until the returned value is dropped.
+    pub fn begin(&self) -> DelayedAnswer<'_> {
         // The connection checks its socket after it has polled the request, which calls this.
-        self.watch.is_held.store(true, Ordering::Relaxed);
-        HeldAnswer { watch: &self.watch }
+        self.watch.is_delayed.store(true, Ordering::Relaxed);
+        DelayedAnswer { watch: &self.watch }
     }
 }
 
-impl Drop for HeldAnswer<'_> {
+impl Drop for DelayedAnswer<'_> {
     fn drop(&mut self) {
-        self.watch.is_held.store(false, Ordering::Relaxed);
+        self.watch.is_delayed.store(false, Ordering::Relaxed);
     }
 }
 
@@ -79,7 +79,7 @@ impl Watch {
             bounds,
             is_close_announced: AtomicBool::new(false),
             task: Mutex::new(None),
-            is_held: AtomicBool::new(false),
+            is_delayed: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
         }
     }
@@ -122,9 +122,9 @@ impl Watch {
         self.wake();
     }
 
-    /// Whether an answer is held back.
-    pub(super) fn is_held(&self) -> bool {
-        self.is_held.load(Ordering::Relaxed)
+    /// Whether an answer is delayed.
+    pub(super) fn is_delayed(&self) -> bool {
+        self.is_delayed.load(Ordering::Relaxed)
     }
 
     /// Wakes the task of the connection.

@@ -191,7 +191,7 @@ impl AsyncWrite for ObservedSocket {
     /// whenever it checks for something to do.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !std::mem::take(&mut self.is_dirty) {
-            let is_gone = self.watch.is_held() && self.has_client_left(context);
+            let is_gone = self.watch.is_delayed() && self.has_client_left(context);
             return Poll::Ready(if is_gone {
                 Err(ErrorKind::ConnectionAborted.into())
             } else {

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_at_its_ends_or_far_back_does_not_hold_the_breaker_open() {
+    fn breaker_closes_after_large_clock_steps_and_at_extreme_times() {
         for at_us in [0, START, u64::MAX] {
             let mut breaker = Breaker::new(7, 10_000);
             open(&mut breaker, at_us);
@@ -505,7 +505,7 @@ mod tests {
         ]
     }
 
-    /// A breaker, and what a caller knows about it.
+    /// A breaker, and the calls of it that the test has observed.
     struct ObservedBreaker {
         breaker: Breaker,
         now_us: u64,

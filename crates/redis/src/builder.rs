@@ -77,8 +77,8 @@ impl Redis {
     /// `rediss` instead of `redis` means TLS (feature `tls`). Redis must be version 6 or newer; a
     /// proxy that does not know the command `HELLO` needs `?protocol=resp2`.
     ///
-    /// Limits hold for all processes that use the same servers and prefix. This call does not connect; the first
-    /// check does, and again when a connection breaks.
+    /// Limits hold for all processes that use the same servers and prefix. This call does not connect. The first check
+    /// connects, and after a broken connection the next check connects again.
     ///
     /// One script decides several limits of one check, all or none, if their states are on one server and, in a cluster,
     /// in one slot. The states of one key always are. Otherwise the servers or slots are charged one after the other, and

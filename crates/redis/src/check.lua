@@ -341,7 +341,7 @@ local function check_all(charges, now_us, spare_s)
     local state, limit = charge.state, charge.limit
     if not state.problem then
       if not charge.is_peek then
-        algorithm.settle(limit, state, now_us)
+        algorithm.restart_clock(limit, state, now_us)
       end
       charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
       is_refused = is_refused or (not charge.is_shadow and not charge.decided[1])

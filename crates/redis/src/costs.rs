@@ -50,11 +50,11 @@ impl Bench {
     }
 
     /// Runs one call. Returns the replies of requests that were decided, and the time that the server took.
-    fn call(&mut self, requests: &[StoreRequest], script: Carry) -> (Vec<Reply>, u64) {
+    fn call(&mut self, requests: &[StoreRequest], script: ScriptChoice) -> (Vec<Reply>, u64) {
         let arguments = Arguments::of(requests);
         let arguments = match script {
-            Carry::Nothing => arguments,
-            Carry::Over => arguments.carrying_over(),
+            ScriptChoice::Smallest => arguments,
+            ScriptChoice::CarryOver => arguments.carrying_over(),
         };
         let text =
             arguments.abilities.script().text.replace(r#"redis.call("TIME")"#, "{ 0, ARGV[3] }");
@@ -94,7 +94,7 @@ impl Bench {
         while places.len() < units {
             let batch: Vec<StoreRequest> =
                 (places.len()..units).take(16).map(|_| check(key, limit)).collect();
-            let (replies, _) = self.call(&batch, Carry::Nothing);
+            let (replies, _) = self.call(&batch, ScriptChoice::Smallest);
             places.extend(replies.into_iter().map(|reply| match reply {
                 Reply::Decision(decision) => decision.receipt().unwrap().place(),
                 other => panic!("{other:?}"),
@@ -114,10 +114,11 @@ impl Bench {
 
 /// The script of a call.
 #[derive(Clone, Copy)]
-enum Carry {
-    Nothing,
+enum ScriptChoice {
+    /// The script with only the abilities that the requests need.
+    Smallest,
     /// The script that carries over what was spent under other limits.
-    Over,
+    CarryOver,
 }
 
 fn charge(key: &str, limit: Limit, cost: u64) -> ServerCharge {
@@ -170,7 +171,7 @@ impl Bench {
         &mut self,
         name: &str,
         copies: Copies<'_>,
-        script: Carry,
+        script: ScriptChoice,
         requests: impl Fn() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
@@ -178,12 +179,12 @@ impl Bench {
         assert_eq!(decided, requests.len(), "{name}: requests decided in one call");
     }
 
-    /// Runs a case as [`Bench::case_on`] does, of which one call decides only some requests and leaves the rest.
+    /// Runs a case in which one call decides only some of the requests, and leaves the others for a later call.
     fn case_cut_short(
         &mut self,
         name: &str,
         copies: Copies<'_>,
-        script: Carry,
+        script: ScriptChoice,
         requests: impl Fn() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
@@ -196,7 +197,7 @@ impl Bench {
         &mut self,
         name: &str,
         copies: Copies<'_>,
-        script: Carry,
+        script: ScriptChoice,
         requests: &[StoreRequest],
     ) -> usize {
         let (mut runs, mut decided) = (Vec::new(), 0);
@@ -220,7 +221,7 @@ impl Bench {
         // more holes come behind it.
         let near_the_end = (1..128).map(|hole| places.len() - 128 * 64 + hole * 60);
         for at in iter::once(400).chain(near_the_end).chain(200..300) {
-            self.call(&[refund(key, limit, places[at])], Carry::Nothing);
+            self.call(&[refund(key, limit, places[at])], ScriptChoice::Smallest);
         }
         // Lets the ring grow now, before the measurement.
         self.fill(key, limit, 16);
@@ -265,34 +266,37 @@ fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
         let log = Copies { of: "log", count: 32 };
         let batch = |key: &str, request: &dyn Fn(&str) -> StoreRequest| full_batch(key, request);
 
-        bench.case_on("check of a log without holes", plain, Carry::Nothing, || {
+        bench.case_on("check of a log without holes", plain, ScriptChoice::Smallest, || {
             batch("plain", &|key| check(key, limit))
         });
-        bench.case_on("check of a long log", log, Carry::Nothing, || {
+        bench.case_on("check of a long log", log, ScriptChoice::Smallest, || {
             batch("log", &|key| check(key, limit))
         });
-        bench.case_on("refused check of a long log", log, Carry::Nothing, || {
+        bench.case_on("refused check of a long log", log, ScriptChoice::Smallest, || {
             batch("log", &|key| refused(key, limit))
         });
-        bench.case_on("check of 4 long logs, refused", log, Carry::Nothing, || {
+        bench.case_on("check of 4 long logs, refused", log, ScriptChoice::Smallest, || {
             together("log", limit, limit.size())
         });
-        bench.case_on("check of 4 long logs, allowed", log, Carry::Nothing, || {
+        bench.case_on("check of 4 long logs, allowed", log, ScriptChoice::Smallest, || {
             together("log", limit, 1)
         });
         for (place, of) in [(oldest, "oldest"), (newest, "newest"), (middle, "middle")] {
-            bench.case_on(&format!("refund of the {of} charge"), log, Carry::Nothing, || {
-                batch("log", &|key| refund(key, limit, place))
-            });
+            bench.case_on(
+                &format!("refund of the {of} charge"),
+                log,
+                ScriptChoice::Smallest,
+                || batch("log", &|key| refund(key, limit, place)),
+            );
         }
-        bench.case_on("list of a long log", log, Carry::Nothing, || {
+        bench.case_on("list of a long log", log, ScriptChoice::Smallest, || {
             batch("log", &|key| state(key, limit))
         });
-        bench.case_on("reset of a long log", log, Carry::Nothing, || {
+        bench.case_on("reset of a long log", log, ScriptChoice::Smallest, || {
             batch("log", &|key| StoreRequest::Reset { charge: charge(key, limit, 1) })
         });
         bench.now_us -= 20_000_000;
-        bench.case_on("check of a long log on a new clock", log, Carry::Nothing, || {
+        bench.case_on("check of a long log on a new clock", log, ScriptChoice::Smallest, || {
             batch("log", &|key| check(key, limit))
         });
         bench.now_us += 20_000_000;
@@ -300,10 +304,15 @@ fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
             ["sliding-window-log limit=65535 window=25h", "token-bucket capacity=100000 refill=1/s"]
         {
             let other: Limit = other.parse().unwrap();
-            bench.case_on(&format!("long log carried over to {other}"), log, Carry::Over, || {
-                let number = 0..MAX_CARRIED_OVER;
-                number.map(|number| check(&format!("log {number}"), other)).collect()
-            });
+            bench.case_on(
+                &format!("long log carried over to {other}"),
+                log,
+                ScriptChoice::CarryOver,
+                || {
+                    let number = 0..MAX_CARRIED_OVER;
+                    number.map(|number| check(&format!("log {number}"), other)).collect()
+                },
+            );
         }
     }
 }
@@ -315,22 +324,25 @@ fn no_call_on_long_logs_of_a_lowered_limit_takes_longer_than_2_ms() {
         let mut bench = Bench::start(flavour);
         let places = bench.long_log("log");
         let lowered: Limit = "sliding-window-log limit=64 window=24h".parse().unwrap();
-        bench.call(&[check("log", lowered)], Carry::Over);
+        bench.call(&[check("log", lowered)], ScriptChoice::CarryOver);
         let log = Copies { of: "log", count: MAX_BATCH };
         let middle = places[places.len() / 2];
-        bench.case_cut_short("refused check of a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("refused check of a lowered log", log, ScriptChoice::Smallest, || {
             full_batch("log", |key| refused(key, lowered))
         });
-        bench.case_cut_short("list of a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("list of a lowered log", log, ScriptChoice::Smallest, || {
             full_batch("log", |key| state(key, lowered))
         });
-        bench.case_cut_short("refund from a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("refund from a lowered log", log, ScriptChoice::Smallest, || {
             full_batch("log", |key| refund(key, lowered, middle))
         });
         let window: Limit = "fixed-window limit=64 window=24h".parse().unwrap();
-        bench.case_cut_short("list of a log carried over to a window", log, Carry::Over, || {
-            (0..MAX_CARRIED_OVER).map(|at| state(&format!("log {at}"), window)).collect()
-        });
+        bench.case_cut_short(
+            "list of a log carried over to a window",
+            log,
+            ScriptChoice::CarryOver,
+            || (0..MAX_CARRIED_OVER).map(|at| state(&format!("log {at}"), window)).collect(),
+        );
     }
 }
 
@@ -348,27 +360,36 @@ fn no_call_in_which_logs_grow_or_shrink_takes_longer_than_2_ms() {
         let log = Copies { of: "log", count: 32 };
         for more in [0, 64, 640, 2_560, 2_560, 1_920] {
             bench.fill("log", limit, more);
-            bench.case_on("check of a log that wraps and grows", log, Carry::Nothing, || {
-                full_batch("log", |key| check(key, limit))
-            });
-            bench.case_on("check of 4 logs that wrap and grow", log, Carry::Nothing, || {
-                together("log", limit, 1)
-            });
+            bench.case_on(
+                "check of a log that wraps and grows",
+                log,
+                ScriptChoice::Smallest,
+                || full_batch("log", |key| check(key, limit)),
+            );
+            bench.case_on(
+                "check of 4 logs that wrap and grow",
+                log,
+                ScriptChoice::Smallest,
+                || together("log", limit, 1),
+            );
         }
         bench.fill("full", limit, 40_000);
         while !bench.is_full("full") {
             bench.fill("full", limit, 1);
         }
         let full = Copies { of: "full", count: 16 };
-        bench.case_cut_short("check of a log whose string grows", full, Carry::Nothing, || {
-            full_batch("full", |key| check(key, limit))
-        });
+        bench.case_cut_short(
+            "check of a log whose string grows",
+            full,
+            ScriptChoice::Smallest,
+            || full_batch("full", |key| check(key, limit)),
+        );
         for (left_us, of) in [(999_900, "to 6,000 charges"), (999_990, "to 1,000 charges")] {
             bench.now_us += left_us - 500_000;
             bench.case_on(
                 &format!("check of a log that shrinks {of}"),
                 log,
-                Carry::Nothing,
+                ScriptChoice::Smallest,
                 || full_batch("log", |key| check(key, limit)),
             );
             bench.now_us -= left_us - 500_000;
@@ -391,17 +412,20 @@ fn no_call_of_windows_and_buckets_takes_longer_than_2_ms() {
             // A log of 64 units that is nearly full; for the others any state will do.
             let places = bench.fill("key", limit, 32);
             let key = Copies { of: "key", count: MAX_CHARGES };
-            bench.case_on(&format!("check of {limit}"), key, Carry::Nothing, || {
+            bench.case_on(&format!("check of {limit}"), key, ScriptChoice::Smallest, || {
                 full_batch("key", |key| check(key, limit))
             });
-            bench.case_on(&format!("refused check of {limit}"), key, Carry::Nothing, || {
-                full_batch("key", |key| refused(key, limit))
-            });
-            bench.case_on(&format!("refund of {limit}"), key, Carry::Nothing, || {
+            bench.case_on(
+                &format!("refused check of {limit}"),
+                key,
+                ScriptChoice::Smallest,
+                || full_batch("key", |key| refused(key, limit)),
+            );
+            bench.case_on(&format!("refund of {limit}"), key, ScriptChoice::Smallest, || {
                 full_batch("key", |key| refund(key, limit, places[1]))
             });
             let many = format!("check of as many {limit} as there may be");
-            bench.case_on(&many, key, Carry::Nothing, || together("key", limit, 1));
+            bench.case_on(&many, key, ScriptChoice::Smallest, || together("key", limit, 1));
             redis::cmd("FLUSHALL").exec(&mut bench.connection).unwrap();
         }
     }

@@ -1,9 +1,9 @@
 //! The deny cache: a refusal holds until its wait is over, so a repeated request needs no round trip.
 //!
 //! A refusal is remembered for at most a second, because this process does not know the requests of other processes: it
-//! notices units that another process gives back up to a second late. Such short entries need no sweep. There are two
-//! generations: a second after the young one began it becomes the old one, and the previous old one is cleared, because
-//! all of its entries have ended by then.
+//! notices units that another process gives back up to a second late. The entries are in two generations, so that
+//! nothing has to search for ended ones. A second after the young generation began, it becomes the old one. The
+//! previous old generation is then cleared, because all of its entries have ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cache_knows_nothing() {
+    fn empty_cache_recalls_nothing() {
         let cache = OneKey::new();
         assert_eq!(cache.recall(1, 0), None);
         cache.0.forget(KEY, START_US);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_reaches_both_generations() {
+    fn refusals_of_both_generations_can_be_forgotten() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.0.forget(KEY, START_US);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_outlives_the_turn_of_its_generation() {
+    fn refusal_is_recalled_after_its_generation_became_the_old_one() {
         let cache = OneKey::new();
         cache.0.remember(query(b"first", 5), START_US, wait(1));
         cache.remember(5, 999_999, wait(1_000_000));
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_refusal_is_not_kept_twice() {
+    fn replaced_refusal_is_counted_once() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         cache.remember(5, 1_000_000, wait(400_000));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_generation_remembers_no_more_until_the_next() {
+    fn full_generation_remembers_no_further_keys() {
         let denials = Denials::new();
         let remember = |key: u32, sent_us| {
             denials.remember(query(&key.to_le_bytes(), 5), START_US + sent_us, wait(900_000));
@@ -525,13 +525,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_as_large_as_the_bound_says() {
+    fn both_generations_take_at_most_3_200_000_bytes() {
         let bytes = (size_of::<(KeyFingerprint, CachedRefusal)>() + 1) * 2 * MAX_PER_GENERATION;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 
     #[test]
-    fn clock_that_steps_back_finds_room() {
+    fn full_cache_remembers_again_when_the_clock_steps_back() {
         let denials = Denials::new();
         for key in 0..=MAX_PER_GENERATION {
             denials.remember(query(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_does_not_overflow() {
+    fn largest_times_do_not_overflow() {
         let denials = Denials::new();
         denials.remember(query(KEY, 5), u64::MAX - 10, wait(u64::MAX));
         assert!(denials.recall(query(KEY, u64::MAX), u64::MAX - 1).is_some());
@@ -597,8 +597,8 @@ mod tests {
     }
 
     proptest! {
-        /// While answers arrive at once: each key's refusal, replaced by any later one unless it still holds and has a
-        /// smaller cost.
+        /// If answers arrive in the order of their requests, the cache has the last refusal of each key, unless an
+        /// earlier refusal with a smaller cost has not ended.
         #[test]
         fn cache_agrees_with_a_list_of_all_keys(acts in any_acts()) {
             let denials = Denials::new();
@@ -629,8 +629,8 @@ mod tests {
             }
         }
 
-        /// However late answers arrive, and if the clock steps back: every recalled refusal was remembered before, and
-        /// has not been forgotten.
+        /// Even if answers arrive late or the clock steps back, every recalled refusal was remembered before, and was
+        /// not forgotten since.
         #[test]
         fn cache_recalls_only_what_was_remembered(
             acts in any_acts(),

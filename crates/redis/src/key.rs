@@ -4,9 +4,9 @@
 //! the text in braces, so all keys of one id are on one node. The limit that the state was reached under
 //! is in the state. In this file, "key" is the key on Redis, and "id" is what a check calls its key: `user:42`.
 //!
-//! No id can pass for another, whatever bytes are in it. Neither a prefix nor an escaped id has a brace,
-//! so the three parts of a key can be told apart, and each stands for one original only. No
-//! key is longer than 259 bytes.
+//! Two different ids never have the same key, whatever bytes they have. Neither a prefix nor an escaped id has a brace,
+//! so the three parts of a key are unambiguous, and each escaped part comes from one original only. No key is longer
+//! than 259 bytes.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const MAX_ESCAPED_BYTES: usize = 96;
 /// the two have one quota instead of two.
 const DIGEST_BYTES: usize = 16;
 
-/// Returns an error if a prefix could not be told from the text after it, or is hard to type.
+/// Returns an error if a prefix could not be distinguished from the text after it, or is hard to type.
 ///
 /// The problem continues a sentence that names the prefix: "prefix `a b` has a space or …".
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), &'static str> {
@@ -105,11 +105,11 @@ impl Alphabet {
         Alphabet { widths }
     }
 
-    /// Appends `text` so that no other text looks the same: at most 96 printable bytes, at least one.
+    /// Appends `text` in an escaped form that no other text has: 1 to 96 printable bytes.
     ///
-    /// `a b` becomes `a%20b`. The empty text becomes `%`, because Redis Cluster ignores empty braces.
-    /// A text that would be longer becomes `%%` and a digest. No other text looks like these two: elsewhere
-    /// two hex digits follow every `%`.
+    /// `a b` becomes `a%20b`. The empty text becomes `%`, because Redis Cluster ignores empty braces. A text that would
+    /// be longer becomes `%%` and a digest. These two forms are distinct from all others, in which two hex digits
+    /// follow every `%`.
     fn escape(&self, text: &[u8], into: &mut Vec<u8>) {
         match self.width(text) {
             0 => into.push(b'%'),

@@ -35,11 +35,11 @@ use sender::BatchSender;
 /// as well; if there is no room for such a refund, its units stay spent.
 const MAX_WAITING: QueueBounds = QueueBounds { slow: 65_536, others: 65_536 };
 
-/// How long after its deadline a request in the queue may fail, so that only few requests need a timer.
+/// The most by which a queued request may fail after its deadline. It saves most requests a timer of their own.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// The longest time that a batch delays the next batch, and its report to the breaker, because some of its callers wait
-/// longer than the limiter's deadline.
+/// If callers of a batch wait longer than the limiter's deadline, the next batch and the report to the breaker wait for
+/// that batch, but at most this long.
 const MAX_BATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// The most batches whose late replies are waited for.

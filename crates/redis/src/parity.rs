@@ -57,7 +57,8 @@ fn agree(servers: &Servers, (limits, start_us, batches): Case) -> Result<(), Tes
     Ok(())
 }
 
-/// Returns buckets so large that their products pass 2^53, at rates where every remainder occurs.
+/// Returns buckets that are so large that products in their arithmetic pass 2^53, with rates at which every remainder
+/// occurs.
 fn large_bucket() -> impl Strategy<Value = Limit> {
     (1_u64 << 50..=MAX_UNITS, 3..30_u64, 1..30_u64)
         .prop_map(|(capacity, units, per_us)| {

@@ -1,9 +1,9 @@
 //! The order in which the charges of dropped answers are refunded. No clock and no I/O.
 //!
 //! A bucket's units leave in the order in which they were charged. Its state has no record of single charges: a refund
-//! gives back the part of the level that exceeds all units charged later. Later units that were refunded already are no
-//! longer in the level, but still count as charged later. So a refund that is sent before the refund of an earlier charge
-//! makes the earlier one give back too little. Refunds in the order of the charges give back everything.
+//! gives back the part of the level that exceeds all units charged later. Units that were charged later and refunded
+//! already are no longer in the level, but still count as charged later. So if a later charge is refunded first, the
+//! refund of the earlier charge gives back too little. Refunds in the order of the charges give back everything.
 //!
 //! Answers are dropped in any order, on any thread, before and after they arrive. A refund therefore waits here until
 //! every answer that may belong to an earlier charge of its key was read or dropped.

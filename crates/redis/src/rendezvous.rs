@@ -1,5 +1,5 @@
-//! Rendezvous hashing: finds which of several standalone servers has a key. Every server has a weight
-//! for every key, and the heaviest server has the key.
+//! Rendezvous hashing: finds which of several standalone servers has a key. For each key, every server has a weight,
+//! and the server with the largest weight has the key.
 //!
 //! All processes that know the same names find the same server, on any machine and in any release. If the hash
 //! changed, most keys would lose their states. Removing a server moves only its own keys; a new server takes an equal
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_where_they_always_were() {
+    fn keys_have_the_same_server_in_every_release() {
         let servers = Rendezvous::new(NAMES);
         let places = [
             ("user:1", 2),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_one_id_is_on_one_server() {
+    fn all_keys_of_one_id_are_on_one_server() {
         let servers = Rendezvous::new(NAMES);
         for id in 0..1_000 {
             let [api, login] = ["api", "login"]

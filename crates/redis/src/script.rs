@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use tollgate_core::Limit;
 use tollgate_core::store::twins;
 
-/// A script, and the hash that names it once the server has seen its text.
+/// A script, and the hash by which the server knows it once it was sent.
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,

@@ -2,9 +2,9 @@
 //! No single script can decide such a check. The places are charged one after the other, and the charges are refunded if
 //! one place refuses.
 //!
-//! Each limit admits exactly what it would by itself, so such a check never admits too much. While the check is under way,
-//! units that it has charged and may give back are missing for other requests. Units that cannot be given back, because a
-//! server fails meanwhile, stay spent.
+//! Each limit decides by itself, so such a check never admits too much. While the check is under way, other requests
+//! cannot spend the units that it has charged and may give back. If a server fails meanwhile, units that cannot be
+//! given back stay spent.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -95,7 +95,7 @@ impl SplitCheck {
 
     /// Decides the check. The places are taken in this order:
     ///
-    /// 1. places with peeks only, because a check that they refuse is then charged nowhere
+    /// 1. places with peeks only: if one of them refuses the check, nothing was charged yet
     /// 2. places whose charges can be given back
     /// 3. places with shaping limits, whose charges can be given back only while no later request was charged
     /// 4. places that cannot refuse, so that they are charged only for checks that all other places admit

@@ -14,7 +14,8 @@ use super::refunds::UnreadCharge;
 use super::shared::StoreContext;
 use super::wire::{Reply, StoreRequest};
 
-/// The deadline of a refund that no caller waits for: under load it queues longer than a caller would wait.
+/// The deadline of a refund that no caller waits for. It is longer than that of checks, because under load such a
+/// refund may wait longer in the queue.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A request that waits for its answer.

@@ -151,8 +151,8 @@ fn spent(spend: Spend, config: &Config) -> &str {
 fn spent_by(spends: &RuleAction) -> &str {
     match spends {
         RuleAction::Limit { name, .. } => name,
-        RuleAction::Nothing => "allow",
-        RuleAction::Blocked => "block",
+        RuleAction::Allow => "allow",
+        RuleAction::Block => "block",
     }
 }
 

@@ -172,7 +172,7 @@ impl<'a> RulesCheck<'a> {
         }
         found.remove_replaced();
         let blocks = |matched: &MatchedRule| {
-            !matched.rule.is_shadow && matches!(*matched.spent, SpendTarget::Blocked)
+            !matched.rule.is_shadow && matches!(*matched.spent, SpendTarget::Block)
         };
         found.blocked_by = found.matched.iter().position(blocks);
         Ok(found)

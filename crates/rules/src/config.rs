@@ -67,7 +67,7 @@ pub(crate) struct RuleConfig {
 pub(crate) enum Replacement {
     /// The rules with these names.
     Named(Vec<Box<str>>),
-    /// All rules of the domain that do not replace all rules too.
+    /// All rules of the domain, except rules that themselves replace all rules.
     All,
 }
 

@@ -105,8 +105,8 @@ pub(super) fn decode(
         limits.warn_of_unused(report);
         networks.warn_of_unused(report);
     }
-    // Tests are read only without errors, because the rules and limits that they name are known then. The warnings of
-    // unused limits come first: a limit that only a test names is unused.
+    // Tests are read only if the file has no errors: only then are all rules and limits that they name known. Unused
+    // limits are warned of before that, because a limit that only a test names is unused.
     let tests = fields.get("tests").filter(|_| report.errors() == 0);
     let cases =
         tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));

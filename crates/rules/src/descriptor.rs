@@ -36,7 +36,7 @@ pub(super) enum RequestCost {
     /// The cost that the rules give.
     OfRules,
     Of(Result<Cost, CostError>),
-    /// Nothing is spent. The request is refused if the cost that the rules give would not fit.
+    /// A peek: nothing is spent. The request is refused if the cost that the rules give would not fit.
     Peek,
 }
 

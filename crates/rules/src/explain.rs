@@ -69,9 +69,9 @@ pub enum RuleAction {
         limit: Limit,
     },
     /// The rule allows such requests without a limit.
-    Nothing,
+    Allow,
     /// The rule refuses such requests.
-    Blocked,
+    Block,
 }
 
 impl RuleAction {
@@ -80,8 +80,8 @@ impl RuleAction {
             SpendTarget::Limit { name, scope } => {
                 RuleAction::Limit { name: name.to_string(), limit: *scope.limit() }
             }
-            SpendTarget::Nothing => RuleAction::Nothing,
-            SpendTarget::Blocked => RuleAction::Blocked,
+            SpendTarget::Allow => RuleAction::Allow,
+            SpendTarget::Block => RuleAction::Block,
         }
     }
 
@@ -89,8 +89,8 @@ impl RuleAction {
     pub fn name(&self) -> &str {
         match self {
             RuleAction::Limit { name, .. } => name,
-            RuleAction::Nothing => "allow",
-            RuleAction::Blocked => "block",
+            RuleAction::Allow => "allow",
+            RuleAction::Block => "block",
         }
     }
 }

@@ -14,7 +14,8 @@ pub fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str) {
     escape(key, value, b"%,");
 }
 
-/// Returns the key without the part that marks preflight requests: an override is for these and for other requests.
+/// Returns the key without the part that marks preflight requests. Overrides are looked up without it, because they
+/// apply to preflight requests as well.
 pub(super) fn without_preflight(key: &[u8]) -> &[u8] {
     match key.strip_suffix(b"preflight=") {
         Some([]) => &[],

@@ -70,8 +70,8 @@ pub(crate) fn text(network: &IpNet) -> String {
     }
 }
 
-/// Returns the address in an attribute's text, as far as the text shows it: the whole address (`203.0.113.9`), or the
-/// network that contains it (`2001:db8:12:3400::/56`, a group of IPv6 clients).
+/// Returns as much of an address as an attribute's text shows: the whole address (`203.0.113.9`), or the network that
+/// contains it (`2001:db8:12:3400::/56`, a group of IPv6 addresses that counts as one client).
 pub(crate) fn known_of(text: &str) -> Option<IpNet> {
     match parse(text) {
         Ok(network) => Some(network),

@@ -232,7 +232,7 @@ mod tests {
         assert!(prefix.matches("/v1") && prefix.matches("/v10") && !prefix.matches("/v"));
     }
 
-    /// A value that a client could send once took ten seconds.
+    /// A regression: a value that any client could send took ten seconds.
     #[test]
     fn long_values_match_in_linear_time() {
         let long = "a".repeat(1 << 16);

@@ -45,8 +45,8 @@ pub(super) type Map<K, V> = HashMap<K, V, RandomState>;
 pub(super) struct Plan {
     pub(super) generation: u64,
     pub(super) names: AttributeNames,
-    /// Shared, like `spends`: a ruling that the caller keeps holds only its own rules, and not all the limits of a
-    /// plan that is no longer in use.
+    /// Shared, like `spends`: a ruling that the caller keeps then keeps only its own rules in memory, and not all
+    /// limits of a plan that is no longer in use.
     pub(super) rules: Vec<Arc<PlannedRule>>,
     /// The distinct limits and actions that rules spend.
     pub(super) spends: Vec<Arc<SpendTarget>>,
@@ -156,7 +156,7 @@ pub(super) struct PlannedRule {
 enum ReplacedRules {
     /// Their indices in [`Plan::rules`], in ascending order.
     At(Vec<usize>),
-    /// All rules of the domain that do not replace all rules too.
+    /// All rules of the domain, except rules that themselves replace all rules.
     All,
 }
 
@@ -198,12 +198,13 @@ pub(super) enum SpendTarget {
         name: Arc<str>,
         scope: Scope,
     },
-    Nothing,
+    /// Every request is allowed without a limit.
+    Allow,
     /// Every request is refused.
-    Blocked,
+    Block,
 }
 
-/// Why a rule spends what it spends.
+/// Why a request spends this target of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpendReason<'r> {
     /// There is an override for this key, or for the addresses of this network.
@@ -274,7 +275,7 @@ impl SpendTarget {
     pub(super) fn scope(&self) -> Option<&Scope> {
         match self {
             SpendTarget::Limit { scope, .. } => Some(scope),
-            SpendTarget::Nothing | SpendTarget::Blocked => None,
+            SpendTarget::Allow | SpendTarget::Block => None,
         }
     }
 

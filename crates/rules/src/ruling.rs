@@ -236,7 +236,7 @@ impl<'r> RulePart<'r> {
     /// Returns whether this rule allows the request. If another rule refuses it, this one was not charged.
     pub fn is_allowed(&self) -> bool {
         match (self.spent(), self.decision) {
-            (SpendTarget::Blocked, _) => false,
+            (SpendTarget::Block, _) => false,
             (_, Some(decision)) => decision.is_allowed(),
             (_, None) => true,
         }
@@ -246,7 +246,7 @@ impl<'r> RulePart<'r> {
     pub fn limit_name(&self) -> Option<&'r str> {
         match self.spent() {
             SpendTarget::Limit { name, .. } => Some(name),
-            SpendTarget::Nothing | SpendTarget::Blocked => None,
+            SpendTarget::Allow | SpendTarget::Block => None,
         }
     }
 

@@ -17,7 +17,7 @@ impl RuleTally {
     }
 }
 
-/// Counts by outcome. Each decision is counted in one of these only, so that sums are right whenever they are read.
+/// Counts by outcome. Each decision is in exactly one count, so sums are right at any time.
 #[derive(Debug, Default)]
 struct OutcomeCounts {
     allowed: AtomicU64,

@@ -78,7 +78,7 @@ fn report(domain: &str, explanations: &[Explanation]) -> String {
     let applied = explanations.iter().filter(|it| it.outcome.is_ok()).count();
     let refuses = |it: &&Explanation| {
         let spends = it.outcome.as_ref().map(|applied| &applied.spends);
-        !it.is_shadow && spends == Ok(&RuleAction::Blocked)
+        !it.is_shadow && spends == Ok(&RuleAction::Block)
     };
     if let Some(refuser) = explanations.iter().find(refuses) {
         let _ =
@@ -111,8 +111,8 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
             writeln!(text, "  bound     {}", bound(limit))?;
             writeln!(text, "  failure   {}", on_failure(applied))?;
         }
-        RuleAction::Nothing => writeln!(text, "  allowed   always: {}", applied.because)?,
-        RuleAction::Blocked => writeln!(text, "  refused   always: {}", applied.because)?,
+        RuleAction::Allow => writeln!(text, "  allowed   always: {}", applied.because)?,
+        RuleAction::Block => writeln!(text, "  refused   always: {}", applied.because)?,
         _ => {}
     }
     Ok(())
@@ -165,7 +165,7 @@ struct ExplainedRule<'e> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     networks: Vec<ExplainedNetwork<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    spends: Option<Spending<'e>>,
+    spends: Option<ExplainedAction<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -195,7 +195,7 @@ impl<'e> ExplainedNetwork<'e> {
 /// The limit that a rule spends for the request, or `allow` or `block`.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Spending<'e> {
+enum ExplainedAction<'e> {
     Limit { name: &'e str, limit: String, bound: ExplainedBound },
     Allow,
     Block,
@@ -224,7 +224,7 @@ impl<'e> ExplainedRule<'e> {
                 .flat_map(|it| &it.networks)
                 .map(ExplainedNetwork::of)
                 .collect(),
-            spends: applied.and_then(|applied| Spending::of(&applied.spends)),
+            spends: applied.and_then(|applied| ExplainedAction::of(&applied.spends)),
             because: applied.map(|applied| applied.because.to_string()),
             cost: applied.map(|applied| applied.cost),
             on_store_failure: applied
@@ -237,8 +237,8 @@ impl<'e> ExplainedRule<'e> {
     }
 }
 
-impl<'e> Spending<'e> {
-    fn of(spends: &'e RuleAction) -> Option<Spending<'e>> {
+impl<'e> ExplainedAction<'e> {
+    fn of(spends: &'e RuleAction) -> Option<ExplainedAction<'e>> {
         match spends {
             RuleAction::Limit { name, limit } => {
                 let bound = limit.bound();
@@ -247,10 +247,10 @@ impl<'e> Spending<'e> {
                     max: bound.max_units,
                     formula: bound.formula,
                 };
-                Some(Spending::Limit { name, limit: limit.to_string(), bound })
+                Some(ExplainedAction::Limit { name, limit: limit.to_string(), bound })
             }
-            RuleAction::Nothing => Some(Spending::Allow),
-            RuleAction::Blocked => Some(Spending::Block),
+            RuleAction::Allow => Some(ExplainedAction::Allow),
+            RuleAction::Block => Some(ExplainedAction::Block),
             _ => None,
         }
     }

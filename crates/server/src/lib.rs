@@ -6,7 +6,7 @@
 //!   - `pipeline`: decides every request, counts the decision and makes the receipt
 //!   - `observe`: counts, traces and logs each request; `endpoint`: the name of a request's endpoint
 //!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: the memory they may take
-//!   - `metrics`, `refusals`, `traces`, `receipt`: record decisions; `held`: requests that wait for a shaping limit
+//!   - `metrics`, `refusals`, `traces`, `receipt`: record decisions; `delays`: requests that wait for a shaping limit
 //!   - `ruleset`: the rules in force; `store`: whether the store answers; `readiness`: whether to send requests here
 //!   - `logs`: the log; `watch`: logs changes of state; `operators`: the operator token; `secret`: texts never printed
 //!
@@ -31,13 +31,13 @@ mod check;
 mod cli;
 mod client;
 mod complete;
+mod delays;
 mod endpoint;
 mod explain;
 #[doc(hidden)]
 pub mod fuzz;
 mod grpc;
 mod healthy;
-mod held;
 mod http;
 mod import;
 mod logs;

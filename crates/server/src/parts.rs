@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollgate_playground::Playground;
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
+use crate::delays::DelayedRequests;
 use crate::grpc::{GrpcParts, RateLimitService};
-use crate::held::HeldRequests;
 use crate::http::{ApiParts, PageBudget};
 use crate::lifecycle::Lifecycle;
 use crate::listener::Connections;
@@ -66,8 +66,8 @@ impl ServerParts {
         let observer = Arc::new(observer);
         let readiness = Readiness::new(lifecycle, Arc::clone(&store), is_ready_without_store);
         let readiness = Arc::new(readiness);
-        // A held request keeps a connection open: half of the connections are left for other requests.
-        let held = Arc::new(HeldRequests::new(max_connections / 2));
+        // A delayed request keeps a connection open: half of the connections are left for other requests.
+        let delayed = Arc::new(DelayedRequests::new(max_connections / 2));
         let budget = Budget::with_reserve(REQUEST_BYTES, SMALL_RESERVE_BYTES);
         let (http_connections, grpc_connections) = Connections::of_both_ports(&budget);
 
@@ -83,7 +83,7 @@ impl ServerParts {
             rules: Arc::clone(&rules),
             readiness: Arc::clone(&readiness),
             operators: Arc::clone(&operators),
-            held: Arc::clone(&held),
+            delayed: Arc::clone(&delayed),
             connections: [Arc::clone(&http_connections), Arc::clone(&grpc_connections)],
             max_connections,
             log,
@@ -117,7 +117,7 @@ impl ServerParts {
                 receipts,
                 refused,
                 operators,
-                held,
+                delayed,
                 budget,
                 page_budget: PageBudget(Budget::new(PAGE_BYTES)),
                 playground: configured.playground,

@@ -1,8 +1,8 @@
 //! Finds the keys that are refused most, in bounded memory.
 //!
 //! The algorithm is "Space-Saving" by Metwally, Agrawal and El Abbadi. A refused key without a counter takes over the
-//! counter with the least count, and continues from that count. Therefore a count is too high by at most the least
-//! count, and every key that was refused more often than that has a counter.
+//! counter with the smallest count, and counts on from there. So a count is too high by at most the smallest count, and
+//! every key that was refused more often than the smallest count has a counter.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -241,8 +241,9 @@ impl RefusalTable {
         }
     }
 
-    /// Returns the index of a counter with the least count. Prefers counters that still have the least count of the
-    /// last scan, one after the other, so that with many made-up keys only one search in 256 scans all counters.
+    /// Returns the index of a counter with the smallest count. First tries, one after the other, the counters that had
+    /// the smallest count in the last scan and still have it. So with many invented keys only one search in 256 scans
+    /// all counters.
     fn least_index(&mut self) -> usize {
         let is_least = |own: &RefusalCount| own.times <= self.least;
         let from = self.search_from;

@@ -113,14 +113,14 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Adds the address of the connection's peer to a request. A request to `/v1/authorize` also gets a handle for holding
-/// back its answer.
+/// Adds the address of the connection's peer to a request. A request to `/v1/authorize` also gets a watch on its client,
+/// because its answer may be delayed.
 fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
-    let may_be_held_back = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
+    let may_be_delayed = RequestEndpoint::of(request.uri().path()) == RequestEndpoint::Authorize;
     let extensions = request.extensions_mut();
     extensions.insert(Peer(connection.peer()));
-    if may_be_held_back {
-        extensions.insert(connection.hold());
+    if may_be_delayed {
+        extensions.insert(connection.client_watch());
     }
 }
 

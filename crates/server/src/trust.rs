@@ -14,7 +14,7 @@ pub(crate) const MAX_ATTRIBUTES: usize = 64;
 
 /// How far the server trusts an attribute that the caller passes on without marking it as verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum AttributeClass {
     /// An identity that the client claims.
     Claimed,
     /// Text that the client chose: a header, or an uncommon method.
@@ -23,14 +23,14 @@ pub(crate) enum Trust {
     Known,
 }
 
-impl Trust {
+impl AttributeClass {
     /// Classifies an attribute by its name. A `method` counts as known only if it is a common one.
-    pub(crate) fn of(name: &str, value: &str) -> Trust {
+    pub(crate) fn of(name: &str, value: &str) -> AttributeClass {
         match name {
-            _ if is_identity(name) => Trust::Claimed,
-            _ if name.starts_with("header.") => Trust::Said,
-            "method" if !is_common_method(value) => Trust::Said,
-            _ => Trust::Known,
+            _ if is_identity(name) => AttributeClass::Claimed,
+            _ if name.starts_with("header.") => AttributeClass::Said,
+            "method" if !is_common_method(value) => AttributeClass::Said,
+            _ => AttributeClass::Known,
         }
     }
 }
@@ -109,10 +109,10 @@ impl<'a> Description<'a> {
             };
         }
         for (name, value) in attributes.0 {
-            request = match Trust::of(&name, &value) {
-                Trust::Claimed => request.claimed(name, value),
-                Trust::Said => request.said(name, value),
-                Trust::Known => with_known(request, rules, name, value),
+            request = match AttributeClass::of(&name, &value) {
+                AttributeClass::Claimed => request.claimed(name, value),
+                AttributeClass::Said => request.said(name, value),
+                AttributeClass::Known => with_known(request, rules, name, value),
             };
         }
         for (name, value) in verified.0 {
@@ -142,17 +142,17 @@ mod tests {
     #[test]
     fn identities_are_claimed_and_headers_are_said() {
         for (name, value, want) in [
-            ("api_key", "k_1", Trust::Claimed),
-            ("jwt.sub", "a", Trust::Claimed),
-            ("header.user-agent", "curl", Trust::Said),
-            ("method", "GET", Trust::Known),
-            ("method", "STEAL", Trust::Said),
-            ("method", "get", Trust::Said),
-            ("path", "/login", Trust::Known),
-            ("ip", "203.0.113.9", Trust::Known),
-            ("user", "a", Trust::Known),
+            ("api_key", "k_1", AttributeClass::Claimed),
+            ("jwt.sub", "a", AttributeClass::Claimed),
+            ("header.user-agent", "curl", AttributeClass::Said),
+            ("method", "GET", AttributeClass::Known),
+            ("method", "STEAL", AttributeClass::Said),
+            ("method", "get", AttributeClass::Said),
+            ("path", "/login", AttributeClass::Known),
+            ("ip", "203.0.113.9", AttributeClass::Known),
+            ("user", "a", AttributeClass::Known),
         ] {
-            assert_eq!(Trust::of(name, value), want, "{name}={value}");
+            assert_eq!(AttributeClass::of(name, value), want, "{name}={value}");
         }
     }
 

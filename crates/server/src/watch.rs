@@ -9,7 +9,7 @@ mod store;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::store::{StoreNews, StoreSample, StoreWatch};
+use self::store::{StoreChange, StoreSample, StoreWatch};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
@@ -45,13 +45,13 @@ impl ServerWatch {
             }
             if let Some(health) = store.limiter().health() {
                 let sample = StoreSample::new(&health, store, rules);
-                store_watch.look(&sample).iter().for_each(StoreNews::log);
+                store_watch.look(&sample).iter().for_each(StoreChange::log);
             }
             observer.log_rest(Instant::now());
             operators.report_rest(Instant::now());
             refusals.log_rest(Instant::now());
-            if let Some(news) = ceiling.look(store.limiter().ceiling_counts()) {
-                news.log(store.max_key_bytes());
+            if let Some(change) = ceiling.look(store.limiter().ceiling_counts()) {
+                change.log(store.max_key_bytes());
             }
         }
     }

@@ -6,9 +6,8 @@ use http_body_util::{BodyExt, Full};
 
 /// A response body that can be made from the bytes of a refusal.
 ///
-/// Refusals have the same type of body as the service's own responses, so that nothing needs to be wrapped or
-/// boxed. The bodies of axum and tonic implement this trait (features `axum`, `tonic`); for your own type it takes
-/// one line.
+/// Refusals have the same type of body as the service's own responses, so that no body has to be wrapped or boxed. The
+/// bodies of axum and tonic implement this trait (features `axum`, `tonic`); for your own type it takes one line.
 ///
 /// # Body types of other layers
 ///

@@ -2,11 +2,11 @@
 //!
 //! - `layer`, `service`, `future`: tower's own shape
 //! - `hints`: how long a response asks the client to wait
-//! - `hold`: the keys that have to wait, and until when
+//! - `delays`: the keys that have to wait, and until when
 
+mod delays;
 mod future;
 mod hints;
-mod hold;
 mod keys;
 mod layer;
 mod service;
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use ::http::{HeaderMap, StatusCode};
 use tollgate_limiter::{AcquireOutcome, Error, Receipt, Scope};
 
-use self::hold::PaceHolds;
+use self::delays::ServerDelays;
 pub use future::PaceFuture;
 pub use layer::PaceLayer;
 pub use service::Pace;
@@ -80,7 +80,7 @@ pub enum PaceError {
     },
     /// The request was not sent: it costs more than the limit ever admits, so waiting cannot help.
     #[error(
-        "costs {cost}, and the limit never lets more than {limit} go; lower the cost, or raise the limit"
+        "costs {cost}, which is more than the limit of {limit}; lower the cost, or raise the limit"
     )]
     TooCostly {
         /// The request's cost.
@@ -97,9 +97,9 @@ pub enum PaceError {
 #[derive(Clone, Debug)]
 struct Pacer {
     scope: Scope,
-    holds: Arc<PaceHolds>,
+    delays: Arc<ServerDelays>,
     max_wait: Option<Duration>,
-    max_hold: Duration,
+    max_delay: Duration,
 }
 
 impl Pacer {
@@ -110,8 +110,8 @@ impl Pacer {
         cost: u64,
         waited: Duration,
     ) -> Result<PaceCharge, PaceError> {
-        let hold = self.holds.on(&key);
-        let mut acquire = self.scope.acquire(&*key).cost(cost).through(&hold);
+        let delay = self.delays.on(&key);
+        let mut acquire = self.scope.acquire(&*key).cost(cost).through(&delay);
         if let Some(max_wait) = self.max_wait {
             acquire = acquire.max_wait(max_wait.saturating_sub(waited));
         }
@@ -129,20 +129,21 @@ impl Pacer {
         }
     }
 
-    /// Whether the key's requests may be sent: the server has not asked to wait.
+    /// Whether the key's requests may be sent: true unless the server has asked the client to wait.
     fn is_open(&self, key: &str) -> bool {
-        self.holds.remaining(key).is_zero()
+        self.delays.remaining(key).is_zero()
     }
 
     /// Makes the key's next requests wait as long as a response demands.
     fn apply_hint(&self, key: &Arc<str>, response: &impl ResponseHead) {
-        let hint = hints::hold(response.status(), response.headers(), SystemTime::now());
-        let Some(hold) = hint.map(|hold| hold.min(self.max_hold)).filter(|hold| !hold.is_zero())
+        let hint = hints::delay(response.status(), response.headers(), SystemTime::now());
+        let Some(delay) =
+            hint.map(|delay| delay.min(self.max_delay)).filter(|delay| !delay.is_zero())
         else {
             return;
         };
-        tracing::debug!(scope = self.scope.name(), ?hold, "the server asks to wait");
-        self.holds.extend(key, hold);
+        tracing::debug!(scope = self.scope.name(), ?delay, "the server asks to wait");
+        self.delays.extend(key, delay);
         self.scope.wake_waiters(key.as_bytes());
     }
 }

@@ -22,8 +22,8 @@ pub struct Bucket {
     capacity: u64,
     rate: Rate,
     time_to_full_us: u64,
-    /// One more unit fits while the level, in parts of a unit, is below this number. A unit has one part for each
-    /// microsecond of the rate's period. 0 if no unit ever fits, and if the capacity is above 2^63 parts.
+    /// One more unit fits while the level is below this number of parts. A unit has as many parts as the rate's period
+    /// has microseconds. 0 if no unit ever fits, or if the capacity is above 2^63 parts.
     one_fits_below: u64,
 }
 
@@ -178,7 +178,7 @@ pub trait BucketKind: core::fmt::Debug {
     /// The capacity and the rate.
     fn bucket(&self) -> &Bucket;
 
-    /// Whether admitted requests leave evenly, each after the ones before it.
+    /// Whether admitted requests are delayed, so that each leaves after the requests before it.
     fn is_shaping(&self) -> bool;
 
     /// The same kind with another bucket.
@@ -295,8 +295,8 @@ impl<K: BucketKind> Decide for K {
     /// all of it is still in the bucket and no later charge is.
     fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: ChargeReceipt) {
         let ChargePlace::Bucket { charged, over_us } = receipt.place else { return };
-        // By then the charge has drained. The count alone does not show that: it starts again at 0 after a key's
-        // state was evicted and made anew.
+        // From `over_us` on, the charge has drained. The count of charged units does not show that by itself: it starts
+        // again at 0 when a key's state was evicted and made anew.
         if now_us >= over_us {
             return;
         }
@@ -310,7 +310,7 @@ impl<K: BucketKind> Decide for K {
             return;
         }
         if is_whole_and_last {
-            // As if it had never been charged: the charge before it is the last one again.
+            // The count becomes what it was before this charge, so the previous charge is the last one again.
             fill.charged = fill.charged.wrapping_sub(receipt.cost.units()) & MAX_UNITS;
         }
         fill.level = fill.level.saturating_minus(left, bucket.period_us());
@@ -404,9 +404,9 @@ impl FillStanding {
 }
 
 impl<K: BucketKind> BesideHolds for K {
-    /// The units of as many full buckets as drain in the longest exact wait: 2^53 us, less the 366 days after which the
-    /// last hold has expired, because the wait may begin then, and less a step back of the clock. At least two buckets,
-    /// because each drains within 100 years.
+    /// Returns the units of as many full buckets as drain in the longest exact wait. That is 2^53 us, less 366 days,
+    /// because the wait may begin when the last hold expires, and less a step back of the clock. At least two buckets,
+    /// because each drains within 100 years, and 2^53 us are 285 years.
     fn most_taken(&self) -> u64 {
         const LONGEST_US: u64 = MAX_TIME_US - MAX_WINDOW_US - MAX_STEP_BACK_US;
         let Bucket { capacity, time_to_full_us, .. } = *self.bucket();

@@ -51,8 +51,8 @@ pub trait Decide: Debug {
         cost: Cost,
     ) -> Self::Standing;
 
-    /// Returns where in the state the charge is that led to this standing. `over_us` is the time from which nothing is
-    /// spent any more.
+    /// Returns the place of the charge that led to this standing. `over_us` is the time from which nothing is spent any
+    /// more.
     fn place(&self, standing: &Self::Standing, over_us: u64) -> ChargePlace;
 
     /// Removes the part of a charge that still counts at `now_us`.

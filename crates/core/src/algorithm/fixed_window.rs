@@ -221,7 +221,7 @@ pub(super) fn left_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u6
 
 /// The latest time at which a charge in the window starting at `start_us` can have been made.
 pub(super) fn latest_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> u64 {
-    // A clock that stepped back may show a time before the start: the key's time is the start then.
+    // If the clock stepped back, `now_us` may be before the start. The key's time is then the start.
     now_us.clamp(start_us, start_us.saturating_add(window_us.get() - 1))
 }
 

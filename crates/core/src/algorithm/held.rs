@@ -1,7 +1,8 @@
 //! Decisions on a key that has holds.
 //!
-//! Held units count beside the spent ones and do not come back. At its expiry a hold turns into a charge of the same
-//! units, so the sum of spent and held units grows only when a request is admitted, or is settled above its hold.
+//! Held units count in addition to the spent units, and do not come back while they are held. At its expiry a hold
+//! turns into a charge of the same units. So the sum of spent and held units grows only when a request is admitted, or
+//! when a hold is settled with more units than it has.
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{
@@ -23,7 +24,8 @@ pub trait BesideHolds: Algorithm {
         MAX_UNITS
     }
 
-    /// Stores the key's standing at `now_us` as its state, so that its floor moves forward too.
+    /// Stores the key's standing at `now_us` as its state. The key's floor, before which its time cannot go back, then
+    /// moves forward too.
     fn store_standing(&self, state: &mut Self::State, now_us: u64);
 
     /// Charges the units of a hold at its expiry, whether they fit or not.
@@ -33,7 +35,7 @@ pub trait BesideHolds: Algorithm {
 
     /// The earliest time, not before `at_us`, at which at most `most` units are spent if nothing more is charged. `most`
     /// is below the size.
-    fn falls_to_at_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
+    fn when_spent_at_most_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
         // A request for the other `size - most` units fits from exactly that time on.
         let request = UnitRequest::new(Cost::of(self.size() - most));
         let verdict = self.verdict(state, &self.standing(state, at_us), request);
@@ -51,7 +53,7 @@ pub trait BesideHolds: Algorithm {
 
     /// The earliest time, not before `at_us`, at which at most `most` units are spent and held together if nothing
     /// else arrives and the holds are left to expire.
-    fn falls_beside_at_us(
+    fn when_taken_at_most_us(
         &self,
         state: &Self::State,
         (expired, open): (&[OpenHold], &[OpenHold]),
@@ -65,7 +67,7 @@ pub trait BesideHolds: Algorithm {
         let (mut from_us, mut held) = (at_us, units_of(open));
         for hold in open {
             if let Some(most_spent) = most.checked_sub(held) {
-                let falls_us = self.falls_to_at_us(&state, from_us, most_spent);
+                let falls_us = self.when_spent_at_most_us(&state, from_us, most_spent);
                 if falls_us <= hold.expires_us {
                     return falls_us;
                 }
@@ -74,7 +76,7 @@ pub trait BesideHolds: Algorithm {
             held -= hold.units;
             from_us = hold.expires_us;
         }
-        self.falls_to_at_us(&state, from_us, most)
+        self.when_spent_at_most_us(&state, from_us, most)
     }
 }
 
@@ -135,7 +137,7 @@ impl<'v, A: BesideHolds> View<'v, A> {
             return 0;
         }
         let holds = (self.expired, self.open);
-        let then_us = self.limit.falls_beside_at_us(self.state, holds, self.at_us, most);
+        let then_us = self.limit.when_taken_at_most_us(self.state, holds, self.at_us, most);
         then_us.saturating_sub(self.now_us)
     }
 

@@ -157,7 +157,7 @@ impl Decide for SlidingWindowCounter {
             return self.falls_to_limit_after_us(*standing);
         }
         let then_us = match NonZeroU64::new(previous) {
-            // When the part of a unit has left the view: each microsecond takes `previous` off that part.
+            // More remains when the part of a unit has left the view. That part shrinks by `previous` each microsecond.
             Some(previous) if standing.in_view > 0 => {
                 let at_us = standing.now_us.max(start_us);
                 at_us.saturating_add(standing.in_view_part / previous)
@@ -214,7 +214,7 @@ impl FastPath for SlidingWindowCounter {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - estimate - 1,
-            // Until, in the next window, less than one whole unit of this window is still in view.
+            // Nothing is spent when, in the next window, less than one whole unit of this window is still in view.
             reset_after_us: in_view_us + self.window_us() - (self.window_us() - 1) / after,
             first_back_us: first_back_us + 1,
         };

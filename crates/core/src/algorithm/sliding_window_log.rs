@@ -206,8 +206,8 @@ impl SlidingWindowLog {
     }
 }
 
-/// Does not copy the log. It need not, because a hold expires after every charge in the log, and its charge leaves one
-/// window after the expiry: the log's own charges leave first, and then the holds in order.
+/// Computes waits without a copy of the log. That is correct because a hold expires after every charge in the log, and
+/// its charge leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
 impl BesideHolds for SlidingWindowLog {
     fn store_standing(&self, log: &mut Log, now_us: u64) {
         let standing = self.standing(log, now_us);
@@ -221,7 +221,7 @@ impl BesideHolds for SlidingWindowLog {
         self.standing(log, at_us).spent.saturating_add(units)
     }
 
-    fn falls_beside_at_us(
+    fn when_taken_at_most_us(
         &self,
         log: &Log,
         (expired, open): (&[OpenHold], &[OpenHold]),
@@ -232,7 +232,7 @@ impl BesideHolds for SlidingWindowLog {
         let taken = self.spent_with(log, expired, at_us).saturating_add(units_of(open));
         let mut must_leave = taken.saturating_sub(most);
         if let Some(most_own) = own.checked_sub(must_leave) {
-            return self.falls_to_at_us(log, at_us, most_own);
+            return self.when_spent_at_most_us(log, at_us, most_own);
         }
         must_leave -= own;
         let leaving = expired.iter().chain(open);

@@ -24,7 +24,7 @@ impl TokenBucket {
         TokenBucket { bucket }
     }
 
-    /// A bucket of `units` tokens, at least 1, that all come back within `per_us`.
+    /// A bucket of `units` tokens, which all come back within `per_us`. 0 units count as 1.
     pub(crate) fn of_units_per(units: u32, per_us: NonZeroU64) -> TokenBucket {
         let units: NonZeroU64 = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN).into();
         TokenBucket { bucket: Bucket::nearest(units.get(), Rate::in_lowest_terms(units, per_us)) }

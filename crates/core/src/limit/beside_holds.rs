@@ -125,10 +125,10 @@ impl Limit {
         }))
     }
 
-    /// Restarts the time of a key with holds if `now_us` shows a new clock, as every check does.
-    pub fn settle_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
+    /// Restarts the clock of a key with holds if `now_us` shows a new one, as every check does.
+    pub fn restart_clock_beside(&self, state: &mut State, holds: &mut Holds, now_us: u64) {
         if holds.is_empty() {
-            return self.settle(state, now_us);
+            return self.restart_clock(state, now_us);
         }
         each!(self, limit => change(limit, state, now_us, |own| {
             held::restart_clock(limit, own, holds, now_us);
@@ -218,7 +218,8 @@ impl Limit {
         if !self.takes_over(old, spent, units) {
             return CarryOver::Stays { decides: old.with_size(self.size()), state };
         }
-        // A hold that is far larger than a slow bucket would take longer to drain than can be computed.
+        // If a key has far more units held than a slow bucket has capacity, they take longer to drain than can be
+        // computed.
         let is_too_much = taken > each!(self, limit => limit.most_taken());
         if self.is_shaping() || is_too_much {
             return CarryOver::Stays { decides: old.with_size(self.size().min(old.size())), state };

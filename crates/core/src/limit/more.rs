@@ -26,15 +26,15 @@ impl LimitDecision {
             return Some(self.first_back_us);
         }
         let first_us = self.reset_after_us.saturating_sub(limit.come_back_at_last_us(others));
-        // At least 1: if the refusal was remembered for longer than this wait, more remains by now, and the next check
-        // finds it.
+        // At least 1. The difference is 0 for a remembered refusal that is older than this wait: more remains by now,
+        // and the next check finds it.
         Some(first_us.max(1))
     }
 }
 
 impl Limit {
-    /// Completes a decision that this limit made instead of the limit `requested`, which the request named: while a
-    /// key [stays](crate::CarryOver::Stays) under its old limit.
+    /// Completes a decision on a request to the limit `requested` that this limit made in its place, because the key
+    /// still [stays](crate::CarryOver::Stays) under this limit, its old one.
     ///
     /// The client knows only `requested`. If computing from `requested` would give another time until more remains, the
     /// returned decision has the correct time in `first_back_us`.
@@ -47,8 +47,8 @@ impl Limit {
         }
     }
 
-    /// The time that the last `units` take to come back, rounded down, if units come back one by one, as a
-    /// bucket's do; otherwise 0.
+    /// Returns how long the last `units` of a bucket take to come back, rounded down; 0 for a window or a log, whose
+    /// units do not come back one by one.
     fn come_back_at_last_us(&self, units: u64) -> u64 {
         self.bucket().map_or(0, |bucket| bucket.time_for_us(units))
     }

@@ -15,8 +15,8 @@ pub enum State {
     Fill(Fill),
 }
 
-/// Runs `act` on the state as the algorithm's own type. The units of another algorithm's state count as spent now;
-/// [`Limit::carry_over`](super::Limit::carry_over) is more precise, because it knows the old limit.
+/// Runs `act` on the state as the algorithm's own type. If the state is of another algorithm, its units count as spent
+/// now. [`Limit::carry_over`](super::Limit::carry_over) is more precise, because it knows the old limit.
 pub(super) fn change<A: Algorithm, T>(
     limit: &A,
     state: &mut State,

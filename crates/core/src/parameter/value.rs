@@ -89,8 +89,8 @@ pub(crate) fn units(ParameterText { name, value }: ParameterText<'_>) -> Result<
         .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
 }
 
-/// Parses a number that consists of digits only; `parse` would accept a sign as well. A number above 64
-/// bits becomes `u64::MAX`, which the range checks refuse.
+/// Parses a number of digits only; `parse` would accept a sign as well. A number that does not fit 64 bits becomes
+/// `u64::MAX`, which the range checks refuse.
 fn digits(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

@@ -134,7 +134,7 @@ fn denial_costs_nothing(
     decision: &LimitDecision,
 ) -> Result<(), TestCaseError> {
     if !decision.is_allowed() {
-        before.limit.settle(&mut before.state, before.now_us);
+        before.limit.restart_clock(&mut before.state, before.now_us);
         prop_assert_eq!(&before.state, &after.state);
     }
     Ok(())

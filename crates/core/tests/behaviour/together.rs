@@ -57,7 +57,7 @@ proptest! {
             let mut alone: Vec<Walk> = walks.clone();
             for (walk, (_, intent)) in alone.iter_mut().zip(&manners) {
                 if *intent == Intent::Charge {
-                    walk.limit.settle(&mut walk.state, now_us);
+                    walk.limit.restart_clock(&mut walk.state, now_us);
                 }
             }
             let (combined, decisions) = check(&mut walks, &costs, &manners, now_us);

@@ -10,10 +10,10 @@ use tollgate_core::{
 };
 
 use crate::servers::{Servers, prove};
-use crate::trace::{self, Played, Step};
+use crate::trace::{self, PlayedTrace, Step};
 use tollgate_conformance::any;
 
-fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
+fn agree(servers: &Servers, traces: &[PlayedTrace]) -> Result<(), TestCaseError> {
     let texts: Vec<_> = traces.iter().map(|played| played.text.clone()).collect();
     for (flavour, answers) in servers.eval(include_str!("decisions.lua"), &texts) {
         prop_assert_eq!(answers.len(), traces.len());

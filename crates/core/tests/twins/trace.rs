@@ -206,7 +206,7 @@ const END_US: u64 = MAX_TIME_US + 1_000;
 const SHOWN: usize = 8;
 
 /// A trace as text for a server, and the lines that the server must return.
-pub(crate) struct Played {
+pub(crate) struct PlayedTrace {
     pub(crate) text: String,
     pub(crate) lines: Vec<String>,
 }
@@ -227,7 +227,7 @@ struct Walk {
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
 /// change any answer.
-pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) -> Played {
+pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) -> PlayedTrace {
     let [limit, other] = limits;
     let mut walk = Walk {
         limit,
@@ -240,7 +240,7 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
         holds: Holds::default(),
         granted: Vec::new(),
     };
-    let mut played = Played { text: limit_text(limit, age), lines: Vec::new() };
+    let mut played = PlayedTrace { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
         if let Some((text, answer)) = walk.take(step) {
             write!(played.text, "\n{text}").unwrap();

@@ -161,7 +161,7 @@ fn commas_and_semicolons_within_quotes_separate_nothing() {
 }
 
 #[test]
-fn an_element_that_is_not_as_it_must_be_is_no_address() {
+fn malformed_element_gives_no_address() {
     for line in [
         "proto=https",
         "by=203.0.113.9",
@@ -198,7 +198,7 @@ fn an_element_that_is_not_as_it_must_be_is_no_address() {
 }
 
 #[test]
-fn a_mistake_spoils_nothing_to_its_right() {
+fn elements_after_a_malformed_one_are_still_read() {
     for (line, first) in [
         ("for=\", for=203.0.113.9", "203.0.113.9"),
         ("for=\"\\, for=203.0.113.9", "203.0.113.9"),
@@ -223,7 +223,7 @@ fn the_last_line_of_x_real_ip_counts() {
 
 /// Were time quadratic in a line's length, this would not end.
 #[test]
-fn a_line_may_be_as_long_as_it_likes() {
+fn lines_of_256_kib_are_read() {
     for part in ["\\", "\"", "\\\"", "\\\\\"", ",", ";", ";a=\"", ",\"", "for=\"1\";", "9", " "] {
         let line = part.repeat((1 << 18) / part.len());
         for line in [line.clone(), format!("{line}\""), format!("for=\"{line}\"")] {

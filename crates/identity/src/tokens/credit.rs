@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_can_spend_what_it_earned_up_to_the_stock() {
+    fn address_can_spend_its_earned_credit_up_to_the_maximum() {
         let credit = Credit::default();
         assert!(!credit.spend("192.0.2.1"));
         credit.earn("192.0.2.1");

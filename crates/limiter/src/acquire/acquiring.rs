@@ -59,7 +59,8 @@ enum AcquireStep<'a> {
         entry: QueueEntry<'a>,
         answer: Answer<Decision>,
     },
-    /// Refused without a denial by the store, while the decision for its key is read.
+    /// Refused by the queue, because the wait would be too long or the cost is above the limit. The decision for its
+    /// key is being read.
     Refusing {
         answer: Answer<Decision>,
         would_wait: Option<Duration>,
@@ -135,8 +136,9 @@ impl<'a> AcquireFuture<'a> {
         self.arrived_us();
         Ok(StepOutcome::Continue(match max_wait_us {
             None => AcquireStep::Behind { entry, deadline: None },
-            // The state of the key is read before the queue. A request that is admitted between the two reads is
-            // then not counted at all, instead of twice, so no waiter is refused because of it.
+            // The state of the key is read first, and then the queue. A request that is admitted between the two reads
+            // is not counted at all. In the other order it would be counted twice, and a waiter could be refused
+            // because of it.
             Some(max_wait_us) => {
                 AcquireStep::Forecasting { entry, state: scope.state(key), max_wait_us }
             }
@@ -302,9 +304,9 @@ impl<'a> AcquireFuture<'a> {
         }))
     }
 
-    /// Returns how long until a denied request could proceed. Under a shaping limit, a request proceeds when all
-    /// units that were charged before it have drained: when nothing is spent any more, whether the request is charged
-    /// now or later.
+    /// Returns how long until a denied request could proceed. Under a shaping limit that is when nothing is spent any
+    /// more: a request waits until all units charged before it have drained, whether the request itself is charged now
+    /// or later.
     fn until_admitted_us(&self, retry_us: u64, denial: &Decision) -> u64 {
         if self.is_shaping() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
     }
@@ -357,7 +359,7 @@ impl<'a> AcquireFuture<'a> {
         AcquireOutcome::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
     }
 
-    /// Refuses a request without a denial by the store, and reads the decision for its key.
+    /// Refuses a request that the store has not denied, and reads the decision for its key.
     fn refuse(&self, would_wait_us: Option<u64>) -> StepOutcome<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
         let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));

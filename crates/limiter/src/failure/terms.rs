@@ -9,7 +9,7 @@ use super::OnFailure;
 /// The part of the caller's own deadline that is reserved for returning the answer.
 const RETURN_TIME: Duration = Duration::from_millis(3);
 
-/// How long a store has for a request, and what happens when it fails.
+/// How long a store has for a request, and how the request is decided when the store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreTerms {
     pub(crate) deadline: Duration,

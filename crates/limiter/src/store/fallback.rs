@@ -68,8 +68,8 @@ impl Fallback {
         Some(JointDecision::new(together, each.into_iter().map(degraded).collect()))
     }
 
-    /// Decides one charge as if its key had spent nothing. For a charge that cannot change the answer of its check: one
-    /// of a shadow limit whose server failed.
+    /// Decides one charge as if its key had spent nothing. It is for the charge of a shadow limit whose server failed,
+    /// which cannot change the answer of its check.
     pub fn decide_unspent(&self, charge: &Charge, call: &Call) -> Decision {
         degraded(unspent(charge, self.now_us(call)))
     }

@@ -60,7 +60,7 @@ use logs::Logs;
 pub(crate) use part::{JointPart, ShortVec};
 pub(crate) use scopes::MemoryScope;
 use scopes::Scopes;
-use shard::{ReachedState, Shard};
+use shard::{Shard, StateAccess};
 use slot::{InlineState, Slot, SlotState};
 use table::SlotTable;
 use view::StoreView;
@@ -78,7 +78,7 @@ const SHARDS_WITHOUT_CEILING: usize = 4_096;
 
 /// Where a key's state is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyLocation {
+pub(crate) struct KeyPlace {
     identity: KeyIdentity,
     /// The bits of the scope's index that are not in the identity.
     scope: u32,
@@ -86,7 +86,7 @@ pub(crate) struct KeyLocation {
     shard: usize,
 }
 
-impl KeyLocation {
+impl KeyPlace {
     /// Returns the fingerprint for receipts: the hash of a key and its name, which is computed already. No
     /// two names share hashes.
     #[inline(always)]
@@ -226,7 +226,7 @@ impl MemoryStore {
         &self,
         scope: &MemoryScope,
         limit: &A,
-        place: KeyLocation,
+        place: KeyPlace,
         now_us: u64,
         request: UnitRequest,
     ) -> Option<CheckResult> {
@@ -281,16 +281,16 @@ impl MemoryStore {
         let view = self.view(now_us);
         let mut shard = self.shard(place).lock();
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, request);
-        let check_any = |reached: ReachedState<'_, A::State>| match reached {
-            ReachedState::Own(state) => check(state),
-            ReachedState::Other(limit, state) => {
+        let check_any = |reached: StateAccess<'_, A::State>| match reached {
+            StateAccess::Own(state) => check(state),
+            StateAccess::Other(limit, state) => {
                 let CheckResult { decision, receipt } = limit.check(state, now_us, request);
                 CheckResult { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
-            ReachedState::Held(held, view) => held.check(scope, view, request),
+            StateAccess::Held(held, view) => held.check(scope, view, request),
         };
         if let Some(held) = shard.held_key_mut(place, scope) {
-            let answer = check_any(ReachedState::Held(held, &view));
+            let answer = check_any(StateAccess::Held(held, &view));
             shard.release(place, scope, &view);
             return answer;
         }
@@ -325,12 +325,12 @@ impl MemoryStore {
     /// Returns where a key's state is, or would be. Best called before the clock is read: the two then
     /// overlap, which saves 2 ns.
     #[inline]
-    pub(crate) fn place(&self, scope: &MemoryScope, key: &[u8]) -> KeyLocation {
+    pub(crate) fn place(&self, scope: &MemoryScope, key: &[u8]) -> KeyPlace {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
         // OK because the shift leaves 16 bits or fewer. The table uses the other bits.
         let shard = (hash >> self.shard_shift) as usize;
-        KeyLocation { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
+        KeyPlace { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }
 
     /// Returns the hash of a slot's key; `None` if the slot is in another scope, whose salt would have to be looked
@@ -340,7 +340,7 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn shard(&self, place: KeyLocation) -> &Lock<Shard> {
+    fn shard(&self, place: KeyPlace) -> &Lock<Shard> {
         &self.shards[place.shard].0
     }
 
@@ -435,7 +435,7 @@ impl SlotAlgorithm for SlidingWindowLog {
     ) -> CheckResult {
         if log.is_full() {
             // First, because entries may expire at the new time.
-            self.settle(log, now_us);
+            self.restart_clock(log, now_us);
             if self.growth_bytes(log, now_us, request.cost) > 0 {
                 let decision = self.peek(log, now_us, request);
                 if !decision.is_allowed() {

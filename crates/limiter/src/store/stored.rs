@@ -28,8 +28,8 @@ impl StoredState {
         self.limit.refund_beside(&mut self.state, &mut self.holds, now_us, receipt)
     }
 
-    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent or held any more, even for a
-    /// clock that steps back by up to 10 s.
+    /// Returns when the state, written at `now_us`, can be forgotten: the time from which nothing is spent or held any
+    /// more, even if the clock steps back by up to 10 s.
     ///
     /// A window of a minute that was charged in its first second is kept for the other 59, and 10 s more.
     pub fn expires_at_us(&self, now_us: u64) -> u64 {

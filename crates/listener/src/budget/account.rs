@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_is_closed_before_one_that_does() {
+    fn client_that_does_not_read_is_closed_before_other_clients() {
         let ledger = ledger();
         let accounts = accounts(&ledger, 3);
         let mut charges: Vec<_> =

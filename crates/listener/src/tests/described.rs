@@ -16,17 +16,17 @@ fn request_knows_the_address_of_its_peer() {
 }
 
 #[test]
-fn a_held_answer_ends_when_its_client_closes_its_side() {
+fn delayed_answer_ends_when_its_client_closes_its_side() {
     let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
-    client.get("/held");
+    client.get("/delayed");
     client.stream.shutdown(Shutdown::Write).unwrap();
     client.is_closed();
     until("it has gone", || listening.connections.open() == 0);
 }
 
 #[test]
-fn an_answer_that_is_not_held_reaches_a_client_that_closed_its_side() {
+fn answer_that_is_not_delayed_reaches_a_client_that_closed_its_side() {
     let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.get("/slow");

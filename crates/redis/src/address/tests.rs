@@ -318,9 +318,9 @@ proptest! {
         }
     }
 
-    /// Also if the text around the password or the password itself is malformed.
+    /// Holds even if the password, or the text around it, is malformed.
     #[test]
-    fn no_password_is_repeated(
+    fn errors_and_debug_output_never_contain_the_password(
         scheme in schemes(),
         noise in prop::collection::vec("[a-z0-9:/@?#&=%,.\\[\\]\\\\ ]{0,3}", 4),
         host in "[ab:,\\[\\]0-9]{0,6}",

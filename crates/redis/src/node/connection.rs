@@ -29,7 +29,7 @@ pub(super) struct NodeConnection {
     scripts: SentScripts,
     /// The connection that is being opened.
     opening: Option<PendingConnection>,
-    /// When commands were first sent that have had no reply.
+    /// When the oldest of the commands without a reply was sent.
     silent_since: Option<Instant>,
     /// The last failure.
     pub(super) failure: Option<StoreError>,

@@ -45,8 +45,8 @@ impl Node {
         calls
     }
 
-    /// Sends calls and reads the reply. Fails the requests whose deadline passes meanwhile; the requests that have a reply
-    /// are in the report, still to be answered.
+    /// Sends calls and reads the reply. Fails the requests whose deadline passes meanwhile. The report has the requests
+    /// with a reply, which the caller of this function must still answer.
     pub(super) async fn decide(
         self: &Arc<Self>,
         mut calls: Vec<ScriptCall>,

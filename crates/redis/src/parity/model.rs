@@ -19,15 +19,15 @@ pub(super) struct World {
 }
 
 /// One batch as it is sent, and the answers that must come back.
-pub(super) struct Played {
+pub(super) struct PlayedBatch {
     pub(super) now_us: u64,
     pub(super) requests: Vec<StoreRequest>,
-    pub(super) expected: Vec<Expected>,
+    pub(super) expected: Vec<ExpectedReply>,
     pub(super) is_plain: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Expected {
+pub(super) enum ExpectedReply {
     CheckResult(CheckResult),
     Peeked(LimitDecision),
     Refunded(u64),
@@ -110,7 +110,7 @@ impl World {
         &self.keys
     }
 
-    pub(super) fn play(&mut self, batch: &Batch) -> Played {
+    pub(super) fn play(&mut self, batch: &Batch) -> PlayedBatch {
         let count = self.keys.len();
         for key in &mut self.keys {
             (key.written, key.is_restarted) = (None, false);
@@ -130,7 +130,7 @@ impl World {
                 is_plain &= matches!(step.act, Act::Check);
             }
         }
-        Played { now_us, requests, expected, is_plain }
+        PlayedBatch { now_us, requests, expected, is_plain }
     }
 }
 
@@ -156,7 +156,7 @@ impl Key {
     }
 
     /// Plays a step. Returns the request as it is sent, and the expected answer.
-    fn take(&mut self, step: &Step, server_us: u64) -> Option<(StoreRequest, Expected)> {
+    fn take(&mut self, step: &Step, server_us: u64) -> Option<(StoreRequest, ExpectedReply)> {
         let at_us = match step.act {
             Act::CheckAtUs(off_us) | Act::Look(Some(off_us)) | Act::RefundAtUs(_, off_us) => {
                 Some(server_us.saturating_add_signed(off_us))
@@ -173,7 +173,7 @@ impl Key {
         Some(match step.act {
             Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => (
                 StoreRequest::Check { charge, at_us },
-                Expected::CheckResult(self.check(ask, when)),
+                ExpectedReply::CheckResult(self.check(ask, when)),
             ),
             Act::Peek => (StoreRequest::Peek { charge, at_us }, self.peek(ask, when)),
             Act::Look(_) => {
@@ -188,12 +188,12 @@ impl Key {
                 let (cost, place) = self.receipts.remove(which % self.receipts.len());
                 let charge = self.charge(cost.into());
                 let back = self.refund(ChargeReceipt::of(cost, place), when);
-                (StoreRequest::Refund { charge, place, at_us }, Expected::Refunded(back))
+                (StoreRequest::Refund { charge, place, at_us }, ExpectedReply::Refunded(back))
             }
             Act::Reset => {
                 self.is_kept = false;
                 (self.written, self.is_restarted) = (None, false);
-                (StoreRequest::Reset { charge }, Expected::Reset)
+                (StoreRequest::Reset { charge }, ExpectedReply::Reset)
             }
         })
     }
@@ -213,10 +213,10 @@ impl Key {
         Cost::new(units.clamp(1, MAX_UNITS)).unwrap()
     }
 
-    fn peek(&self, ask: UnitRequest, when: When) -> Expected {
+    fn peek(&self, ask: UnitRequest, when: When) -> ExpectedReply {
         let (limit, state) = self.decides(when.us(), ask.cost);
         let decision = limit.peek(&state, when.us(), ask);
-        Expected::Peeked(limit.in_place_of(&self.limit, decision))
+        ExpectedReply::Peeked(limit.in_place_of(&self.limit, decision))
     }
 
     fn check(&mut self, ask: UnitRequest, when: When) -> CheckResult {
@@ -228,8 +228,8 @@ impl Key {
         let checked = CheckResult { decision: limit.in_place_of(&self.limit, decision), receipt };
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
-        // A refusal writes a key only if a new clock has restarted its time since it was read, or what
-        // was spent under another limit was carried over.
+        // A refusal writes a key only if a new clock has restarted the key's clock since the state was read, or if the
+        // state was carried over from another limit.
         if checked.decision.is_allowed() || self.is_restarted {
             self.keep(is_carried, state);
             // A state that has expired already is kept from now on instead.

@@ -14,12 +14,12 @@ use tollgate_limiter::Decision;
 use super::super::fault::Fault;
 use super::super::script::Script;
 use super::super::wire::{Arguments, Reply, RequestOutcome, ScriptReply, StoreRequest};
-use super::model::{Expected, Key, Played, Spare};
+use super::model::{ExpectedReply, Key, PlayedBatch, Spare};
 
 const S: u64 = 1_000_000;
 
-/// A lifetime that no script gives a key, 200 years. A key that still has it after a batch has kept its expiry. It also
-/// keeps a key from expiring in a test, though a trace takes years.
+/// The time to live that the test gives every key: 200 years, which no script sets. If a key still has it after a
+/// batch, the batch has not changed the key's expiry. No key expires during a test, although a trace takes years.
 const MARK_MS: u64 = 200 * 366 * 86_400 * 1_000;
 
 /// One server of each flavour.
@@ -73,7 +73,7 @@ impl Servers {
         }
     }
 
-    pub(super) fn play(&self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+    pub(super) fn play(&self, played: &PlayedBatch, keys: &[Key]) -> Result<(), TestCaseError> {
         self.each.iter().try_for_each(|player| player.borrow_mut().play(played, keys))
     }
 
@@ -93,7 +93,7 @@ impl Servers {
 
 impl Player {
     /// Plays a batch, and then reads the state of every key.
-    fn play(&mut self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+    fn play(&mut self, played: &PlayedBatch, keys: &[Key]) -> Result<(), TestCaseError> {
         let looks: Vec<StoreRequest> = keys
             .iter()
             .map(|key| StoreRequest::State { charge: key.charge(Cost::ONE.into()), at_us: None })
@@ -185,26 +185,28 @@ impl Player {
 
     fn compare_answers(
         &self,
-        played: &Played,
+        played: &PlayedBatch,
         replies: Vec<Result<Reply, Fault>>,
     ) -> Result<(), TestCaseError> {
         let asked = played.requests.iter().zip(&played.expected);
         for ((request, expected), reply) in asked.zip(replies) {
             let is_same = match (&reply, expected) {
-                (Ok(Reply::Decision(own)), Expected::CheckResult(expected)) => {
+                (Ok(Reply::Decision(own)), ExpectedReply::CheckResult(expected)) => {
                     let charge = |cost, place| tollgate_core::ChargeReceipt::of(cost, place);
                     let receipt = own.receipt().map(|own| charge(own.cost(), own.place()));
                     *own.decided() == expected.decision && receipt == expected.receipt
                 }
-                (Ok(Reply::Decision(own)), Expected::Peeked(expected)) => own.decided() == expected,
-                (Ok(Reply::JointDecision(joint)), Expected::Peeked(expected)) => {
+                (Ok(Reply::Decision(own)), ExpectedReply::Peeked(expected)) => {
+                    own.decided() == expected
+                }
+                (Ok(Reply::JointDecision(joint)), ExpectedReply::Peeked(expected)) => {
                     let (is_allowed, each) = (joint.is_allowed(), joint.each());
                     let is_own =
                         |own: &Decision| own.decided() == expected && own.receipt().is_none();
                     is_allowed == expected.is_allowed() && each.iter().all(is_own)
                 }
-                (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,
-                (Ok(Reply::Reset), Expected::Reset) => true,
+                (Ok(Reply::Refunded(own)), ExpectedReply::Refunded(expected)) => own == expected,
+                (Ok(Reply::Reset), ExpectedReply::Reset) => true,
                 _ => false,
             };
             let (flavour, now_us) = (self.flavour, played.now_us);
@@ -237,7 +239,7 @@ impl Player {
     /// Compares when the key expires with when it should, if it was written.
     fn compare_expiry(
         &mut self,
-        played: &Played,
+        played: &PlayedBatch,
         key: &Key,
         ttl_ms: i64,
         took_us: u64,

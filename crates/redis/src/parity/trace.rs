@@ -1,4 +1,4 @@
-//! Random traces that seek out the edges: the moment a wait ends, the cost that just fits.
+//! Random traces that often hit the boundaries: the moment at which a wait ends, the largest cost that fits.
 
 use proptest::prelude::*;
 use tollgate_core::MAX_TIME_US;

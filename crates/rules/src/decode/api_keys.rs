@@ -15,7 +15,7 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::YamlNode;
 
-/// The longest name of a field in YAML.
+/// The longest API key. It is the name of a field in YAML, which has at most this many bytes.
 const MAX_KEY_BYTES: usize = 1_024;
 
 /// The most tiers that a remedy lists.

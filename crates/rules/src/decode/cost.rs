@@ -95,7 +95,8 @@ fn route(text: &str, at: Position, report: &mut Report) -> Option<CostRoute> {
     }
     match method {
         Some("*") => {
-            report.error(at, format!("`{found}` has a star for a method"), "leave it out for any");
+            let remedy = "leave the method out: the route is then for all methods";
+            report.error(at, format!("`{found}` has a star for a method"), remedy);
             None
         }
         Some(method) if method.contains([',', '|']) => {
@@ -103,7 +104,7 @@ fn route(text: &str, at: Position, report: &mut Report) -> Option<CostRoute> {
             report.error(
                 at,
                 message,
-                "give each method a route of its own, or leave it out for any",
+                "give each method a route of its own, or leave the method out for all methods",
             );
             None
         }

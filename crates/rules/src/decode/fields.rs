@@ -47,9 +47,9 @@ pub struct MappingFields<'n, 't> {
     /// Where the mapping begins.
     pub at: Position,
     known: Vec<(&'static str, &'n YamlNode<'t>)>,
-    /// Fields for which an unknown name was probably meant, so that they do not count as missing.
+    /// The known fields that unknown names probably stand for. They do not count as missing.
     meant: Vec<&'static str>,
-    /// Whether a field whose name cannot be used was refused: any of the fields may have been meant by it.
+    /// Whether a field was refused because its name cannot be used. It may stand for any of the known fields.
     has_refused: bool,
     is_empty: bool,
 }

@@ -9,9 +9,9 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{NodeKind, YamlNode};
 
-/// The most rules that are compared with a rule whose key may be missing. These are the rules of its domain that have
-/// no condition on values, or whose first such condition has the same attribute and first value as one of its own
-/// conditions. If there are more, the requests without the key are assumed to be limited.
+/// The most other rules that are compared with a rule whose key may be missing. Compared are rules of the same domain
+/// that have no condition on values, or whose first such condition has the attribute and the first value of one of the
+/// rule's own conditions. If there are more of them, requests without the key are assumed to be limited.
 const MAX_COMPARED: usize = 1_000;
 
 /// A domain, and the attribute and the first value of a condition; both are empty if there is no condition on values.

@@ -175,7 +175,7 @@ fn one_of(
         (Some((one, _)), Some((other, _))) => {
             let (one, other) = (Excerpt::of(one), Excerpt::of(other));
             let message = format!("`{one}` and `{other}` are the same part of the key");
-            report.error(at, message, "a request's key has one of them; keep that");
+            report.error(at, message, "keep one of them: the key of a request has only one");
             None
         }
     }

@@ -311,7 +311,8 @@ impl ConditionReader<'_, '_> {
 
 const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
 
-/// Returns the one field besides `none_of`. Next to some fields, `none_of` may exclude values that the field matches.
+/// Returns the only field besides `none_of`. `none_of` may stand next to some fields, and then excludes some of the
+/// values that the field matches.
 fn only_field(fields: &MappingFields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
     let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
     match (&others[..], fields.get("none_of").is_some()) {

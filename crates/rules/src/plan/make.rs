@@ -184,8 +184,8 @@ impl RuleScopes<'_, '_> {
             return Ok(*made);
         }
         let spent = match spend {
-            Spend::Allow => SpendTarget::Nothing,
-            Spend::Block => SpendTarget::Blocked,
+            Spend::Allow => SpendTarget::Allow,
+            Spend::Block => SpendTarget::Block,
             Spend::Limit(at) => self.limit(&self.making.config.limits[at])?,
         };
         let id = self.making.spends.len();

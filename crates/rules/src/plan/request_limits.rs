@@ -31,7 +31,7 @@ impl Plan {
         let own = &self.spends[spent];
         let SpendTarget::Limit { name, scope } = &**own else { return Ok(Arc::clone(own)) };
         if quota.units == 0 {
-            return Ok(Arc::new(SpendTarget::Blocked));
+            return Ok(Arc::new(SpendTarget::Block));
         }
         let asked = (spent, quota);
         let RequestLimits { made } = &self.request_limits;

@@ -9,7 +9,7 @@ use crate::config::Requirement;
 use crate::networks::{FoundNetwork, NetworkTable};
 use crate::pattern::Pattern;
 
-/// Up to this number of values, comparing them one by one is as fast as a lookup.
+/// Up to this number of values, to compare them one by one is as fast as a lookup.
 const FEW: usize = 8;
 
 /// The many values that an attribute may have, or must not have.

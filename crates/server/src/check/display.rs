@@ -84,7 +84,7 @@ impl fmt::Display for ReadableWait {
     }
 }
 
-/// Writes a time in a large unit and the rest in a small one: `2 m 5 s`, or `2 m` without a rest.
+/// Writes a time in a large and a small unit: `2 m 5 s`, or `2 m` if nothing is left for the small unit.
 fn write_two_units(
     f: &mut fmt::Formatter<'_>,
     us: u64,

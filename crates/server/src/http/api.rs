@@ -6,7 +6,7 @@ use axum::extract::FromRef;
 
 use super::authorize::Authorizer;
 use crate::budget::Budget;
-use crate::held::HeldRequests;
+use crate::delays::DelayedRequests;
 use crate::metrics::{Metrics, MetricsPage};
 use crate::observe::Observer;
 use crate::operators::OperatorAccess;
@@ -29,7 +29,7 @@ pub(crate) struct ApiParts {
     pub(crate) receipts: Arc<Receipts>,
     pub(crate) refused: Arc<Refusals>,
     pub(crate) operators: Arc<OperatorAccess>,
-    pub(crate) held: Arc<HeldRequests>,
+    pub(crate) delayed: Arc<DelayedRequests>,
     pub(crate) budget: Budget,
     pub(crate) page_budget: PageBudget,
     /// `None` if the playground is switched off.
@@ -57,7 +57,7 @@ impl Api {
         let authorizer = Arc::new(Authorizer::new(
             Arc::clone(&own.pipeline),
             Arc::clone(&own.metrics),
-            Arc::clone(&own.held),
+            Arc::clone(&own.delayed),
             own.readiness.lifecycle().clone(),
         ));
         Api { parts: Arc::new(ApiState { own, authorizer }) }

@@ -26,7 +26,7 @@ pub(super) use self::params::AuthorizeSettings;
 use self::params::{Params, PathParts};
 use super::ApiProblem;
 use super::openapi::AuthorizeAnswers;
-use crate::held::{HeldRequest, HeldRequests, HoldPermit};
+use crate::delays::{DelayPermit, DelayedRequest, DelayedRequests};
 use crate::lifecycle::Lifecycle;
 use crate::listener::ClientWatch;
 use crate::logs::LogThrottle;
@@ -42,7 +42,7 @@ const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 pub(super) struct Authorizer {
     pipeline: Arc<Pipeline>,
     metrics: Arc<Metrics>,
-    held: Arc<HeldRequests>,
+    delayed: Arc<DelayedRequests>,
     lifecycle: Lifecycle,
     /// Logs calls of peers that are not trusted.
     untrusted: LogThrottle,
@@ -52,10 +52,10 @@ impl Authorizer {
     pub(super) fn new(
         pipeline: Arc<Pipeline>,
         metrics: Arc<Metrics>,
-        held: Arc<HeldRequests>,
+        delayed: Arc<DelayedRequests>,
         lifecycle: Lifecycle,
     ) -> Authorizer {
-        Authorizer { pipeline, metrics, held, lifecycle, untrusted: LogThrottle::default() }
+        Authorizer { pipeline, metrics, delayed, lifecycle, untrusted: LogThrottle::default() }
     }
 
     /// Refuses the call of a peer that is not trusted. Counts the call, and logs at most one call a second.
@@ -89,7 +89,7 @@ impl Authorizer {
         let mut check = rules.check(&domain, &attributes);
         let mut permit = None;
         if rules.is_shaping() {
-            permit = self.held.reserve();
+            permit = self.delayed.reserve();
             check =
                 check.max_wait(if permit.is_some() { params.max_wait() } else { Duration::ZERO });
         }
@@ -104,7 +104,7 @@ impl Authorizer {
         &self,
         params: &Params,
         pending: PendingRuling,
-        permit: Option<HoldPermit>,
+        permit: Option<DelayPermit>,
     ) -> TimedResponse {
         let ruling = match self.pipeline.ruling(pending).await {
             Ok(ruling) => ruling,
@@ -120,8 +120,8 @@ impl Authorizer {
         match delay.is_zero() {
             true => TimedResponse::Now(response),
             false => {
-                let held = Box::new(HeldRequest::new(ruling, permit));
-                TimedResponse::Later { response, delay, held }
+                let delayed = Box::new(DelayedRequest::new(ruling, permit));
+                TimedResponse::Later { response, delay, delayed }
             }
         }
     }
@@ -164,7 +164,7 @@ async fn answer(
     parts: Parts,
 ) -> Result<Response, ApiProblem> {
     let params = Params::new(path)?;
-    let hold = parts.extensions.get::<ClientWatch>().cloned();
+    let client = parts.extensions.get::<ClientWatch>().cloned();
     let answer = match authorizer.start(&params, parts)? {
         AuthorizeStart::UntrustedPeer(response) => return Ok(response),
         AuthorizeStart::TokenRefusal(refusal) => {
@@ -176,9 +176,9 @@ async fn answer(
     };
     match answer {
         TimedResponse::Now(response) => Ok(response),
-        TimedResponse::Later { response, delay, held } => {
-            let _held_open = hold.as_ref().map(ClientWatch::begin);
-            match held.wait(delay, &authorizer.lifecycle).await {
+        TimedResponse::Later { response, delay, delayed } => {
+            let _watch = client.as_ref().map(ClientWatch::begin);
+            match delayed.wait(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
             }
@@ -246,13 +246,13 @@ enum AuthorizeStart {
     UntrustedPeer(Response),
     TokenRefusal(TokenRefusal),
     /// The check was sent. The permit is for a shaping limit, which may delay the answer.
-    Pending(PendingRuling, Option<HoldPermit>),
+    Pending(PendingRuling, Option<DelayPermit>),
 }
 
 /// A response, and when to send it.
 enum TimedResponse {
     Now(Response),
-    Later { response: Response, delay: Duration, held: Box<HeldRequest> },
+    Later { response: Response, delay: Duration, delayed: Box<DelayedRequest> },
 }
 
 /// Makes the response to an allowed request.

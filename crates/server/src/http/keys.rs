@@ -60,8 +60,8 @@ pub(super) struct RuleKeyJson {
     /// The rule, with its domain.
     #[schema(example = "api/per-client")]
     rule: String,
-    /// The limit under which this server last refused the key, `block` if it was blocked; null if the key is not one of
-    /// the most refused keys.
+    /// The limit under which this server last refused the key; `block` if a rule blocked it; null if the key is not one
+    /// of the most refused keys.
     #[schema(required, example = "free")]
     last_refused_under: Option<String>,
     limits: Vec<KeyUnderJson>,

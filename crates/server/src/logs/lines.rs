@@ -110,7 +110,7 @@ impl LineQueue {
             is_mid_line = batch[..written].last().map_or(!is_at_start, |byte| *byte != b'\n');
             let rest = &batch[written..];
             let lost = rest.iter().filter(|byte| **byte == b'\n').count();
-            if let Some(lost) = self.settle(lost as u64, rest.is_empty()) {
+            if let Some(lost) = self.count_lost(lost as u64, rest.is_empty()) {
                 tracing::warn!(
                     lost,
                     "log lines were lost: standard error is read too slowly, or writing to it failed"
@@ -131,9 +131,9 @@ impl LineQueue {
         std::mem::swap(&mut state.waiting, batch);
     }
 
-    /// Counts the lines that a write lost. Returns how many losses to report now: none after a write that failed or
+    /// Counts the lines that a write lost. Returns how many lost lines to report now: none after a failed write or
     /// while the queue is full, because the report would be lost too.
-    fn settle(&self, lost: u64, is_written: bool) -> Option<u64> {
+    fn count_lost(&self, lost: u64, is_written: bool) -> Option<u64> {
         let mut state = self.state.lock();
         state.lose(lost);
         let is_full = state.waiting.len() + MAX_REPORT_BYTES > MAX_WAITING_BYTES;
@@ -371,14 +371,14 @@ mod tests {
     #[test]
     fn losses_are_reported_once_after_a_successful_write() {
         let queue = LineQueue::default();
-        assert_eq!(queue.settle(0, true), None);
-        assert_eq!(queue.settle(3, false), None, "the report would be lost too");
-        assert_eq!(queue.settle(1, false), None);
+        assert_eq!(queue.count_lost(0, true), None);
+        assert_eq!(queue.count_lost(3, false), None, "the report would be lost too");
+        assert_eq!(queue.count_lost(1, false), None);
         queue.state.lock().waiting = vec![0; MAX_WAITING_BYTES];
-        assert_eq!(queue.settle(0, true), None, "the queue has no room for the report");
+        assert_eq!(queue.count_lost(0, true), None, "the queue has no room for the report");
         queue.state.lock().waiting.clear();
-        assert_eq!(queue.settle(0, true), Some(4));
-        assert_eq!(queue.settle(0, true), None);
+        assert_eq!(queue.count_lost(0, true), Some(4));
+        assert_eq!(queue.count_lost(0, true), None);
         assert_eq!(queue.state.lock().lost, 4);
     }
 }

@@ -11,7 +11,7 @@ use tollgate::{BreakerState, Health};
 use super::text::{MetricKind, MetricsText, unix_seconds};
 use super::{Metrics, process};
 use crate::budget::{Budget, BudgetExhausted};
-use crate::held::HeldRequests;
+use crate::delays::DelayedRequests;
 use crate::lifecycle::Phase;
 use crate::listener::Connections;
 use crate::logs::ServerLog;
@@ -28,7 +28,7 @@ pub(crate) struct Sources {
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) operators: Arc<OperatorAccess>,
-    pub(crate) held: Arc<HeldRequests>,
+    pub(crate) delayed: Arc<DelayedRequests>,
     /// The connections of the HTTP port, then of the gRPC port.
     pub(crate) connections: [Arc<Connections>; 2],
     /// The most connections that each port may have.
@@ -90,7 +90,7 @@ impl Sources {
         connections(text, [http, grpc]);
         let help = "Most connections that each port may have.";
         text.single("tollgate_max_connections", MetricKind::Gauge, help, self.max_connections);
-        authorizing(text, &self.held, &self.metrics);
+        authorizing(text, &self.delayed, &self.metrics);
         tokens(text, rule_set);
         operators(text, &self.operators);
         lost(text, &self.log, self.traces.as_ref());
@@ -220,10 +220,9 @@ fn rules(text: &mut MetricsText, rules: &RuleSet, started: SystemTime) {
 }
 
 /// Writes the metrics of `/v1/authorize`.
-fn authorizing(text: &mut MetricsText, held: &HeldRequests, metrics: &Metrics) {
-    let help =
-        "Requests to /v1/authorize that are held back until a shaping limit lets them proceed.";
-    text.single("tollgate_authorize_held", MetricKind::Gauge, help, held.count());
+fn authorizing(text: &mut MetricsText, delayed: &DelayedRequests, metrics: &Metrics) {
+    let help = "Requests to /v1/authorize that wait for the delay of a shaping limit.";
+    text.single("tollgate_authorize_held", MetricKind::Gauge, help, delayed.count());
     let help = "Requests to /v1/authorize from addresses that are not trusted proxies.";
     let untrusted = metrics.untrusted_proxies();
     text.single("tollgate_authorize_untrusted_total", MetricKind::Counter, help, untrusted);

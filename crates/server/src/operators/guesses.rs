@@ -55,7 +55,8 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// Compares a token, if its address has not sent too many wrong ones. A right token costs no allowance.
+    /// Compares a token, if its address has not sent too many wrong ones. A right token does not use up the allowance
+    /// of its address.
     pub(super) fn attempt(&self, address: &str, is_right: impl FnOnce() -> bool) -> Attempt {
         // Charged before the comparison, so that concurrent guesses are not compared for one charge. The memory
         // store cannot fail.

@@ -28,7 +28,7 @@ pub(crate) struct Terms {
 pub(crate) enum DecisionTarget<'a> {
     /// A key under the limit of this name.
     Limit { name: Cow<'a, str>, key: Cow<'a, str> },
-    /// The rules of a domain that apply to the described request. Without a domain, the rules of the only domain.
+    /// The rules that apply to the described request, of this domain; `None` means the only domain of the rules.
     Rules { domain: Option<Cow<'a, str>>, description: Description<'a> },
 }
 

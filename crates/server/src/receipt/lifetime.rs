@@ -113,8 +113,8 @@ async fn read_ids(log: &Scope) -> Result<Vec<u64>, Error> {
     Ok(log.entries(KEY).await?.iter().map(|entry| entry.at_us).collect())
 }
 
-/// Returns whether another id is needed, by this machine's clock. If the clock is wrong, there are more ids than
-/// needed, or an id is added too late.
+/// Returns whether another id is needed, by this machine's clock. If the clock is wrong, an id is added too early, so
+/// that there are more ids than needed, or too late.
 fn needs_another_id(newest: Option<u64>) -> bool {
     let Some(newest_us) = newest else { return true };
     let now_us = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_micros());

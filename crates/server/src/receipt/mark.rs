@@ -13,9 +13,9 @@ use tollgate_core::{ChargePlace, MAX_FILL_US, Rate, TokenBucket};
 /// The name of the marks' scopes. It contains a space, so no limit or rule of a file can have it.
 const NAME: &str = "refunded receipts";
 
-/// The lengths: the times that marks can stay. From 2^23 us (8.4 s) to 2^24 us there are eight steps, from 2^24 us to
-/// 2^25 us another eight, and so on, up to the 100 years that the slowest bucket takes. Thus a mark stays at most an
-/// eighth longer than it must, and the marks need few of the limits that a limiter can have.
+/// The times for which marks can stay, called lengths. There are eight between 2^23 us (8.4 s) and 2^24 us, another
+/// eight between 2^24 us and 2^25 us, and so on, up to the 100 years that the slowest bucket takes. So a mark stays at
+/// most an eighth longer than it must, and the marks need few of the limits that a limiter can have.
 const SHORTEST_LOG2_US: u32 = 23;
 const DOUBLINGS: u32 = 29;
 const STEPS_LOG2: u32 = 3;

@@ -53,8 +53,8 @@ impl<'p> ReceiptPart<'p> {
         scope.receipt(self.key, self.cost, self.place)
     }
 
-    /// Returns the time from which the charge is treated as one that no longer counts. A log whose window has been made
-    /// longer since the charge may still count it.
+    /// Returns the time from which the charge is treated as if it no longer counted. A log may still count it, if its
+    /// window was made longer after the charge.
     pub(super) fn until_us(&self) -> u64 {
         match self.place {
             ChargePlace::Window { start_us, window_us } => {

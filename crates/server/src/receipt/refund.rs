@@ -94,8 +94,8 @@ impl Receipts {
     }
 }
 
-/// Returns whether the charge of a part may still count, and the mark stays at least until the charge no longer counts.
-/// If the clock has stepped far back since the charge, the mark would expire too early.
+/// Returns whether the charge of a part may still count and the mark stays until it no longer does. If the clock has
+/// stepped far back since the charge, the mark would expire too early.
 fn covers(mark: &Mark, part: &ReceiptPart<'_>) -> bool {
     let until_us = part.until_us();
     mark.at_us < until_us && until_us <= mark.until_us

@@ -53,8 +53,8 @@ pub(crate) type FailuresByKind = Vec<(&'static str, u64)>;
 #[derive(Debug, Default)]
 struct ProbeFailures {
     own: BTreeMap<&'static str, u64>,
-    /// The failures of requests before the running probe; `None` while no probe runs. These are reported during the
-    /// probe, because a new failure may be the probe's own, and a reported count must never decrease.
+    /// The failures of requests when the running probe began; `None` while no probe runs. During the probe these counts
+    /// are reported, because a new failure may be the probe's own, and a reported count must never decrease.
     failures_before: Option<FailuresByKind>,
 }
 

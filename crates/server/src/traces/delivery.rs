@@ -37,7 +37,7 @@ struct DeliveryCounts {
     outage: Mutex<DeliveryOutage>,
 }
 
-/// An outage of the collector, as far as it is logged.
+/// The outages of the collector that were logged.
 #[derive(Debug, Default)]
 struct DeliveryOutage {
     /// When the last outage was logged.

@@ -2,7 +2,7 @@
 
 use tollgate::CeilingCounts;
 
-/// The number of looks without a change, one a second, after which an episode is over. The next episode is logged only
+/// An episode is over after this number of looks without a change, one look a second. The next episode is logged only
 /// after that, so there are at most two lines a minute.
 const QUIET_LOOKS: u32 = 60;
 
@@ -23,7 +23,7 @@ struct Episode {
 
 /// A change that is logged.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum CeilingNews {
+pub(super) enum CeilingChange {
     Reached,
     /// Keys have fitted for a minute. The counts cover the episode.
     Left {
@@ -34,13 +34,13 @@ pub(super) enum CeilingNews {
 
 impl CeilingWatch {
     /// Compares the counts with the counts of the last look.
-    pub(super) fn look(&mut self, now: CeilingCounts) -> Option<CeilingNews> {
+    pub(super) fn look(&mut self, now: CeilingCounts) -> Option<CeilingChange> {
         let before = std::mem::replace(&mut self.seen, now);
         let has_grown = now != before;
         match &mut self.episode {
             None if has_grown => {
                 self.episode = Some(Episode { before, quiet_looks: 0 });
-                Some(CeilingNews::Reached)
+                Some(CeilingChange::Reached)
             }
             None => None,
             Some(episode) if has_grown => {
@@ -56,21 +56,21 @@ impl CeilingWatch {
                 let overflowed = now.overflowed.saturating_sub(episode.before.overflowed);
                 let coarsened = now.coarsened.saturating_sub(episode.before.coarsened);
                 self.episode = None;
-                Some(CeilingNews::Left { overflowed, coarsened })
+                Some(CeilingChange::Left { overflowed, coarsened })
             }
         }
     }
 }
 
-impl CeilingNews {
+impl CeilingChange {
     pub(super) fn log(&self, max_bytes: usize) {
         match self {
-            CeilingNews::Reached => tracing::warn!(
+            CeilingChange::Reached => tracing::warn!(
                 max_bytes,
                 "keys take all the memory that --max-memory allows: new keys of a limit share one state, and logs \
                  merge entries; raise --max-memory, or see in GET /v1/operations whether a client makes up keys"
             ),
-            CeilingNews::Left { overflowed, coarsened } => {
+            CeilingChange::Left { overflowed, coarsened } => {
                 tracing::info!(
                     overflowed,
                     coarsened,
@@ -85,18 +85,18 @@ impl CeilingNews {
 mod tests {
     use super::*;
 
-    /// Looks once for each count of overflowed checks. Returns the news with the number of their look.
+    /// Looks once for each count of overflowed checks. Returns each change with the number of its look.
     fn looks(
         watch: &mut CeilingWatch,
         counts: impl IntoIterator<Item = u64>,
-    ) -> Vec<(usize, CeilingNews)> {
+    ) -> Vec<(usize, CeilingChange)> {
         let at = |overflowed| {
             let mut counts = CeilingCounts::default();
             counts.overflowed = overflowed;
             counts
         };
-        let news = counts.into_iter().map(|count| watch.look(at(count)));
-        news.enumerate().filter_map(|(look, news)| Some((look, news?))).collect()
+        let changes = counts.into_iter().map(|count| watch.look(at(count)));
+        changes.enumerate().filter_map(|(look, change)| Some((look, change?))).collect()
     }
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
     fn an_episode_of_any_length_is_two_lines() {
         let mut watch = CeilingWatch::default();
         let pressure = (0..1_000).map(|look| look / 30 * 10);
-        assert_eq!(looks(&mut watch, pressure), [(30, CeilingNews::Reached)]);
-        let left = CeilingNews::Left { overflowed: 330, coarsened: 0 };
+        assert_eq!(looks(&mut watch, pressure), [(30, CeilingChange::Reached)]);
+        let left = CeilingChange::Left { overflowed: 330, coarsened: 0 };
         // The last 10 of the looks above were quiet already.
         assert_eq!(looks(&mut watch, [330; 500]), [(50, left)]);
-        assert_eq!(looks(&mut watch, [331]), [(0, CeilingNews::Reached)]);
+        assert_eq!(looks(&mut watch, [331]), [(0, CeilingChange::Reached)]);
     }
 }

@@ -11,7 +11,7 @@ use crate::store::StoreMonitor;
 /// failing in between is still failing.
 const HEALTHY_LOOKS: u32 = 3;
 
-/// The least number of looks between the last news and a line about failures that opened no breaker.
+/// The fewest looks between the last logged change and a line about failures that opened no breaker.
 const QUIET_LOOKS: u32 = 60;
 
 /// The state of the store's servers at one look.
@@ -54,7 +54,7 @@ impl<'a> StoreSample<'a> {
 pub(super) struct StoreWatch {
     /// The failing servers by their addresses.
     failing: BTreeMap<String, FailingServer>,
-    /// The value of [`StoreSample::failed`] up to which all failures are reported.
+    /// All failures up to this value of [`StoreSample::failed`] have been reported.
     reported: u64,
     /// [`StoreSample::failed`] at the last look.
     seen: u64,
@@ -73,7 +73,7 @@ struct FailingServer {
 
 /// A change that is logged. `failed` is a number of requests that the store failed to decide, on any server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum StoreNews {
+pub(super) enum StoreChange {
     /// A server has begun to fail.
     Fails { server: String, failure: String },
     /// The server answers again; `failed` requests failed meanwhile.
@@ -95,49 +95,49 @@ impl Default for StoreWatch {
 
 impl StoreWatch {
     /// Returns what has changed since the last look.
-    pub(super) fn look(&mut self, sample: &StoreSample<'_>) -> Vec<StoreNews> {
-        let mut news = self.remove_left_servers(sample);
+    pub(super) fn look(&mut self, sample: &StoreSample<'_>) -> Vec<StoreChange> {
+        let mut changes = self.remove_left_servers(sample);
         for &(server, breaker) in &sample.servers {
-            news.extend(match sample.is_healthy(breaker) {
+            changes.extend(match sample.is_healthy(breaker) {
                 true => self.see_healthy(server, sample),
                 false => self.see_failing(server, sample),
             });
         }
-        if news.is_empty() && self.failing.is_empty() {
-            news.extend(self.single_failures(sample));
+        if changes.is_empty() && self.failing.is_empty() {
+            changes.extend(self.single_failures(sample));
         }
-        self.quiet_looks = if news.is_empty() { self.quiet_looks.saturating_add(1) } else { 0 };
+        self.quiet_looks = if changes.is_empty() { self.quiet_looks.saturating_add(1) } else { 0 };
         self.seen = sample.failed;
-        if !news.is_empty() && self.failing.is_empty() {
+        if !changes.is_empty() && self.failing.is_empty() {
             self.reported = sample.failed;
         }
         if self.reported == sample.failed {
             self.decisions_before = sample.decisions;
         }
-        news
+        changes
     }
 
-    fn remove_left_servers(&mut self, sample: &StoreSample<'_>) -> Vec<StoreNews> {
+    fn remove_left_servers(&mut self, sample: &StoreSample<'_>) -> Vec<StoreChange> {
         let is_there = |name: &str| sample.servers.iter().any(|server| server.0 == name);
         let left = self.failing.extract_if(.., |name, _| !is_there(name));
-        let news = left.map(|(server, failing)| StoreNews::Left {
+        let changes = left.map(|(server, failing)| StoreChange::Left {
             server,
             failed: sample.failed.saturating_sub(failing.failed_before),
         });
-        news.collect()
+        changes.collect()
     }
 
-    fn see_failing(&mut self, server: &str, sample: &StoreSample<'_>) -> Option<StoreNews> {
+    fn see_failing(&mut self, server: &str, sample: &StoreSample<'_>) -> Option<StoreChange> {
         if let Some(failing) = self.failing.get_mut(server) {
             failing.healthy_looks = 0;
             return None;
         }
         let failing = FailingServer { failed_before: self.reported, healthy_looks: 0 };
         self.failing.insert(server.to_owned(), failing);
-        Some(StoreNews::Fails { server: server.to_owned(), failure: failure(sample) })
+        Some(StoreChange::Fails { server: server.to_owned(), failure: failure(sample) })
     }
 
-    fn see_healthy(&mut self, server: &str, sample: &StoreSample<'_>) -> Option<StoreNews> {
+    fn see_healthy(&mut self, server: &str, sample: &StoreSample<'_>) -> Option<StoreChange> {
         let failing = self.failing.get_mut(server)?;
         failing.healthy_looks += 1;
         if failing.healthy_looks < HEALTHY_LOOKS {
@@ -145,12 +145,12 @@ impl StoreWatch {
         }
         let failed = sample.failed.saturating_sub(failing.failed_before);
         self.failing.remove(server);
-        Some(StoreNews::Answers { server: server.to_owned(), failed })
+        Some(StoreChange::Answers { server: server.to_owned(), failed })
     }
 
     /// Reports failures that opened no breaker, once a minute. Waits one look after the first failure, because a
     /// breaker may open after more of them.
-    fn single_failures(&self, sample: &StoreSample<'_>) -> Option<StoreNews> {
+    fn single_failures(&self, sample: &StoreSample<'_>) -> Option<StoreChange> {
         if self.seen <= self.reported || self.quiet_looks < QUIET_LOOKS {
             return None;
         }
@@ -158,9 +158,12 @@ impl StoreWatch {
         let DecisionCounts { all: of, without_store } =
             sample.decisions.since(self.decisions_before);
         if without_store > of / 2 {
-            return Some(StoreNews::MostFailed { failed: without_store, of, failure });
+            return Some(StoreChange::MostFailed { failed: without_store, of, failure });
         }
-        Some(StoreNews::SomeFailed { failed: sample.failed.saturating_sub(self.reported), failure })
+        Some(StoreChange::SomeFailed {
+            failed: sample.failed.saturating_sub(self.reported),
+            failure,
+        })
     }
 }
 
@@ -171,22 +174,22 @@ fn failure(sample: &StoreSample<'_>) -> String {
     }
 }
 
-impl StoreNews {
+impl StoreChange {
     pub(super) fn log(&self) {
         match self {
-            StoreNews::Fails { server, failure } => {
+            StoreChange::Fails { server, failure } => {
                 tracing::warn!(server, failure, "the store fails");
             }
-            StoreNews::Answers { server, failed } => {
+            StoreChange::Answers { server, failed } => {
                 tracing::info!(server, failed, "the store answers again");
             }
-            StoreNews::Left { server, failed } => {
+            StoreChange::Left { server, failed } => {
                 tracing::info!(server, failed, "a failing server is no longer part of the store");
             }
-            StoreNews::SomeFailed { failed, failure } => {
+            StoreChange::SomeFailed { failed, failure } => {
                 tracing::warn!(failed, failure, "the store fails some requests");
             }
-            StoreNews::MostFailed { failed, of, failure } => {
+            StoreChange::MostFailed { failed, of, failure } => {
                 tracing::warn!(failed, of, failure, "the store answers, but fails most decisions");
             }
         }
@@ -206,19 +209,19 @@ mod tests {
         (failed, all): (u64, u64),
     ) -> Vec<String> {
         let failure = StoreError::Refused { problem: "busy".to_owned() };
-        let news = watch.look(&StoreSample {
+        let changes = watch.look(&StoreSample {
             servers: servers.to_vec(),
             is_answering,
             failed,
             decisions: DecisionCounts { all, without_store: failed },
             last_failure: Some(&failure),
         });
-        let lines = news.into_iter().map(|news| match news {
-            StoreNews::Fails { server, failure } => format!("{server} fails: {failure}"),
-            StoreNews::Answers { server, failed } => format!("{server} answers, {failed}"),
-            StoreNews::Left { server, failed } => format!("{server} left, {failed}"),
-            StoreNews::SomeFailed { failed, .. } => format!("some failed, {failed}"),
-            StoreNews::MostFailed { failed, of, .. } => format!("{failed} of {of}"),
+        let lines = changes.into_iter().map(|change| match change {
+            StoreChange::Fails { server, failure } => format!("{server} fails: {failure}"),
+            StoreChange::Answers { server, failed } => format!("{server} answers, {failed}"),
+            StoreChange::Left { server, failed } => format!("{server} left, {failed}"),
+            StoreChange::SomeFailed { failed, .. } => format!("some failed, {failed}"),
+            StoreChange::MostFailed { failed, of, .. } => format!("{failed} of {of}"),
         });
         lines.collect()
     }

@@ -283,8 +283,8 @@ fn manual_and_the_alerts_agree_on_severity() {
         let text = MANUAL.split_once(start).unwrap_or_else(|| panic!("no {start}")).1;
         text.split("\n\n").next().unwrap()
     };
-    assert_eq!(alerts_in(paragraph("To wake somebody for: ")), severity("critical"));
-    assert_eq!(alerts_in(paragraph("For the morning: ")), severity("warning"));
+    assert_eq!(alerts_in(paragraph("Act at once ")), severity("critical"));
+    assert_eq!(alerts_in(paragraph("Act on the same day ")), severity("warning"));
 }
 
 #[test]

@@ -134,7 +134,7 @@ async fn client_that_forges_headers_stays_in_one_bucket() {
 }
 
 #[tokio::test]
-async fn all_forgeries_at_once_stay_in_one_bucket() {
+async fn combined_forged_headers_stay_in_one_bucket() {
     let app = by_rules(&format!("{PROXIES}{TOKENS}"));
     let all = (0..500).map(|at| {
         FORGERIES.iter().fold(get("/"), |request, (name, value)| with(request, name, &value(at)))

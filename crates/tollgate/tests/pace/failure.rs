@@ -89,8 +89,8 @@ async fn keys_are_not_shown_by_debug() {
     let service = paced(&layer, &server);
     send_all(&service, 0..1).await;
     let mut sending = layer.layer(service_fn(fails));
-    let held = tower::Service::call(&mut sending, 1);
-    let shown = format!("{layer:?} {:?} {held:?}", layer.layer(()));
+    let future = tower::Service::call(&mut sending, 1);
+    let shown = format!("{layer:?} {:?} {future:?}", layer.layer(()));
     assert!(shown.contains("count: 1"), "{shown}");
     assert!(!shown.contains("secret"), "{shown}");
 }

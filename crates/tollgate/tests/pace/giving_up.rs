@@ -19,19 +19,20 @@ fn remaining(scope: &Scope) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_dropped_while_held_is_not_charged_and_leaves_the_queue() {
+async fn request_dropped_while_delayed_is_not_charged_and_leaves_the_queue() {
     for limit in [TEN, SHAPED] {
         let scope = scope(limit);
         let server = Server::new(&[busy("7")]);
         let mut service = paced(&PaceLayer::new(scope.clone()), &server);
         send_all(&service, 0..1).await;
-        let mut held: Vec<Polled> = (1..4).map(|request| Box::pin(service.call(request))).collect();
-        assert!(held.iter_mut().all(|one| poll(one).is_none()));
+        let mut delayed: Vec<Polled> =
+            (1..4).map(|request| Box::pin(service.call(request))).collect();
+        assert!(delayed.iter_mut().all(|one| poll(one).is_none()));
         assert_eq!(scope.limiter().waiting(), 3);
         advance(ms(1_000)).await;
-        assert!(held.iter_mut().all(|one| poll(one).is_none()));
+        assert!(delayed.iter_mut().all(|one| poll(one).is_none()));
         assert_eq!(remaining(&scope), scope.limit().size(), "{limit}");
-        drop(held);
+        drop(delayed);
         assert_eq!(scope.limiter().waiting(), 0);
         send_all(&service, 4..6).await;
         assert_eq!(server.arrivals(), [(0, 0), (7_000, 4), (7_100, 5)], "{limit}");

@@ -2,9 +2,9 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod delays;
 mod failure;
 mod giving_up;
-mod hold;
 mod max_wait;
 mod order;
 mod retry;

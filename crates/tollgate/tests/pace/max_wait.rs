@@ -109,7 +109,7 @@ async fn request_that_costs_0_or_more_than_the_limit_fails() {
     let never = send(&service, 3).await.await.unwrap().unwrap_err();
     assert_eq!(
         never.to_string(),
-        "costs 3, and the limit never lets more than 2 go; lower the cost, or raise the limit"
+        "costs 3, which is more than the limit of 2; lower the cost, or raise the limit"
     );
     let nothing = send(&service, 0).await.await.unwrap();
     assert!(matches!(nothing, Err(PaceError::Limiter(Error::Cost(_)))), "{nothing:?}");

@@ -26,13 +26,13 @@ const MOST_UNIX_SECONDS: Duration = Duration::from_secs(1_000_000_000_000);
 /// Returns how long to wait before the next request. Pure: `now` is the wall clock's time, from which the distance
 /// of a date is computed.
 ///
-/// `Retry-After` gives the wait until the next request, `RateLimit` the wait until more quota is available, and the
-/// other fields the wait until more or all of the quota is available. They are tried in this order. The first kind that
-/// gives a wait is used; if it gives several, the longest.
+/// The kinds of fields are tried in this order: `Retry-After`, which gives the wait until the next request;
+/// `RateLimit`, the wait until more quota is available; the other fields, the wait until more or all of the quota is
+/// available. The first kind that gives a wait is used; if it gives several, the longest.
 ///
 /// A 429 with `Retry-After: 7` gives 7 s. A 200 with `RateLimit: "default";r=0;t=5` gives 5 s; with `r=1` it gives no
 /// wait, because one more request is allowed. Fields that cannot be parsed are ignored.
-pub(super) fn hold(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(super) fn delay(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let pair = |(remaining, reset): &(&str, &str)| pair(headers, remaining, reset, now);
     retry_after(status, headers, now)
         .or_else(|| rate_limit(headers))
@@ -139,12 +139,12 @@ mod tests {
     /// Sunday, 6 November 1994, 08:49:30 GMT: seven seconds before the RFC's own example.
     const NOW_S: u64 = 784_111_770;
 
-    /// The hold of a response with this status and these header lines, in milliseconds.
-    fn hold_ms(status: u16, lines: &str) -> Option<u128> {
-        hold_ms_at(NOW_S, status, lines)
+    /// The delay that a response asks for with this status and these header lines, in milliseconds.
+    fn delay_ms(status: u16, lines: &str) -> Option<u128> {
+        delay_ms_at(NOW_S, status, lines)
     }
 
-    fn hold_ms_at(now_s: u64, status: u16, lines: &str) -> Option<u128> {
+    fn delay_ms_at(now_s: u64, status: u16, lines: &str) -> Option<u128> {
         let mut headers = HeaderMap::new();
         for line in lines.lines() {
             let (name, value) = line.split_once(": ").unwrap();
@@ -152,7 +152,7 @@ mod tests {
         }
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
         let status = StatusCode::from_u16(status).unwrap();
-        hold(status, &headers, now).map(|hold| hold.as_millis())
+        delay(status, &headers, now).map(|delay| delay.as_millis())
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             ("soon", None),
         ];
         for (value, want) in table {
-            assert_eq!(hold_ms(429, &format!("retry-after: {value}")), want, "{value}");
+            assert_eq!(delay_ms(429, &format!("retry-after: {value}")), want, "{value}");
         }
     }
 
@@ -194,16 +194,16 @@ mod tests {
     fn retry_after_is_the_longest_wait_when_the_number_is_too_large() {
         let digits = "9".repeat(400);
         let longest = Some(u128::from(u64::MAX) * 1_000);
-        assert_eq!(hold_ms(429, &format!("retry-after: {digits}")), longest);
+        assert_eq!(delay_ms(429, &format!("retry-after: {digits}")), longest);
     }
 
     #[test]
     fn retry_after_counts_only_with_status_429_503_and_403() {
         for status in [429, 503, 403] {
-            assert_eq!(hold_ms(status, "retry-after: 7"), Some(7_000), "{status}");
+            assert_eq!(delay_ms(status, "retry-after: 7"), Some(7_000), "{status}");
         }
         for status in [200, 202, 301, 302, 307, 400, 404, 413, 500, 502] {
-            assert_eq!(hold_ms(status, "retry-after: 7"), None, "{status}");
+            assert_eq!(delay_ms(status, "retry-after: 7"), None, "{status}");
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
         ];
         for (value, want) in table {
             for status in [200, 429] {
-                assert_eq!(hold_ms(status, &format!("ratelimit: {value}")), want, "{value}");
+                assert_eq!(delay_ms(status, &format!("ratelimit: {value}")), want, "{value}");
             }
         }
     }
@@ -271,12 +271,12 @@ mod tests {
         for family in ["ratelimit", "x-ratelimit", "x-rate-limit"] {
             for (remaining, reset, want) in table {
                 let lines = format!("{family}-remaining: {remaining}\n{family}-reset: {reset}");
-                assert_eq!(hold_ms_at(NOW_S, 200, &lines), want, "{lines}");
+                assert_eq!(delay_ms_at(NOW_S, 200, &lines), want, "{lines}");
             }
-            assert_eq!(hold_ms(429, &format!("{family}-remaining: 0")), None);
-            assert_eq!(hold_ms(429, &format!("{family}-reset: 5")), None);
+            assert_eq!(delay_ms(429, &format!("{family}-remaining: 0")), None);
+            assert_eq!(delay_ms(429, &format!("{family}-reset: 5")), None);
         }
-        assert_eq!(hold_ms(429, "x-ratelimit-remaining: 0\nratelimit-reset: 5"), None);
+        assert_eq!(delay_ms(429, "x-ratelimit-remaining: 0\nratelimit-reset: 5"), None);
     }
 
     #[test]
@@ -287,10 +287,10 @@ mod tests {
         for (lines, refused, allowed) in
             [(&all, 4_000, 2_000), (&draft, 2_000, 2_000), (&classic.to_owned(), 9_000, 9_000)]
         {
-            assert_eq!(hold_ms(429, lines), Some(refused), "{lines}");
-            assert_eq!(hold_ms(200, lines), Some(allowed), "{lines}");
+            assert_eq!(delay_ms(429, lines), Some(refused), "{lines}");
+            assert_eq!(delay_ms(200, lines), Some(allowed), "{lines}");
         }
-        assert_eq!(hold_ms(429, "server: x"), None);
+        assert_eq!(delay_ms(429, "server: x"), None);
     }
 
     proptest! {
@@ -309,7 +309,7 @@ mod tests {
                 }
             }
             let status = StatusCode::from_u16(status).unwrap();
-            let _ = hold(status, &headers, UNIX_EPOCH + Duration::from_secs(now_s));
+            let _ = delay(status, &headers, UNIX_EPOCH + Duration::from_secs(now_s));
         }
     }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tollgate_limiter::Scope;
 use tower_layer::Layer;
 
-use super::hold::PaceHolds;
+use super::delays::ServerDelays;
 use super::keys::PaceKeys;
 use super::{Pace, Pacer};
 
 /// An hour: the longest window that public APIs commonly have.
-const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
+const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 
 /// Paces the requests of a client: they wait their turn instead of being refused, and wait as long as the
 /// server asks for.
@@ -32,8 +32,8 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// When the scope's store fails, requests are still paced: unless an [`OnFailure`](tollgate_limiter::OnFailure) was
 /// set, this process decides by itself, under the whole limit; see [`Acquire`](tollgate_limiter::Acquire).
 ///
-/// Clones of the layer, and all services that they make, share the same holds. At most 10,000 keys are held at a time;
-/// one more removes the hold that would end first.
+/// Clones of the layer, and all services that they make, share the delays that the server asked for. At most 10,000
+/// keys are delayed at a time; one more removes the delay that would end first.
 ///
 /// The client must be `Clone`: each request that waits has its own clone. Put a client that is not `Clone` into a
 /// `tower::buffer` first: `ServiceBuilder::new().layer(pace).buffer(8).service(client)`.
@@ -85,8 +85,8 @@ pub struct PaceLayer<R> {
 impl<R> PaceLayer<R> {
     /// Paces all requests in one queue, with one key and a cost of 1.
     pub fn new(scope: Scope) -> PaceLayer<R> {
-        let holds = Arc::new(PaceHolds::default());
-        let pacer = Pacer { scope, holds, max_wait: None, max_hold: MAX_HOLD };
+        let delays = Arc::new(ServerDelays::default());
+        let pacer = Pacer { scope, delays, max_wait: None, max_delay: MAX_DELAY };
         PaceLayer { pacer, keys: PaceKeys { key: None, cost: None } }
     }
 
@@ -126,14 +126,14 @@ impl<R> PaceLayer<R> {
         self
     }
 
-    /// Sets the longest time that one response can make a key wait, instead of an hour. Longer waits are cut to it.
+    /// Sets the longest time that one response can delay a key, instead of an hour. Longer delays are cut to it.
     ///
     /// The bound protects against servers with a wrong clock. A server that did mean a longer wait gets requests again
     /// when the bound has passed: as many as the limit admits, such as a bucket's whole capacity, before the first of
     /// their responses asks to wait once more.
     #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> PaceLayer<R> {
-        self.pacer.max_hold = max_hold;
+    pub fn max_delay(mut self, max_delay: Duration) -> PaceLayer<R> {
+        self.pacer.max_delay = max_delay;
         self
     }
 }

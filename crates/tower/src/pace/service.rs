@@ -11,8 +11,9 @@ use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 
 /// A client whose requests wait their turn; see [`PaceLayer`](super::PaceLayer).
 ///
-/// It is always ready. Requests queue in the order in which their futures are first polled. The client's
-/// readiness is polled when a request's turn has come, so that waiting requests do not use up its capacity.
+/// This service is always ready. Requests queue in the order in which their futures are first polled. The client's
+/// readiness is polled only when a request's turn has come, so that waiting requests do not use up the client's
+/// capacity.
 pub struct Pace<S, R> {
     inner: S,
     pacer: Arc<Pacer>,

@@ -170,7 +170,7 @@ pub(super) struct TrackedRequest {
     settings: Arc<LayerSettings>,
 }
 
-/// The new headers for a response after a refund; `None` keeps the headers that were noted before.
+/// The headers for a response after a refund; `None` if the headers that were noted before stay.
 pub(super) type HeaderRefresh = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
 
 impl TrackedRequest {
@@ -188,7 +188,7 @@ impl TrackedRequest {
 
     /// Refunds the charge if the layer's `refund_if` accepts this response. `None` if neither the layer nor the
     /// service refunded anything.
-    pub(super) fn settle(&self, response: &dyn ResponseHead) -> Option<HeaderRefresh> {
+    pub(super) fn refund_after(&self, response: &dyn ResponseHead) -> Option<HeaderRefresh> {
         let (admission, settings) = (self.admission.clone(), Arc::clone(&self.settings));
         let refunds = settings.refund_if.as_ref().is_some_and(|refund_if| refund_if(response));
         if !admission.is_charged() || !(refunds || admission.is_refunded()) {
@@ -199,7 +199,7 @@ impl TrackedRequest {
             if let Some(refund) = refund
                 && let Err(error) = refund.await
             {
-                settings.complain_of_refund(&error);
+                settings.log_failed_refund(&error);
                 return None;
             }
             admission.peek_again(&settings).await

@@ -97,10 +97,10 @@ impl LayerSettings {
     ) -> Disposition {
         let now = self.now();
         let head = RequestHead::with_findings(request, self.identity(&now), findings);
-        self.settle(&head, answer, slot, quota_headers)
+        self.disposition_of(&head, answer, slot, quota_headers)
     }
 
-    fn settle(
+    fn disposition_of(
         &self,
         head: &RequestHead<'_>,
         answer: StoreAnswer,
@@ -127,7 +127,8 @@ impl LayerSettings {
         }
     }
 
-    /// Calls the hook, and notes the headers or makes the refusal.
+    /// Calls the hook with the decision. Then notes the headers of an allowed request, or makes the response to a
+    /// refused one.
     #[inline(always)]
     fn report(
         &self,
@@ -159,7 +160,7 @@ impl LayerSettings {
             return DecisionProgress::SKIPPED;
         }
         if let Some(refusal) = head.token_refusal() {
-            return DecisionProgress::Decided(self.settle(
+            return DecisionProgress::Decided(self.disposition_of(
                 head,
                 StoreAnswer::TokenRefusal(refusal),
                 None,
@@ -222,7 +223,12 @@ impl LayerSettings {
         if scope.is_local() {
             let limit = |decision| StoreAnswer::Limit { decision, cost, key: kept };
             let answer = check.now().map_or_else(StoreAnswer::Undecided, limit);
-            return DecisionProgress::Decided(self.settle(head, answer, slot, quota_headers));
+            return DecisionProgress::Decided(self.disposition_of(
+                head,
+                answer,
+                slot,
+                quota_headers,
+            ));
         }
         let query = StoreQuery::Limit { answer: check.into_future(), cost, key: kept };
         DecisionProgress::pending(query, slot)
@@ -257,7 +263,12 @@ impl LayerSettings {
         }
         if self.by.limiter().is_local() {
             let answer = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
-            return DecisionProgress::Decided(self.settle(head, answer, slot, quota_headers));
+            return DecisionProgress::Decided(self.disposition_of(
+                head,
+                answer,
+                slot,
+                quota_headers,
+            ));
         }
         DecisionProgress::pending(StoreQuery::Rules(check.into_future()), slot)
     }

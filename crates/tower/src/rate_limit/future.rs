@@ -189,8 +189,8 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: RefusalBody,
 {
-    /// Polls a request that is not passed on at once, or is tracked. A function of its own, because it takes a large
-    /// stack.
+    /// Polls a request that is not passed on at once, or that is tracked. A separate function, because it needs a large
+    /// stack frame.
     #[inline(never)]
     fn poll_before(
         self: Pin<&mut Self>,
@@ -204,7 +204,7 @@ where
                         return pass(future, this.quota_headers, context);
                     };
                     let mut response = ready!(future.poll(context))?;
-                    match tracked.settle(&response) {
+                    match tracked.refund_after(&response) {
                         Some(refresh) => {
                             ResponseStep::Refunding { response: Some(response), refresh }
                         }

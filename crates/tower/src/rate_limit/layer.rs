@@ -218,13 +218,14 @@ impl RateLimitLayer {
     ///   ([`Admission::refund`]) is not refunded again.
     /// - A decision that was made without the store charged nothing, so nothing is refunded. A shaping limit refunds
     ///   a charge only if it is the last one.
-    /// - The response waits for the refund and for one read of the limits: in memory not at all, on Redis for at most
-    ///   two deadlines. If the store fails, the response is sent all the same, with the numbers of the decision, and a
-    ///   warning is logged, at most every ten seconds.
+    /// - The response waits for the refund and for one read of the limits: on Redis for at most two deadlines, in
+    ///   memory not at all. If the store fails, the response is sent all the same, with the numbers of the decision,
+    ///   and a warning is logged, at most once in ten seconds.
     /// - Nothing is refunded when the response future is dropped before the service has responded, or when the service
     ///   fails with an error instead of a response.
-    /// - A limit refuses while all of its units are charged, including the charges of requests that will be refunded later.
-    ///   So concurrent requests can be refused that would fit one after the other.
+    /// - A limit refuses while all of its units are charged, including the charges of requests that will be refunded
+    ///   later. So some of several concurrent requests can be refused, although all of them would fit one after the
+    ///   other.
     #[must_use]
     pub fn refund_if(
         self,

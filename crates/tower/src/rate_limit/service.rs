@@ -17,8 +17,8 @@ use tollgate_http::QuotaHeaders;
 /// A service whose requests are limited by a [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// The inner service must be `Clone`, for requests that are delayed; put a service that is not `Clone` into tower's
-/// `Buffer`. The inner service must be ready before a request is decided. So with a concurrency limit inside, refusals
-/// wait for it too, unless tower's `LoadShed` or `Buffer` is between them.
+/// `Buffer`. The inner service must be ready before a request is decided. So if it has a concurrency limit, requests
+/// that will be refused wait for a permit too, unless tower's `LoadShed` or `Buffer` is between the two.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,

@@ -38,9 +38,9 @@ pub(super) struct LayerSettings {
     pub(super) shows_decision: bool,
     pub(super) refund_if: Option<RefundIf>,
     /// When a failed refund was last logged.
-    refund_complained_us: Arc<AtomicU64>,
+    refund_logged_us: Arc<AtomicU64>,
     /// When the reason for undecided requests was last logged.
-    complained_us: Arc<AtomicU64>,
+    failure_logged_us: Arc<AtomicU64>,
 }
 
 pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &LayerDecision<'_>) + Send + Sync>;
@@ -104,8 +104,8 @@ impl LayerSettings {
             is_tracked: false,
             shows_decision: false,
             refund_if: None,
-            refund_complained_us: Arc::default(),
-            complained_us: Arc::default(),
+            refund_logged_us: Arc::default(),
+            failure_logged_us: Arc::default(),
         }
     }
 
@@ -127,16 +127,16 @@ impl LayerSettings {
         self.identity.as_ref().or_else(configured).unwrap_or(&PLAIN)
     }
 
-    /// Logs why requests are answered 503, at most every ten seconds.
+    /// Logs why requests are answered with 503, at most once in ten seconds.
     pub(super) fn log_failure(&self, error: &Error) {
-        if self.is_due(&self.complained_us) {
+        if self.is_due(&self.failure_logged_us) {
             tracing::warn!("requests are answered 503: {error}");
         }
     }
 
-    /// Logs that a charge was not refunded, at most every ten seconds.
-    pub(super) fn complain_of_refund(&self, error: &Error) {
-        if self.is_due(&self.refund_complained_us) {
+    /// Logs that a charge could not be refunded, at most once in ten seconds.
+    pub(super) fn log_failed_refund(&self, error: &Error) {
+        if self.is_due(&self.refund_logged_us) {
             tracing::warn!("the charge of a request was not given back: {error}");
         }
     }

@@ -33,8 +33,8 @@ pub struct Log {
 /// The range of a log's cells that is in use, and the sum before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The cell of the oldest run, and the cell after the newest run. Both numbers only grow; their lower bits are the
-    /// index of the cell.
+    /// The number of the oldest run, and the number after the newest run's. Both only grow; the lower bits of a number
+    /// are the index of the run's cell.
     pub(super) first: usize,
     pub(super) end: usize,
     /// The running sum before the oldest run.

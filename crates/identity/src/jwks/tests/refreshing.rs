@@ -173,7 +173,7 @@ async fn keys_stay_while_the_issuer_is_out_of_reach_until_they_are_too_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_set_changes_nothing_and_is_shown() {
+async fn bad_key_set_is_reported_and_the_old_one_stays() {
     let fixture = begin(Ok("a"));
     pass(0).await;
     *fixture.issuer.publishes.lock() = Ok(r#"{"keys":[{"kty":"oct","k":"aHVzaA"}]}"#.into());

@@ -88,7 +88,7 @@ fn without_leave_no_signature_is_computed() {
 }
 
 #[test]
-fn an_expiry_holds_for_what_is_remembered_and_ends_it() {
+fn expiry_is_checked_for_remembered_tokens_and_removes_them() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
     let expiry_us = NOW_US + 100_000_000;
@@ -100,7 +100,7 @@ fn an_expiry_holds_for_what_is_remembered_and_ends_it() {
 }
 
 #[test]
-fn a_start_holds_for_what_is_remembered() {
+fn not_before_is_checked_for_remembered_tokens() {
     let issuer = Issuer::Hs256(SECRET);
     let token = issuer.token_with(r#"{"exp":1700000100,"nbf":1700000000}"#);
     let jwt = issuer.jwt();
@@ -110,7 +110,7 @@ fn a_start_holds_for_what_is_remembered() {
 }
 
 #[test]
-fn bad_tokens_take_no_place_among_the_good_ones() {
+fn bad_tokens_are_not_in_the_cache_of_good_ones() {
     let issuer = Issuer::Hs256(SECRET);
     let jwt = issuer.jwt().issuer("a");
     for claims in [CLAIMS, r#"{"exp":1,"iss":"a"}"#, r#"{"iss":"a"}"#] {
@@ -120,9 +120,9 @@ fn bad_tokens_take_no_place_among_the_good_ones() {
     assert_eq!((jwt.shared.cache.len(), jwt.shared.bad.len()), (0, 3));
 }
 
-/// A clone that is stricter must not take its parent's word.
+/// A stricter clone must verify tokens that the original has accepted.
 #[test]
-fn a_changed_policy_remembers_nothing() {
+fn clone_with_another_policy_does_not_use_remembered_tokens() {
     let issuer = Issuer::Hs256(SECRET);
     let token = issuer.token_with(CLAIMS);
     let jwt = issuer.jwt();
@@ -135,7 +135,7 @@ fn a_changed_policy_remembers_nothing() {
 }
 
 #[test]
-fn a_million_tokens_take_no_more_room_than_there_is() {
+fn cache_stays_within_its_size_for_a_million_tokens() {
     let claims = some_claims();
     let table =
         [(10_000, 1_000_000), (255, 9_000), (100, 9_000), (3, 99), (2, 99), (1, 99), (0, 99)];
@@ -241,7 +241,7 @@ fn no_two_caches_have_the_same_secret() {
 }
 
 #[test]
-fn a_cache_of_none_still_verifies() {
+fn tokens_are_verified_without_a_cache() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt().max_cached(0), issuer.token_with(CLAIMS));
     for _ in 0..2 {

@@ -9,7 +9,7 @@ use tollgate_core::{
 
 use super::held::HeldKey;
 use super::scopes::Overflow;
-use super::shard::{CarriedSlot, ReachedState};
+use super::shard::{CarriedSlot, StateAccess};
 use super::slot::SlotState;
 use super::{MemoryScope, MemoryStore};
 use crate::error::Error;
@@ -48,9 +48,9 @@ impl MemoryStore {
         let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
         Ok(each!(&scope.limit, own => self.change_state(scope, key, now_us, |reached| {
             match reached {
-                ReachedState::Own(state) => own.refund(state, now_us, charge),
-                ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
-                ReachedState::Held(held, view) => held.refund(view, charge),
+                StateAccess::Own(state) => own.refund(state, now_us, charge),
+                StateAccess::Other(limit, state) => limit.refund(state, now_us, charge),
+                StateAccess::Held(held, view) => held.refund(view, charge),
             }
         })))
     }
@@ -115,9 +115,9 @@ impl MemoryStore {
         self.read_state(scope, key, now_us, Cost::ONE, own, other, held)
     }
 
-    /// Passes a key's state to `own`. If the state is under another limit than the scope's, passes a copy of it and
-    /// the limit that decides on it to `other`. Passes a key with holds to `held`. A key without state may use the
-    /// overflow state.
+    /// Reads a key's state with one of three functions: `own` if the state is under the scope's limit; `other` if it is
+    /// under another limit, with a copy of the state and the limit that decides on it; `held` if the key has holds. A
+    /// key without state may use the overflow state.
     #[allow(clippy::too_many_arguments)]
     fn read_state<S: SlotState, T>(
         &self,
@@ -161,13 +161,13 @@ impl MemoryStore {
         scope: &MemoryScope,
         key: &[u8],
         now_us: u64,
-        act: impl FnOnce(ReachedState<'_, S>) -> T,
+        act: impl FnOnce(StateAccess<'_, S>) -> T,
     ) -> T {
         let place = self.place(scope, key);
         let view = self.view_at(now_us);
         let mut shard = self.shard(place).lock();
         if let Some(key) = shard.held_key_mut(place, scope) {
-            let answer = act(ReachedState::Held(key, &view));
+            let answer = act(StateAccess::Held(key, &view));
             shard.release(place, scope, &view);
             return answer;
         }
@@ -190,7 +190,7 @@ impl MemoryStore {
         scope: &MemoryScope,
         now_us: u64,
         cost: Cost,
-        act: impl FnOnce(ReachedState<'_, S>) -> T,
+        act: impl FnOnce(StateAccess<'_, S>) -> T,
     ) -> T {
         let mut overflow = scope.family.overflow.lock();
         let (decides, state) = overflow.carry_over(&scope.limit, now_us, cost, &self.budget);
@@ -270,11 +270,11 @@ impl MemoryStore {
 fn act_on<S: SlotState, T>(
     other: Option<Limit>,
     state: &mut State,
-    act: impl FnOnce(ReachedState<'_, S>) -> T,
+    act: impl FnOnce(StateAccess<'_, S>) -> T,
 ) -> T {
     match other {
-        Some(limit) => act(ReachedState::Other(&limit, state)),
-        None => act_on_own(state, |own| act(ReachedState::Own(own))),
+        Some(limit) => act(StateAccess::Other(&limit, state)),
+        None => act_on_own(state, |own| act(StateAccess::Own(own))),
     }
 }
 

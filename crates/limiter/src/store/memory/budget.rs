@@ -62,7 +62,7 @@ impl StoreBudget {
     }
 
     /// Replaces `taken` bytes by `used` bytes, without a test of the ceiling: the bytes used may be slightly more.
-    pub(super) fn settle(&self, taken: usize, used: usize) {
+    pub(super) fn replace(&self, taken: usize, used: usize) {
         if used > taken {
             self.used.fetch_add(used - taken, Ordering::Relaxed);
         } else {

@@ -16,7 +16,7 @@ use super::part::JointPart;
 use super::scopes::{MemoryScope, Overflow};
 use super::shard::{CarriedSlot, Shard};
 use super::view::StoreView;
-use super::{KeyLocation, MemoryStore};
+use super::{KeyPlace, MemoryStore};
 use crate::decision::Decision;
 use crate::joint::Demand;
 use crate::store::stored::limit_check;
@@ -29,7 +29,7 @@ enum StateStorage {
     Held,
     /// In the overflow state of the name, which the keys that found no room share.
     Overflow,
-    /// Nowhere: a peek works on a copy and discards it. For a state under another limit, and for a key with holds.
+    /// Not stored: a peek at a state under another limit, or at a key with holds, works on a copy and discards it.
     Copy,
 }
 
@@ -38,7 +38,7 @@ struct JointCharge<'a> {
     part: JointPart<'a>,
     /// The limit that decides: the scope's, or the one that the state is still under.
     limit: Limit,
-    place: KeyLocation,
+    place: KeyPlace,
     storage: StateStorage,
     state: State,
     /// Empty unless the storage is `Held`, or `Copy` of a key with holds.
@@ -96,7 +96,7 @@ impl MemoryStore {
             Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
-        let held: Vec<(KeyLocation, &MemoryScope)> = charges
+        let held: Vec<(KeyPlace, &MemoryScope)> = charges
             .iter()
             .filter(|charge| charge.storage == StateStorage::Held)
             .map(|charge| (charge.place, charge.part.scope))
@@ -135,7 +135,8 @@ impl MemoryStore {
                     locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
                 }
                 StateStorage::Copy | StateStorage::Held => charge.admits(view.now_us),
-                // So far only peeks have this storage. They are decided later, because only shards are locked so far.
+                // At this point only peeks have this storage. They are decided later: the overflow states are not
+                // locked yet.
                 StateStorage::Overflow => true,
             }
         });
@@ -219,7 +220,7 @@ impl JointPart<'_> {
 }
 
 impl<'a> JointCharge<'a> {
-    fn new(part: JointPart<'a>, place: KeyLocation) -> JointCharge<'a> {
+    fn new(part: JointPart<'a>, place: KeyPlace) -> JointCharge<'a> {
         let limit = part.scope.limit;
         JointCharge {
             part,
@@ -252,7 +253,7 @@ impl<'a> JointCharge<'a> {
         let carried =
             shard.carry_over(self.place, self.part.scope, view, self.part.demand.request.cost);
         if let Some(CarriedSlot { at, stays_under: Some(limit) }) = carried {
-            (self.limit, self.place) = (limit, shard.location_of(at, self.place));
+            (self.limit, self.place) = (limit, shard.place_of(at, self.place));
         }
     }
 
@@ -323,10 +324,10 @@ impl<'a> JointCharge<'a> {
 }
 
 impl<'m> CheckLocks<'m> {
-    fn shard(&mut self, place: KeyLocation) -> &mut Shard {
+    fn shard(&mut self, place: KeyPlace) -> &mut Shard {
         let wanted = place.shard;
         let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
-        // OK because the shard of every location was locked.
+        // OK because the shard of every place was locked.
         &mut self.shards[at].1
     }
 

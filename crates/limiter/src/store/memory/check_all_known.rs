@@ -11,7 +11,7 @@ use super::lock::LockGuard;
 use super::part::{JointPart, ShortVec};
 use super::shard::Shard;
 use super::table::SlotPosition;
-use super::{KeyLocation, MemoryStore, SlotAlgorithm};
+use super::{KeyPlace, MemoryStore, SlotAlgorithm};
 use crate::decision::{Decision, DecisionSource};
 use crate::receipt::Fingerprint;
 
@@ -75,18 +75,17 @@ impl MemoryStore {
         Some(CombinedDecision::of(parts.iter().zip(&*each).map(decision_part)))
     }
 
-    /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
-    /// key.
+    /// Computes the places of the parts, and their shards; `false` if two parts have the same name and key.
     #[inline]
     fn locate_distinct(
         &self,
         parts: &[JointPart<'_>],
-        places: &mut ShortVec<KeyLocation>,
+        places: &mut ShortVec<KeyPlace>,
         shards: &mut ShortVec<usize>,
     ) -> bool {
         for part in parts {
             let place = self.place(part.scope, part.key);
-            let is_same = |(other, at): (&JointPart<'_>, &KeyLocation)| {
+            let is_same = |(other, at): (&JointPart<'_>, &KeyPlace)| {
                 other.scope.family() == part.scope.family()
                     && at.identity.key() == place.identity.key()
             };

@@ -13,7 +13,7 @@ use tollgate_core::{
     ReserveAnswer, Retry, SettleAnswer, State, UnitRequest, Verdict,
 };
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::budget::StoreBudget;
 use super::identity::KeyIdentity;
 use super::logs::{self, BYTES_PER_ALLOCATION};
@@ -133,7 +133,7 @@ impl HeldKeys {
 }
 
 impl HeldKey {
-    pub(super) fn id(place: KeyLocation, scope: &MemoryScope) -> HeldKeyId {
+    pub(super) fn id(place: KeyPlace, scope: &MemoryScope) -> HeldKeyId {
         (scope.family(), place.identity.key())
     }
 
@@ -146,7 +146,7 @@ impl HeldKey {
     fn accounted<T>(&mut self, budget: &StoreBudget, act: impl FnOnce(&mut HeldKey) -> T) -> T {
         let before = self.bytes();
         let answer = act(self);
-        budget.settle(before, self.bytes());
+        budget.replace(before, self.bytes());
         answer
     }
 
@@ -249,7 +249,7 @@ impl HeldKey {
     ) -> Result<ReserveAnswer, HoldError> {
         let before = self.bytes();
         let answer = reserve(decides, &mut self.state, &mut self.holds, view.now_us, reservation);
-        view.budget.settle(before + bytes, self.bytes());
+        view.budget.replace(before + bytes, self.bytes());
         answer
     }
 
@@ -309,14 +309,15 @@ impl HeldKey {
         (mem::replace(&mut self.state, fresh), mem::take(&mut self.holds))
     }
 
-    /// Puts back what was taken. `taken_bytes` is what [`state_and_holds_bytes`] was when the budget was last correct.
+    /// Puts back the state and the holds that were taken. `taken_bytes` is the number of their bytes
+    /// ([`state_and_holds_bytes`]) that the budget counts.
     pub(super) fn put(
         &mut self,
         (state, holds): (State, Holds),
         taken_bytes: usize,
         budget: &StoreBudget,
     ) {
-        budget.settle(taken_bytes, state_and_holds_bytes(&state, &holds));
+        budget.replace(taken_bytes, state_and_holds_bytes(&state, &holds));
         (self.state, self.holds) = (state, holds);
     }
 }
@@ -339,7 +340,7 @@ pub(super) fn make_room(
     {
         return;
     }
-    limit.settle_beside(state, holds, view.now_us);
+    limit.restart_clock_beside(state, holds, view.now_us);
     if let (Limit::SlidingWindowLog(limit), State::Log(log)) = (limit, state) {
         logs::reserve(log, limit, view.now_us, request.cost, view.budget);
     }

@@ -1,4 +1,4 @@
-//! The owner of a slot, in 16 bytes: a key, and a part of its scope's index.
+//! The identity of a slot's owner, in 16 bytes: a key, and a part of its scope's index.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -88,7 +88,7 @@ impl KeyHasher {
         [whole as u64, (whole >> 64) as u64]
     }
 
-    /// Returns the hash of a key and its scope's salt, from which the key's location in the store is computed. It is
+    /// Returns the hash of a key and its scope's salt, from which the key's place in the store is computed. It is
     /// the same for all limits of one name.
     #[inline]
     pub(super) fn hash(&self, key: KeyIdentity, salt: u64) -> u64 {

@@ -90,7 +90,7 @@ impl Logs {
         {
             let before = log_bytes(own) + log_bytes(&log);
             own.refill(log);
-            budget.settle(before, log_bytes(own));
+            budget.replace(before, log_bytes(own));
             return words;
         }
         budget.give_back(log_bytes(&log));
@@ -98,7 +98,7 @@ impl Logs {
         one_charge_words(log.coarsened())
     }
 
-    /// Returns an unused number; `None` without memory for it.
+    /// Returns an unused number; `None` if there is no memory for one more.
     fn free_number(&mut self, budget: &StoreBudget) -> Option<u32> {
         let list = match &mut self.list {
             Some(list) => list,
@@ -267,7 +267,7 @@ pub(super) fn reserve(
     let taken = counted_bytes(growth);
     if budget.take(taken) {
         log.reserve_one();
-        budget.settle(taken, log_bytes(log) - before);
+        budget.replace(taken, log_bytes(log) - before);
     } else {
         // OK because a log that must grow is full, and so has two entries.
         log.coarsen();

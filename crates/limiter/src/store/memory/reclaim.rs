@@ -30,7 +30,7 @@ struct DroppedScope {
 /// The scopes of a family that can take over the keys of its dropped scopes.
 struct SuccessorScopes {
     /// The scopes that callers still use, by size, then by age.
-    held: BTreeMap<(u64, u64), Arc<MemoryScope>>,
+    in_use: BTreeMap<(u64, u64), Arc<MemoryScope>>,
     /// The largest of the dropped scopes: it is kept if no caller uses a scope of the family and there are
     /// keys.
     largest_dropped: Arc<MemoryScope>,
@@ -96,8 +96,8 @@ impl DroppedScopes {
     fn find_successors(&mut self, scopes: &Scopes) {
         for DroppedScope { scope, .. } in self.by_index.iter().flatten() {
             let successors = self.successors.entry(scope.family()).or_insert_with(|| {
-                let held = scopes.listed(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
-                SuccessorScopes { held: held.collect(), largest_dropped: Arc::clone(scope) }
+                let in_use = scopes.listed(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
+                SuccessorScopes { in_use: in_use.collect(), largest_dropped: Arc::clone(scope) }
             });
             if scope.rank() > successors.largest_dropped.rank() {
                 successors.largest_dropped = Arc::clone(scope);
@@ -109,12 +109,12 @@ impl DroppedScopes {
         self.by_index.get(index as usize)?.as_ref().map(|dropped| &*dropped.scope)
     }
 
-    /// Returns the scope that takes over the live keys of this one; `None` if they stay.
+    /// Returns the scope that takes over the live keys of this scope; `None` if the keys stay where they are.
     pub(super) fn successor_of(&mut self, index: u32) -> Option<Arc<MemoryScope>> {
         let scope = self.get(index)?;
-        let SuccessorScopes { held, largest_dropped } = self.successors.get(&scope.family())?;
-        let has_room = held.range((scope.limit.size(), 0)..).next();
-        if let Some((_, successor)) = has_room.or_else(|| held.last_key_value()) {
+        let SuccessorScopes { in_use, largest_dropped } = self.successors.get(&scope.family())?;
+        let has_room = in_use.range((scope.limit.size(), 0)..).next();
+        if let Some((_, successor)) = has_room.or_else(|| in_use.last_key_value()) {
             return Some(Arc::clone(successor));
         }
         let largest_dropped = Arc::clone(largest_dropped);
@@ -133,7 +133,7 @@ impl DroppedScopes {
     fn keep_overflows(&mut self, view: &StoreView<'_>) {
         let mut needed = Vec::new();
         for SuccessorScopes { largest_dropped, .. } in
-            self.successors.values().filter(|successors| successors.held.is_empty())
+            self.successors.values().filter(|successors| successors.in_use.is_empty())
         {
             let mut overflow = largest_dropped.family.overflow.lock();
             if overflow.is_dead(view.now_us) {

@@ -154,7 +154,7 @@ impl Scopes {
         self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
-    /// Returns the scopes of a family that are on the list, where [`find`](Self::find) finds them.
+    /// Returns the listed scopes of a family: the scopes that [`find`](Self::find) can find.
     pub(super) fn listed<'s>(
         &'s self,
         family: &ScopeFamily,
@@ -232,7 +232,7 @@ impl Overflow {
         let decides = match carry_over(&self.limit, state, limit, now_us, cost) {
             CarryOver::Done(state) => {
                 (self.limit, self.state) = (*limit, state);
-                budget.settle(before, logs::state_bytes(&self.state));
+                budget.replace(before, logs::state_bytes(&self.state));
                 None
             }
             CarryOver::Stays { decides, state } => {

@@ -5,7 +5,7 @@ mod reserve;
 use parking_lot::RwLock;
 use tollgate_core::{CarryOver, Cost, Limit, State, UnitRequest};
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::budget::StoreBudget;
 use super::held::{HeldKey, HeldKeys};
 use super::identity::KeyHasher;
@@ -34,7 +34,7 @@ pub(super) struct CarriedSlot {
 }
 
 /// A key's state: under the requested limit, or with the limit that it stays under; or the key with its holds.
-pub(super) enum ReachedState<'s, S> {
+pub(super) enum StateAccess<'s, S> {
     Own(&'s mut S),
     Other(&'s Limit, &'s mut State),
     Held(&'s mut HeldKey, &'s StoreView<'s>),
@@ -68,14 +68,14 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn find(&self, place: KeyLocation) -> Option<SlotPosition> {
+    pub(super) fn find(&self, place: KeyPlace) -> Option<SlotPosition> {
         self.table.find(place.hash, |slot| slot.is_at(place))
     }
 
     /// Finds a key's slot under any limit of the scope's name; also returns that limit, if it is another one.
     pub(super) fn find_any(
         &self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         scopes: &RwLock<Scopes>,
     ) -> Option<(SlotPosition, Option<Limit>)> {
@@ -99,7 +99,7 @@ impl Shard {
     /// that the state is under decides, at the size of the scope's limit.
     pub(super) fn carry_over(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
         cost: Cost,
@@ -131,7 +131,7 @@ impl Shard {
             }
         };
         // OK because only a log that stays a log has memory outside its slot.
-        budget.settle(before, logs::state_bytes(&state));
+        budget.replace(before, logs::state_bytes(&state));
         let words = match (old, &state) {
             (Limit::SlidingWindowLog(_), State::Log(_)) => words,
             (Limit::SlidingWindowLog(_), _) => {
@@ -150,7 +150,7 @@ impl Shard {
     #[inline(always)]
     pub(super) fn slot_mut(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<(&mut Slot, &mut Logs)> {
         let slot = self.table.find_mut(place, hash_of)?;
@@ -177,31 +177,26 @@ impl Shard {
         &mut self,
         CarriedSlot { at, stays_under }: CarriedSlot,
         budget: &StoreBudget,
-        act: impl FnOnce(ReachedState<'_, S>) -> T,
+        act: impl FnOnce(StateAccess<'_, S>) -> T,
     ) -> T {
         let Some(limit) = stays_under else {
-            return self.change(at, budget, |own| act(ReachedState::Own(own)));
+            return self.change(at, budget, |own| act(StateAccess::Own(own)));
         };
         let slot = self.table.slot_mut(at);
         let words = slot.state();
         let mut state = words.take_state(&limit, &mut self.logs);
-        let answer = act(ReachedState::Other(&limit, &mut state));
+        let answer = act(StateAccess::Other(&limit, &mut state));
         slot.set_state(words.put_state(state, &mut self.logs, budget));
         answer
     }
 
-    /// Returns the location of a key's slot, given the location of the key under another limit of its name.
-    pub(super) fn location_of(&self, at: SlotPosition, place: KeyLocation) -> KeyLocation {
+    /// Returns the place of a key's slot, given the place of the key under another limit of its name.
+    pub(super) fn place_of(&self, at: SlotPosition, place: KeyPlace) -> KeyPlace {
         self.table.slot(at).place(place)
     }
 
     /// Stores the state of a key that has none; [`make_room`](Self::make_room) was called before.
-    pub(super) fn insert<S: SlotState>(
-        &mut self,
-        place: KeyLocation,
-        state: S,
-        budget: &StoreBudget,
-    ) {
+    pub(super) fn insert<S: SlotState>(&mut self, place: KeyPlace, state: S, budget: &StoreBudget) {
         let words = state.keep(&mut self.logs, budget);
         self.table.insert(place.hash, Slot::new(place, words));
     }
@@ -209,7 +204,7 @@ impl Shard {
     /// Whether a limit allows this request on the state of a key; for a key without state, on a fresh state.
     pub(super) fn admits(
         &self,
-        place: KeyLocation,
+        place: KeyPlace,
         limit: &Limit,
         now_us: u64,
         request: UnitRequest,
@@ -221,13 +216,13 @@ impl Shard {
 
     /// Takes the state out of its slot, as a state of any algorithm, until it is put back; `None` if there is
     /// none.
-    pub(super) fn take_state(&mut self, place: KeyLocation, limit: &Limit) -> Option<State> {
+    pub(super) fn take_state(&mut self, place: KeyPlace, limit: &Limit) -> Option<State> {
         let at = self.find(place)?;
         Some(self.table.slot(at).state().take_state(limit, &mut self.logs))
     }
 
     /// Puts a state of any algorithm into its slot, or into a new slot.
-    pub(super) fn put_state(&mut self, place: KeyLocation, state: State, budget: &StoreBudget) {
+    pub(super) fn put_state(&mut self, place: KeyPlace, state: State, budget: &StoreBudget) {
         match self.find(place) {
             Some(at) => {
                 let slot = self.table.slot_mut(at);

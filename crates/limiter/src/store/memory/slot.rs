@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::budget::StoreBudget;
 use super::identity::{KeyHasher, KeyIdentity, SLOT_SCOPE_BITS, ScopeMark};
 use super::logs::{self, Logs};
@@ -34,7 +34,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(place: KeyLocation, state: Words) -> Slot {
+    pub(super) fn new(place: KeyPlace, state: Words) -> Slot {
         let mut slot =
             Slot { identity: place.identity, words: [u64::from(place.scope), 0, 0], rest: 0 };
         slot.set_state(state);
@@ -42,7 +42,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn is_at(&self, place: KeyLocation) -> bool {
+    pub(super) fn is_at(&self, place: KeyPlace) -> bool {
         self.is(place.identity, place.scope)
     }
 
@@ -75,10 +75,10 @@ impl Slot {
         first
     }
 
-    /// Returns the location of this slot, given the location of its key under another limit.
-    pub(super) fn place(&self, other: KeyLocation) -> KeyLocation {
+    /// Returns the place of this slot, given the place of its key under another limit.
+    pub(super) fn place(&self, other: KeyPlace) -> KeyPlace {
         let Slot { identity, .. } = *self;
-        KeyLocation { identity, scope: self.low_scope(), ..other }
+        KeyPlace { identity, scope: self.low_scope(), ..other }
     }
 
     fn low_scope(&self) -> u32 {
@@ -113,8 +113,8 @@ impl Slot {
         self.set_numbers(words, 4);
     }
 
-    /// Sets the first `count` numbers of a state. The others are always 0, and are not written, because they may be
-    /// on another cache line.
+    /// Sets the first `count` numbers of a state. The other numbers are always 0. They are not written, because they
+    /// may be on another cache line.
     #[inline(always)]
     fn set_numbers(&mut self, Words([first, second, third, fourth]): Words, count: usize) {
         let [scope, .., own_third] = self.words;
@@ -392,8 +392,8 @@ mod tests {
         for scope in [0, 1, (1 << SLOT_SCOPE_BITS) - 1, 1 << SLOT_SCOPE_BITS, MAX_SCOPE] {
             let identity = KeyIdentity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
             let low = scope & ((1 << SLOT_SCOPE_BITS) - 1);
-            let place = KeyLocation { identity, scope: low, hash: 0, shard: 0 };
-            let other = KeyLocation { scope: low ^ 1, ..place };
+            let place = KeyPlace { identity, scope: low, hash: 0, shard: 0 };
+            let other = KeyPlace { scope: low ^ 1, ..place };
             for nth in 0..4 {
                 for number in edges {
                     let mut numbers = [NUMBER, 0, NUMBER, 0];

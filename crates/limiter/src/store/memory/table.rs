@@ -14,11 +14,11 @@ mod tags;
 
 use std::{hint, mem};
 
-use super::KeyLocation;
+use super::KeyPlace;
 use super::identity::KeyIdentity;
 use super::regions::{self, BUCKET_SLOTS, CHUNK_BUCKETS, Slots};
 use super::slot::Slot;
-use tags::{EMPTY, Tags, UNSETTLED, tag};
+use tags::{EMPTY, Tags, UNMOVED, tag};
 
 /// One in this many displaced slots that a search finds is moved to its home bucket. Moving every one would swap
 /// two slots each time, although most of the slots are not needed again soon.
@@ -112,10 +112,10 @@ impl SlotTable {
     #[inline(always)]
     pub(super) fn find_mut(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<&mut Slot> {
-        let KeyLocation { hash, identity, scope, .. } = place;
+        let KeyPlace { hash, identity, scope, .. } = place;
         let (chunk, bucket) = home(hash, self.chunks.len());
         // Usually the slot is in its home bucket, and the first with a matching tag. This part is inlined
         // into the caller; the search is not.
@@ -244,7 +244,7 @@ impl SlotTable {
     /// Inserts a slot for a key that has none; the caller has checked that there is room.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) {
         self.live += 1;
-        self.settle(hash, slot);
+        self.put_near_home(hash, slot);
     }
 
     /// Removes a slot, and moves displaced slots closer to their home buckets.
@@ -276,11 +276,11 @@ impl SlotTable {
         (0..BUCKET_SLOTS).map(|slot| SlotPosition { bucket, slot }).find(is_displaced)
     }
 
-    /// Grows by some chunks, and moves every slot to its new home bucket.
+    /// Grows by some chunks, and moves every slot to its new home bucket, or to a later one if that is full.
     pub(super) fn grow(&mut self, chunks: usize, hash: impl Fn(&Slot) -> u64) {
         self.touch();
         for tags in self.chunks.iter_mut().flat_map(|chunk| &mut chunk.tags) {
-            *tags = tags.unsettled();
+            *tags = tags.unmoved();
         }
         // Exact, because only these are counted in the budget.
         self.chunks.reserve_exact(chunks);
@@ -288,11 +288,11 @@ impl SlotTable {
         // From the end, because slots move to later home buckets: most slots then find their new home already empty.
         for bucket in (0..self.buckets()).rev() {
             for slot in 0..BUCKET_SLOTS {
-                if self.tags(bucket)[slot] == UNSETTLED {
+                if self.tags(bucket)[slot] == UNMOVED {
                     self.tags_mut(bucket)[slot] = EMPTY;
-                    let mut unsettled = Some(*self.slot(SlotPosition { bucket, slot }));
-                    while let Some(slot) = unsettled {
-                        unsettled = self.settle(hash(&slot), slot);
+                    let mut unmoved = Some(*self.slot(SlotPosition { bucket, slot }));
+                    while let Some(slot) = unmoved {
+                        unmoved = self.put_near_home(hash(&slot), slot);
                     }
                 }
             }
@@ -306,9 +306,9 @@ impl SlotTable {
         hint::black_box(slots.fold(0, |sum, slot| sum ^ slot.first_word()));
     }
 
-    /// Puts a slot into the first position that is free or unsettled, from its home bucket on; returns the unsettled
-    /// slot that was there.
-    fn settle(&mut self, hash: u64, slot: Slot) -> Option<Slot> {
+    /// Puts a slot into the first position, from its home bucket on, that is free or has an unmoved slot. Returns that
+    /// unmoved slot.
+    fn put_near_home(&mut self, hash: u64, slot: Slot) -> Option<Slot> {
         let mut at = self.home(hash);
         for _ in 0..self.buckets() {
             let tags = self.tags_mut(at);
@@ -316,7 +316,7 @@ impl SlotTable {
                 let before = mem::replace(&mut tags[free], tag(hash));
                 let other =
                     mem::replace(self.slot_mut(SlotPosition { bucket: at, slot: free }), slot);
-                return (before == UNSETTLED).then_some(other);
+                return (before == UNMOVED).then_some(other);
             }
             tags.count_passing();
             at = self.next(at);
@@ -344,8 +344,8 @@ mod tests {
     use super::super::words::Words;
     use super::*;
 
-    fn place(id: u64, hash: u64) -> KeyLocation {
-        KeyLocation { identity: KeyIdentity([id, 0]), scope: 0, hash, shard: 0 }
+    fn place(id: u64, hash: u64) -> KeyPlace {
+        KeyPlace { identity: KeyIdentity([id, 0]), scope: 0, hash, shard: 0 }
     }
 
     /// Returns a slot whose state holds its hash.

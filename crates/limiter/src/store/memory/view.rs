@@ -6,7 +6,7 @@ use super::budget::StoreBudget;
 use super::identity::KeyHasher;
 use super::scopes::Scopes;
 
-/// The parts of the store that a shard needs to find dead keys, and to know how much memory it may take.
+/// The parts of the store that a shard reads to find dead keys, and to know how much memory it may take.
 #[derive(Clone, Copy)]
 pub(super) struct StoreView<'a> {
     pub(super) identify: &'a KeyHasher,

@@ -31,7 +31,7 @@ impl PrefixIndex {
             is_same
         });
         for at in 1..self.each.len() {
-            // Every shorter prefix of this text is a prefix of the text before it in order, or is that text.
+            // Every indexed prefix of this text is also a prefix of the previous text in order, or is that text.
             self.each[at].shorter = self.longest_of(Some(at - 1), &self.each[at].text);
         }
     }

@@ -111,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             return Poll::Ready(());
         }
         for turn in 0..=READS_A_POLL {
-            // The last turn only writes the answers to what was read before.
+            // This last turn only writes the answers to calls that were read before.
             if turn < READS_A_POLL {
                 self.gate.allow_read();
             }

@@ -52,7 +52,7 @@ pub(super) struct SocketGate {
     start: Instant,
     last_read_us: AtomicU64,
     may_read: AtomicBool,
-    /// Whether a read was refused since the last one was allowed, though there may be bytes.
+    /// Whether a read was refused after the last allowed read. There may then be bytes to read.
     was_refused: AtomicBool,
     /// Whether the client does not read, so that bytes could not be written.
     is_blocked: AtomicBool,

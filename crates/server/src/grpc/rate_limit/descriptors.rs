@@ -16,7 +16,7 @@ use tollgate_core::MAX_UNITS;
 
 use super::counts::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, YEAR};
-use crate::trust::{Trust, is_identity};
+use crate::trust::{AttributeClass, is_identity};
 
 /// The longest key and the longest value of an entry. By default, Envoy accepts 60 KiB of headers, so no value that a
 /// client chooses is too long. A client must not be able to choose an error, because Envoy then lets the request pass.
@@ -165,20 +165,20 @@ fn with<'a>(
         // OK because there are at most 32 entries.
         _ => Cow::Owned(format!("{key}#{}", before + 1)),
     };
-    match (Trust::of(key, value), key) {
-        (Trust::Claimed, _) => request.claimed(name, value),
-        (Trust::Said, _) => request.said(name, value),
+    match (AttributeClass::of(key, value), key) {
+        (AttributeClass::Claimed, _) => request.claimed(name, value),
+        (AttributeClass::Said, _) => request.said(name, value),
         // An invalid address becomes the shared unknown address.
-        (Trust::Known, "ip") => match value.parse() {
+        (AttributeClass::Known, "ip") => match value.parse() {
             Ok(ip) if before == 0 => request.with_address(rules.client_address(ip)),
             Ok(ip) => request.with(name, rules.client_address(ip).to_string()),
             Err(_) => request.with(name, UNKNOWN_ADDRESS),
         },
         // Envoy's `:path` includes the query.
-        (Trust::Known, "path") => {
+        (AttributeClass::Known, "path") => {
             request.with(name, value.split_once('?').map_or(value, |(path, _)| path))
         }
-        (Trust::Known, _) => request.with(name, value),
+        (AttributeClass::Known, _) => request.with(name, value),
     }
 }
 

@@ -65,17 +65,17 @@ pub(super) fn write(to: &mut MessageWriter<'_>, status: &DescriptorStatus<'_>) {
         return;
     }
     to.message(2, |own| {
-        own.number(1, most(decision.limit()));
+        own.number(1, in_32_bits(decision.limit()));
         own.number(2, unit(Duration::from_micros(limit.bound().interval_us)) as u64);
         own.bytes(3, part.name().name());
     });
-    to.number(3, most(decision.remaining()));
+    to.number(3, in_32_bits(decision.remaining()));
     // Rounded up, because Envoy cuts off fractions of a second.
     to.message(4, |reset| reset.number(1, seconds(decision.reset_after())));
 }
 
 /// Limits a number to the 32 bits of Envoy's protocol.
-fn most(units: u64) -> u64 {
+fn in_32_bits(units: u64) -> u64 {
     units.min(u32::MAX.into())
 }
 

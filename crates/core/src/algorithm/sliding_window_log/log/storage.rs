@@ -44,7 +44,7 @@ impl From<ThreeUnitLog> for Log {
     }
 }
 
-/// A mark of a [`Log`]'s content at one time; see [`LogStorage::stamp`].
+/// A value that identifies a [`Log`]'s content at one time; see [`LogStorage::stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStamp {
     head: Head,

@@ -3,7 +3,7 @@
 use tollgate_core::{HoldError, Holds, Limit, Reservation, ReserveAnswer, State};
 
 use super::{CarriedSlot, Shard};
-use crate::store::memory::KeyLocation;
+use crate::store::memory::KeyPlace;
 use crate::store::memory::budget::StoreBudget;
 use crate::store::memory::held::{self, FIRST_HOLD_BYTES, HeldKey, HeldKeyId};
 use crate::store::memory::logs;
@@ -18,7 +18,7 @@ impl Shard {
     /// Returns a key with holds.
     pub(in super::super) fn held_key(
         &self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
     ) -> Option<&HeldKey> {
         self.held.as_ref()?.get(&HeldKey::id(place, scope))
@@ -27,7 +27,7 @@ impl Shard {
     /// Returns a key with holds, to be changed. The caller [releases](Self::release) it afterwards.
     pub(in super::super) fn held_key_mut(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
     ) -> Option<&mut HeldKey> {
         self.held.as_mut()?.get_mut(&HeldKey::id(place, scope))
@@ -36,7 +36,7 @@ impl Shard {
     /// Runs `act` on a key with holds; `None` if the key has none. A key without holds afterwards moves to the table.
     pub(in super::super) fn change_held<T>(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
         act: impl FnOnce(&mut HeldKey) -> T,
@@ -46,11 +46,11 @@ impl Shard {
         Some(answer)
     }
 
-    /// Moves a key to the table if it has no holds any more, and the table has room for it. Forgets a key whose state
-    /// is fresh.
+    /// Moves a key to the table if it has no holds any more and the table has room for it. If its state is fresh,
+    /// forgets the key instead.
     pub(in super::super) fn release(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
     ) {
@@ -71,14 +71,14 @@ impl Shard {
             return;
         }
         let identity = place.identity.key().with_scope(scope.mark);
-        let place = KeyLocation { identity, scope: scope.mark.in_slot, ..place };
+        let place = KeyPlace { identity, scope: scope.mark.in_slot, ..place };
         self.put_state(place, state, view.budget);
     }
 
     /// Forgets a key with holds; returns whether there was one.
     pub(in super::super) fn forget_held(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         budget: &StoreBudget,
     ) -> bool {
@@ -132,7 +132,7 @@ impl Shard {
     /// check. Without memory for the hold, the reservation is refused.
     pub(in super::super) fn reserve(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
         reservation: Reservation,
@@ -163,7 +163,7 @@ impl Shard {
     /// Does the same for a key that is not among the keys with holds.
     fn reserve_first(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
         reservation: Reservation,
@@ -211,7 +211,7 @@ impl Shard {
         let had_list = self.held.is_some();
         let key = HeldKey { scope: under, state, holds };
         let list_bytes = if had_list { 0 } else { held::LIST_BYTES };
-        view.budget.settle(bytes + log_bytes, list_bytes + key.bytes());
+        view.budget.replace(bytes + log_bytes, list_bytes + key.bytes());
         let held = self.held.get_or_insert_default();
         held.insert(id, key);
         if held.must_sweep() {
@@ -227,7 +227,7 @@ impl Shard {
     /// Runs `act` on the state of a key without holds, with the limit that it is under.
     pub(in super::super) fn change_without_holds<T>(
         &mut self,
-        place: KeyLocation,
+        place: KeyPlace,
         scope: &MemoryScope,
         view: &StoreView<'_>,
         act: impl FnOnce(&Limit, &mut State) -> T,
@@ -245,8 +245,8 @@ impl Shard {
     }
 }
 
-/// Refuses a reservation for which there is no memory, until `until_us`, when a hold expires; for 1 s if that
-/// is `None`. If the limit refuses the reservation too, returns the limit's own refusal.
+/// Refuses a reservation for which there is no memory. Its wait ends at `until_us`, when a hold expires, or after 1 s
+/// if that is `None`. If the limit refuses the reservation too, returns the limit's own refusal.
 fn refuse_at_ceiling(
     decides: &Limit,
     state: &State,
@@ -263,7 +263,7 @@ fn refuse_at_ceiling(
     Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
 }
 
-/// Completes a decision of `decides` for the scope's limit, if that is another limit.
+/// If `decides` decided instead of the scope's limit, completes the decision as [`Limit::in_place_of`] does.
 fn in_place_of(
     decides: &Limit,
     scope: &MemoryScope,

@@ -7,8 +7,8 @@ use super::BUCKET_SLOTS;
 /// The tag of a free slot.
 pub(super) const EMPTY: u8 = 0;
 
-/// The tag of a slot in use that has not been moved yet since the table grew.
-pub(super) const UNSETTLED: u8 = 1;
+/// The tag, while the table grows, of a slot in use that has not been moved yet.
+pub(super) const UNMOVED: u8 = 1;
 
 /// The bits of a word that belong to slots; the last byte does not.
 const TAG_BITS: u64 = u64::MAX >> 8;
@@ -31,7 +31,7 @@ impl Tags {
     }
 
     pub(super) fn first_free(self) -> Option<usize> {
-        let free = zero_bytes(self.word() & !repeated(UNSETTLED)) & TAG_BITS;
+        let free = zero_bytes(self.word() & !repeated(UNMOVED)) & TAG_BITS;
         (free != 0).then(|| free.trailing_zeros() as usize / 8)
     }
 
@@ -52,8 +52,8 @@ impl Tags {
         }
     }
 
-    pub(super) fn unsettled(self) -> Tags {
-        let mut tags = self.0.map(|tag| if tag == EMPTY { EMPTY } else { UNSETTLED });
+    pub(super) fn unmoved(self) -> Tags {
+        let mut tags = self.0.map(|tag| if tag == EMPTY { EMPTY } else { UNMOVED });
         tags[BUCKET_SLOTS] = 0;
         Tags(tags)
     }
@@ -83,7 +83,7 @@ impl IndexMut<usize> for Tags {
 #[inline]
 pub(super) fn tag(hash: u64) -> u8 {
     // OK because only the lowest eight bits are wanted.
-    (hash as u8).max(UNSETTLED + 1)
+    (hash as u8).max(UNMOVED + 1)
 }
 
 /// Returns a word with the top bit set in every byte that is 0 in `word`, and possibly in a byte that is 1 and above

@@ -8,7 +8,7 @@ const TEN: &str = "token-bucket capacity=1 refill=10/s";
 const SHAPED: &str = "leaky-bucket capacity=100 leak=10/s mode=shaping";
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_holds_all_clones() {
+async fn retry_after_delays_all_clones() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY));
     let service = paced(&layer, &server);
@@ -23,7 +23,7 @@ async fn retry_after_holds_all_clones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_requests_are_sent_at_the_limits_pace() {
+async fn delayed_requests_are_sent_at_the_limits_pace() {
     for limit in [TEN, SHAPED] {
         let server = Server::new(&[busy("7")]);
         send_all(&paced(&PaceLayer::new(scope(limit)), &server), 0..5).await;
@@ -70,7 +70,7 @@ async fn longest_of_several_retry_afters_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_holds_only_its_key() {
+async fn retry_after_delays_only_its_key() {
     let server = Server::new(&[busy("7")]);
     let layer = PaceLayer::new(scope(PLENTY)).key(|request: &u32| (request % 2).to_string());
     send_all(&paced(&layer, &server), 0..4).await;
@@ -78,7 +78,7 @@ async fn retry_after_holds_only_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_does_not_hold_another_layer() {
+async fn retry_after_does_not_delay_another_layer() {
     let scope = scope(PLENTY);
     let server = Server::new(&[busy("7")]);
     for request in 0..2 {
@@ -89,7 +89,7 @@ async fn retry_after_does_not_hold_another_layer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ratelimit_header_of_a_success_holds_requests_when_nothing_remains() {
+async fn ratelimit_header_of_a_success_delays_requests_when_nothing_remains() {
     let spent = Answer { header: ("ratelimit", "\"default\";r=0;t=5"), ..FINE };
     let some = Answer { header: ("ratelimit", "\"default\";r=1;t=5"), ..FINE };
     let server = Server::new(&[spent, some]);
@@ -98,12 +98,12 @@ async fn ratelimit_header_of_a_success_holds_requests_when_nothing_remains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hold_is_capped_at_max_hold() {
+async fn delay_is_capped_at_max_delay() {
     let an_hour_ms = 3_600_000;
-    for (max_hold, want_ms) in [(None, an_hour_ms), (Some(ms(2_000)), 2_000), (Some(ms(0)), 0)] {
+    for (max_delay, want_ms) in [(None, an_hour_ms), (Some(ms(2_000)), 2_000), (Some(ms(0)), 0)] {
         let mut layer = PaceLayer::new(scope(PLENTY));
-        if let Some(max_hold) = max_hold {
-            layer = layer.max_hold(max_hold);
+        if let Some(max_delay) = max_delay {
+            layer = layer.max_delay(max_delay);
         }
         let server = Server::new(&[busy("99999999999999999999999999")]);
         send_all(&paced(&layer, &server), 0..2).await;
@@ -112,10 +112,10 @@ async fn hold_is_capped_at_max_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whole_burst_is_sent_after_max_hold() {
+async fn whole_burst_is_sent_after_max_delay() {
     let server = Server::new(&[busy("9000"); 4].map(|answer| answer.after(ms(5))));
     let burst_of_three = scope("token-bucket capacity=3 refill=10/s");
-    let service = paced(&PaceLayer::new(burst_of_three).max_hold(ms(2_000)), &server);
+    let service = paced(&PaceLayer::new(burst_of_three).max_delay(ms(2_000)), &server);
     send(&service, 0).await.await.unwrap().unwrap();
     send_all(&service, 1..5).await;
     assert_eq!(server.arrivals(), [(0, 0), (2_005, 1), (2_005, 2), (2_005, 3), (4_010, 4)]);
@@ -126,7 +126,7 @@ async fn retry_after_date_counts_from_the_wall_clock() {
     let past = busy("Sun, 06 Nov 1994 08:49:37 GMT");
     let future = busy("Fri, 31 Dec 9999 23:59:59 GMT");
     let server = Server::new(&[past, future]);
-    let layer = PaceLayer::new(scope(PLENTY)).max_hold(ms(2_000));
+    let layer = PaceLayer::new(scope(PLENTY)).max_delay(ms(2_000));
     send_all(&paced(&layer, &server), 0..3).await;
     assert_eq!(server.arrivals_ms(), [0, 0, 2_000]);
 }
