@@ -1,12 +1,14 @@
 //! A production service, with its limits in a file and its counts on Redis:
 //! `cargo run -p tollgate --features axum,redis,watch --example axum_redis -- redis://127.0.0.1:6379 examples/axum_redis.yaml`
 //!
-//! Try `curl -i`, change the file or send SIGHUP, and end the process with SIGTERM.
+//! Try `curl -i`, change the file or send SIGHUP, and end the process with SIGTERM. `DEADLINE_MS` sets how long a check may
+//! wait for Redis.
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::routing::{Router, get, post};
@@ -29,10 +31,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let path = arguments.next().unwrap_or_else(|| "examples/axum_redis.yaml".to_owned());
 
+    // A check that Redis does not answer in this time is decided by the failure policy.
+    let deadline_ms = std::env::var("DEADLINE_MS").map_or(Ok(10), |text| text.parse())?;
+
     // All processes with this Redis and this prefix share the limits. While Redis fails, each of the three processes
     // decides on a third of each limit.
     let limiter = Redis::at(&url)?
         .prefix("example:")?
+        .deadline(Duration::from_millis(deadline_ms))
         .on_failure(OnFailure::Local { processes: 3 })
         .build()?;
 
