@@ -63,13 +63,20 @@ deny: ## check licences, sources and duplicate crates
 	cargo fetch --locked
 	cargo deny --offline --all-features check bans licenses sources
 
+# Runs the test binaries of one TEST_GROUP; crates/launcher/run-tests.sh has the groups.
+RUN_TESTS := cargo test --workspace --all-features --tests --no-fail-fast --config 'target."cfg(unix)".runner = "$(CURDIR)/crates/launcher/run-tests.sh"'
+
 .PHONY: unit
 unit: servers gateways envoy deployment schemathesis browser ## run the unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	@mkdir -p target
 	cargo test --workspace --all-features --no-run
-	cargo test --workspace --all-features --tests --config 'target."cfg(unix)".runner = "$(CURDIR)/crates/launcher/run-tests.sh"' 2>&1 | tee target/unit.txt
+	TEST_GROUP=store $(RUN_TESTS) > target/unit-store.txt 2>&1 & \
+	TEST_GROUP=rest $(RUN_TESTS) 2>&1 | tee target/unit.txt && failed= || failed=yes; \
+	wait $$! || failed=yes; tee -a target/unit.txt < target/unit-store.txt; \
+	TEST_GROUP=alone $(RUN_TESTS) 2>&1 | tee -a target/unit.txt || failed=yes; \
+	test -z "$$failed"
 	cargo test --workspace --all-features --doc 2>&1 | tee -a target/unit.txt
 
 .PHONY: servers
