@@ -18,7 +18,7 @@ use crate::store::{Make, S, START_US, block_on, cases, named, open, scope};
 use crate::{any, trace};
 
 /// The algorithms that can have holds, each with room for 10.
-const LIMITS: [&str; 5] = [
+pub(crate) const LIMITS: [&str; 5] = [
     "fixed-window limit=10 window=1m",
     "sliding-window-log limit=10 window=1m",
     "sliding-window-counter limit=10 window=1m",
