@@ -466,13 +466,14 @@ end
 
 -- Gives back the part of a charge that still counts. Returns by how much `remaining` grew.
 function held.refund(limit, state, holds, now_us, cost, place, place_too)
+  if limit.decide.only_holds then
+    return 0
+  end
   restart_clock(limit, state, holds, now_us)
   local at_us = bring_up(limit, state, holds, now_us)
   local before = max(limit.size - view(limit, state, holds, at_us).taken, 0)
   limit.decide.give_back(limit, state, at_us, cost, place, place_too)
-  local back = max(max(limit.size - view(limit, state, holds, at_us).taken, 0) - before, 0)
-  after_change(limit, state, holds)
-  return back
+  return max(max(limit.size - view(limit, state, holds, at_us).taken, 0) - before, 0)
 end
 
 -- Moves a key with holds to another limit, as `algorithm.carry_over` does. The holds stay as they are.

@@ -430,13 +430,14 @@ pub(crate) fn refund<A: BesideHolds>(
     now_us: u64,
     receipt: ChargeReceipt,
 ) -> u64 {
+    if A::ONLY_HOLDS {
+        return 0;
+    }
     restart_clock(limit, state, holds, now_us);
     let at_us = bring_up(limit, state, holds, now_us);
     let before = View::new(limit, state, holds, at_us).remaining();
     limit.give_back(state, at_us, receipt);
-    let back = View::new(limit, state, holds, at_us).remaining().saturating_sub(before);
-    limit.after_change(state, holds);
-    back
+    View::new(limit, state, holds, at_us).remaining().saturating_sub(before)
 }
 
 /// Charges the holds that have expired at `now_us`, and changes nothing else.
