@@ -97,7 +97,7 @@ impl MemoryStore {
         self.decide_all(parts, now_us, each)
     }
 
-    pub(super) fn check_all_any(
+    pub(crate) fn check_all_any(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,
