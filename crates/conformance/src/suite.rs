@@ -161,10 +161,22 @@ macro_rules! suite {
 
 /// Makes every behaviour and property of holds a `#[test]` of the module that calls it, for a store that has holds.
 ///
-/// Takes the same function as [`suite!`](crate::suite).
+/// Takes the same arguments as [`suite!`](crate::suite).
 #[macro_export]
 macro_rules! hold_suite {
     ($make:expr) => {
+        $crate::hold_suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
+            threads: [threads_that_reserve_several_limits_admit_exactly_what_one_would]
+        }
+    };
+    ($make:expr, in several places) => {
+        $crate::hold_suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
+            threads: [threads_that_reserve_several_limits_never_admit_too_much]
+        }
+    };
+    (@everywhere $make:expr) => {
         $crate::suite! { @behaviours $make,
             holds: [
                 held_units_count_as_spent_and_unused_ones_are_free_at_once,
@@ -181,10 +193,42 @@ macro_rules! hold_suite {
                 open_holds_stay_valid_when_the_limit_changes,
                 checks_of_several_limits_beside_holds_are_all_or_none,
             ]
+            joint_holds: [
+                refused_reservation_of_several_limits_holds_and_charges_nothing,
+                reservation_reports_the_tightest_limit_and_each_limits_own_state,
+                joint_hold_is_settled_with_the_use_of_each_limit,
+                released_joint_hold_charges_nothing,
+                each_part_of_a_joint_hold_expires_at_its_own_time,
+                joint_extension_extends_all_holds_or_none,
+                shadow_part_of_a_reservation_refuses_nothing,
+                parts_of_one_key_are_one_hold_for_the_longest_time,
+                reservation_without_holds_is_a_check,
+                hold_made_again_from_its_reference_is_settled_once,
+                operations_on_holds_are_made_at_the_time_given,
+                concurrency_limit_is_reserved_beside_other_limits_and_released_when_dropped,
+                invalid_part_of_a_reservation_holds_nothing,
+                holds_of_one_key_cannot_be_joined,
+            ]
+            concurrency: [
+                concurrency_limit_admits_its_size_at_a_time,
+                concurrency_limit_sets_the_hold_time_of_a_reservation_that_gives_none,
+                units_of_a_concurrency_limit_are_never_charged,
+                refused_reservation_waits_exactly_until_enough_holds_have_expired,
+                check_of_a_concurrency_limit_is_an_error_that_says_to_reserve,
+                dropped_hold_of_a_concurrency_limit_is_released,
+                extension_of_a_concurrency_hold_adds_units_and_moves_the_expiry,
+                reset_of_a_concurrency_limit_forgets_its_holds,
+                concurrency_holds_keep_their_expiry_on_a_clock_that_steps_back_and_move_with_a_new_one,
+                key_moves_between_a_concurrency_limit_and_another,
+                concurrency_limit_that_is_lowered_keeps_its_open_holds,
+            ]
         }
         $crate::suite! { @properties $make,
             holds: [every_operation_on_holds_is_the_algorithms_own]
-            threads: [threads_that_reserve_and_settle_admit_exactly_what_one_would]
+            threads: [
+                threads_that_reserve_and_settle_admit_exactly_what_one_would,
+                threads_hold_no_more_than_a_concurrency_limit_at_a_time,
+            ]
         }
     };
 }

@@ -10,9 +10,8 @@ use crate::decision::{Decision, DecisionSource};
 use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::MemoryBackend;
 use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::memory::{self, SlotAlgorithm};
+use crate::store::memory::{self, MemoryBackend, SlotAlgorithm};
 use crate::store::{Call, CheckRequest, UnreadPolicy};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
@@ -173,7 +172,21 @@ impl<'a> Check<'a> {
                 Some(mirror) => self.charge(scope, mirror),
                 None => self.charge(scope, limit),
             },
+            Limit::Concurrency(_) => self.refuse_charge(),
         }
+    }
+
+    /// Returns the error of a check of a limit whose units are only ever held.
+    #[cold]
+    #[inline(never)]
+    fn refuse_charge(&self) -> Result<Decision, Error> {
+        self.unit_request()?;
+        Err(Error::MustReserve { scope: self.scope.name().to_owned() })
+    }
+
+    /// Returns an error if this is a check of a limit whose units are only ever held.
+    pub(crate) fn can_charge(&self) -> Result<(), Error> {
+        if self.intent == Intent::Peek { Ok(()) } else { self.scope.can_check() }
     }
 
     #[inline(always)]
@@ -200,7 +213,7 @@ impl<'a> Check<'a> {
     }
 
     fn send(&self, scope: &RemoteScope) -> Answer<Decision> {
-        let request = match self.unit_request() {
+        let request = match self.unit_request().and_then(|it| self.can_charge().map(|()| it)) {
             Ok(request) => request,
             Err(error) => return Answer::ready(Err(error)),
         };
@@ -244,6 +257,17 @@ impl<'a> Check<'a> {
     /// Whether this is a shadow, which refuses nothing.
     pub fn is_shadow(&self) -> bool {
         self.role == Role::Shadow
+    }
+
+    pub(crate) fn callers_deadline(&self) -> Option<Duration> {
+        self.within
+    }
+
+    /// Returns what this check requests of its limit in a check of several limits.
+    #[inline(always)]
+    pub(crate) fn demand(&self) -> Result<Demand, Error> {
+        let Check { role, intent, .. } = *self;
+        Ok(Demand { request: self.unit_request()?, role, intent, hold: None })
     }
 
     #[inline(always)]

@@ -65,7 +65,13 @@ impl Limiter {
         }
         let now_us = time(checks).unwrap_or_else(|| backend.clock.now_us());
         let mut each = Vec::with_capacity(checks.len());
-        let decided = backend.memory.check_all(&parts, now_us, &mut each);
+        let decided = match backend.memory.check_all_known(&parts, now_us, &mut each) {
+            Some(decided) => decided,
+            None => {
+                checks.iter().try_for_each(Check::can_charge)?;
+                backend.memory.check_all_any(&parts, now_us, &mut each)
+            }
+        };
         Ok(JointDecision::new(decided, each))
     }
 
@@ -126,13 +132,13 @@ struct JoinedCheck {
 }
 
 #[derive(Debug)]
-struct CallerParts(Vec<CallerPart>);
+pub(crate) struct CallerParts(pub(crate) Vec<CallerPart>);
 
 /// The charge that a caller's part belongs to, and whether the caller wants it charged.
 #[derive(Clone, Copy, Debug)]
-struct CallerPart {
-    charge: usize,
-    intent: Intent,
+pub(crate) struct CallerPart {
+    pub(crate) charge: usize,
+    pub(crate) intent: Intent,
 }
 
 /// Merges the checks of one key into one charge, under the limit of the part that takes precedence
@@ -151,6 +157,7 @@ fn joined(
     let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
         let demand = demand(limiter, check)?;
+        check.can_charge()?;
         let ScopeBackend::Remote(scope) = check.scope.backend() else {
             return Err(Error::DifferentLimiters);
         };
@@ -181,7 +188,7 @@ fn merge(charge: &mut Charge, other: &Charge) {
 impl CallerParts {
     /// Turns the decision on each charge into the decision on each part. The first part of a charge that is
     /// not a peek gets the receipt.
-    fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
+    pub(crate) fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
         let mut decided = *joint.decided();
         let first_of = |charge| self.0.iter().position(|part| part.charge == charge);
         decided.refused_by = decided.refused_by.and_then(first_of);
@@ -200,7 +207,7 @@ impl CallerParts {
     }
 }
 
-fn empty_decision() -> JointDecision {
+pub(crate) fn empty_decision() -> JointDecision {
     JointDecision::new(tollgate_core::CombinedDecision::of([]), Vec::new())
 }
 
@@ -213,10 +220,5 @@ fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
     if !check.scope.limiter().is_same(limiter) {
         return Err(Error::DifferentLimiters);
     }
-    Ok(Demand {
-        request: check.unit_request()?,
-        role: check.role,
-        intent: check.intent,
-        hold: None,
-    })
+    check.demand()
 }
