@@ -10,10 +10,10 @@
 mod bodies;
 mod ends;
 mod failures;
-//mod grpc;
+mod grpc;
 mod handles;
 mod renewals;
-//mod sockets;
+mod sockets;
 mod store;
 
 use std::pin::{Pin, pin};
