@@ -6,6 +6,7 @@
 //! - `bodies`: types of body; `grpc`: trailers
 //! - `sockets`: clients that hang up, and upgraded connections
 //! - `failures`: stores that fail; `store`: such a store
+//! - `streams`: many streams on one budget
 
 mod bodies;
 mod ends;
@@ -15,6 +16,7 @@ mod handles;
 mod renewals;
 mod sockets;
 mod store;
+mod streams;
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
