@@ -368,6 +368,11 @@ impl Hold {
         self.settle_here(HoldUse { units: used_so_far, is_last: false })
     }
 
+    /// Leaves the hold to its expiry, also under a concurrency limit: for a caller that cannot know when the work ends.
+    pub fn leave_to_expire(mut self) {
+        self.releases = false;
+    }
+
     /// Ends the hold and charges nothing more: the units that no partial settlement has charged are free at once.
     pub fn release(self) -> Answer<HoldSettlement> {
         self.settle(0)

@@ -5,10 +5,12 @@
 //! - `handles`: handlers that settle and extend their holds
 //! - `bodies`: types of body; `grpc`: trailers
 //! - `sockets`: clients that hang up, and upgraded connections
+//! - `concurrency`: places under concurrency limits
 //! - `failures`: stores that fail; `store`: such a store
 //! - `streams`: many streams on one budget
 
 mod bodies;
+mod concurrency;
 mod ends;
 mod failures;
 mod grpc;

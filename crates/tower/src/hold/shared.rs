@@ -25,6 +25,7 @@ pub(crate) struct SharedHold {
     keepers: AtomicUsize,
     /// The request was a CONNECT: a successful response is the start of a tunnel.
     is_connect: AtomicBool,
+    only_holds: bool,
     times: RenewalTimes,
     clock: Clock,
     settings: Arc<HoldSettings>,
@@ -45,12 +46,14 @@ impl SharedHold {
     /// Keeps a hold of so many units and renews it. The caller is the first keeper.
     pub(crate) fn open(hold: Hold, units: u64, settings: &Arc<HoldSettings>) -> Arc<SharedHold> {
         let clock = hold.scope().limiter().clock().clone();
-        let HoldSettings { hold_for, max_hold, .. } = **settings;
+        let (hold_for, max_hold) = (settings.hold_for(hold.scope()), settings.max_hold);
         let times = RenewalTimes { hold_for, max_hold };
+        let only_holds = hold.scope().only_holds();
         let shared = Arc::new(SharedHold {
             open: Mutex::new(Some(UnsettledHold { hold, units, actual: None, renewal: None })),
             keepers: AtomicUsize::new(1),
             is_connect: AtomicBool::new(false),
+            only_holds,
             times,
             clock,
             settings: Arc::clone(settings),
@@ -60,6 +63,11 @@ impl SharedHold {
             open.renewal = Some(renewal);
         }
         shared
+    }
+
+    /// Whether the limit's units are only ever held: a place for as long as the request is under way.
+    pub(crate) fn only_holds(&self) -> bool {
+        self.only_holds
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -112,7 +120,9 @@ impl SharedHold {
         } else if self.keepers.load(Ordering::Acquire) == 1 {
             // Only the inner service knows when the upgraded connection ends, and it has kept no handle. So nothing is
             // settled, and the hold ends by its time.
-            drop(self.take());
+            if let Some(unsettled) = self.take() {
+                unsettled.hold.leave_to_expire();
+            }
         }
         None
     }

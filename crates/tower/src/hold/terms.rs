@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_limiter::{Clock, Error};
+use tollgate_limiter::{Clock, Error, Scope};
 
 use super::actual::{ActualCost, CostSource};
 use crate::ResponseHead;
 use crate::log_interval::LogInterval;
+
+/// How long units are held by default. A concurrency limit has a time of its own.
+const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 
 /// Reads the actual cost from the head of a response.
 type SettleFn = Arc<dyn Fn(&dyn ResponseHead) -> ActualCost + Send + Sync>;
@@ -15,8 +18,8 @@ type SettleFn = Arc<dyn Fn(&dyn ResponseHead) -> ActualCost + Send + Sync>;
 /// A layer's settings for holds.
 #[derive(Clone)]
 pub(crate) struct HoldSettings {
-    /// How long units are held, unless the hold is renewed.
-    pub(crate) hold_for: Duration,
+    /// How long units are held, unless the hold is renewed. `None` means 60 s, or the limit's own time.
+    pub(crate) hold_for: Option<Duration>,
     /// How long a hold is renewed.
     pub(crate) max_hold: Duration,
     pub(crate) settle: Option<SettleFn>,
@@ -26,7 +29,7 @@ pub(crate) struct HoldSettings {
 impl Default for HoldSettings {
     fn default() -> HoldSettings {
         HoldSettings {
-            hold_for: Duration::from_secs(60),
+            hold_for: None,
             max_hold: Duration::from_secs(24 * 3_600),
             settle: None,
             failures: Arc::default(),
@@ -35,6 +38,12 @@ impl Default for HoldSettings {
 }
 
 impl HoldSettings {
+    /// Returns how long units of this scope are held.
+    pub(crate) fn hold_for(&self, scope: &Scope) -> Duration {
+        let of_limit = || scope.limit().hold_for().map(|time| Duration::from_micros(time.as_us()));
+        self.hold_for.or_else(of_limit).unwrap_or(DEFAULT_HOLD_FOR)
+    }
+
     /// Returns the actual cost, as far as the head of the response says.
     pub(crate) fn actual(&self, response: &dyn ResponseHead) -> CostSource {
         self.settle.as_ref().map_or(CostSource::Unknown, |settle| settle(response).0)

@@ -139,15 +139,21 @@ impl Admission {
             }
             AdmissionCharge::Rules(ruling) => ruling.send_refunds(),
         };
-        if let Some((units, released)) = self.inner.hold.as_ref().and_then(|hold| hold.release()) {
+        if let Some((units, released)) = self.charged_hold().and_then(|hold| hold.release()) {
             refunds.push(Answer::pending(async move { released.await.map(|_| units) }));
         }
         refunds
     }
 
+    /// Returns the hold that a refund releases. A place under a concurrency limit is held for as long as the request is
+    /// under way, whatever it is charged.
+    fn charged_hold(&self) -> Option<&Arc<SharedHold>> {
+        self.inner.hold.as_ref().filter(|hold| !hold.only_holds())
+    }
+
     /// Whether there is something to refund.
     fn is_charged(&self) -> bool {
-        if self.inner.hold.is_some() {
+        if self.charged_hold().is_some() {
             return true;
         }
         match &self.inner.spent {

@@ -222,7 +222,7 @@ impl LayerSettings {
         cost: u64,
         quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
-        let reservation = scope.reserve(key).cost(cost).hold_for(self.holds.hold_for);
+        let reservation = scope.reserve(key).cost(cost).hold_for(self.holds.hold_for(scope));
         let key = key.into();
         if !scope.is_local() {
             let (answer, scope) = (reservation.into_future(), scope.clone());

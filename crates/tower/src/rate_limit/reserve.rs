@@ -93,7 +93,7 @@ impl RateLimitLayer {
     /// have a resolution of 1 ms, so a time of a few milliseconds may end early.
     #[must_use]
     pub fn hold_for(self, time: Duration) -> RateLimitLayer {
-        self.with_holds(|holds| holds.hold_for = time)
+        self.with_holds(|holds| holds.hold_for = Some(time))
     }
 
     /// Sets how long the hold of one request is renewed; the default is 24 h. Then it ends by its time. This bounds the

@@ -34,7 +34,7 @@ pub(super) struct LayerSettings {
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
     pub(super) attributes: Option<AttributesFn>,
-    /// Whether charges may be refunded, by the layer or by the inner service.
+    /// Whether requests have holds, or charges may be refunded by the layer or by the inner service.
     pub(super) is_tracked: bool,
     pub(super) shows_decision: bool,
     pub(super) refund_if: Option<RefundIf>,
@@ -91,6 +91,8 @@ impl LimitSource {
 
 impl LayerSettings {
     pub(super) fn new(by: LimitSource) -> LayerSettings {
+        // The units of a concurrency limit are only ever held.
+        let reserves = matches!(&by, LimitSource::Limit { scope, .. } if scope.only_holds());
         LayerSettings {
             by,
             identity: None,
@@ -103,10 +105,10 @@ impl LayerSettings {
             on_decision: None,
             on_refusal: None,
             attributes: None,
-            is_tracked: false,
+            is_tracked: reserves,
             shows_decision: false,
             refund_if: None,
-            reserves: false,
+            reserves,
             holds: Arc::default(),
             failed_refunds: Arc::default(),
             undecided: Arc::default(),
