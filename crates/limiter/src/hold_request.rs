@@ -302,6 +302,11 @@ impl HoldDecision {
         self.hold.as_ref()
     }
 
+    /// Takes the decision and the hold.
+    pub fn into_parts(self) -> (Decision, Option<Hold>) {
+        (self.decision, self.hold)
+    }
+
     /// Takes the hold; `None` for a refused reservation.
     pub fn into_hold(self) -> Option<Hold> {
         self.hold

@@ -85,6 +85,22 @@ fn axum_tiers_limits_each_client_by_its_tier() {
 }
 
 #[test]
+fn axum_llm_reserves_tokens_and_settles_what_streams_used() {
+    let want = [
+        "one stream: 6000 tokens left",
+        "  it used 1204",
+        "two streams: 799 tokens left",
+        "a third: 429 Too Many Requests, 799 tokens left",
+        "  they used 1203 and 1202",
+        // 10,000 less 1,204, 1,203 and 1,202, and what is reserved.
+        "a stream that is not read to its end: 4391 tokens left",
+        "a request that the model refuses: 422 Unprocessable Entity",
+        "the last stream: 4291 tokens left",
+    ];
+    assert_eq!(run("axum_llm"), want);
+}
+
+#[test]
 fn tonic_limited_is_refused_waits_and_is_answered() {
     let lines = run("tonic_limited");
     let [first, second, refused, waits, .., last] = &lines[..] else { panic!("{lines:?}") };

@@ -1,8 +1,14 @@
 //! The types of body that a refusal can have.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
 use bytes::Bytes;
+use http_body::Body;
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, Full};
+
+use crate::hold::BodyHold;
 
 /// A response body that can be made from the bytes of a refusal.
 ///
@@ -66,35 +72,80 @@ use http_body_util::{BodyExt, Full};
 pub trait RefusalBody {
     /// Makes a body of these bytes.
     fn of(bytes: Bytes) -> Self;
+
+    /// Returns this body, which keeps the hold of its request until it has ended or is dropped. Called only for requests
+    /// whose units are [reserved](crate::RateLimitLayer::reserve).
+    ///
+    /// The bodies of `http-body-util`, axum and tonic do so. The default ends the hold at once, and logs a warning. A
+    /// body type that can box other bodies needs one line: `OwnBody::boxed(hold.wrap(self))`.
+    fn holding(self, hold: BodyHold) -> Self
+    where
+        Self: Sized,
+    {
+        hold.end_unseen();
+        self
+    }
 }
 
+/// A body in memory: its hold ends with the response, because the service has done its work.
 impl RefusalBody for Bytes {
     fn of(bytes: Bytes) -> Bytes {
         bytes
     }
+
+    fn holding(self, hold: BodyHold) -> Bytes {
+        hold.end_with(&self);
+        self
+    }
 }
 
+/// A body in memory: its hold ends with the response, because the service has done its work.
 impl RefusalBody for Full<Bytes> {
     fn of(bytes: Bytes) -> Full<Bytes> {
         Full::new(bytes)
     }
+
+    fn holding(self, hold: BodyHold) -> Full<Bytes> {
+        let mut copy = self.clone();
+        let polled = Pin::new(&mut copy).poll_frame(&mut Context::from_waker(Waker::noop()));
+        let data = match polled {
+            Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            _ => Bytes::new(),
+        };
+        hold.end_with(&data);
+        self
+    }
 }
 
-impl<E> RefusalBody for BoxBody<Bytes, E> {
+impl<E: 'static> RefusalBody for BoxBody<Bytes, E> {
     fn of(bytes: Bytes) -> BoxBody<Bytes, E> {
         Full::new(bytes).map_err(|never| match never {}).boxed()
     }
-}
 
-impl<E> RefusalBody for UnsyncBoxBody<Bytes, E> {
-    fn of(bytes: Bytes) -> UnsyncBoxBody<Bytes, E> {
-        Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    fn holding(self, hold: BodyHold) -> BoxBody<Bytes, E> {
+        hold.wrap(self).boxed()
     }
 }
 
+impl<E: 'static> RefusalBody for UnsyncBoxBody<Bytes, E> {
+    fn of(bytes: Bytes) -> UnsyncBoxBody<Bytes, E> {
+        Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    }
+
+    fn holding(self, hold: BodyHold) -> UnsyncBoxBody<Bytes, E> {
+        hold.wrap(self).boxed_unsync()
+    }
+}
+
+/// A body in memory: its hold ends with the response, because the service has done its work.
 impl RefusalBody for String {
     fn of(bytes: Bytes) -> String {
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn holding(self, hold: BodyHold) -> String {
+        hold.end_with(self.as_bytes());
+        self
     }
 }
 
@@ -104,11 +155,19 @@ impl RefusalBody for axum::body::Body {
     fn of(bytes: Bytes) -> axum::body::Body {
         bytes.into()
     }
+
+    fn holding(self, hold: BodyHold) -> axum::body::Body {
+        axum::body::Body::new(hold.wrap(self))
+    }
 }
 
 #[cfg(feature = "tonic")]
 impl RefusalBody for tonic::body::Body {
     fn of(bytes: Bytes) -> tonic::body::Body {
         tonic::body::Body::new(Full::new(bytes))
+    }
+
+    fn holding(self, hold: BodyHold) -> tonic::body::Body {
+        tonic::body::Body::new(hold.wrap(self))
     }
 }

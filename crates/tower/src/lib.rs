@@ -15,15 +15,19 @@
 //! ```
 //!
 //! - `rate_limit`: for servers; `body`, `grpc`: the bodies and gRPC statuses of refusals
+//! - `hold`: units that a layer for servers sets aside until the response has ended
 //! - `pace`: for clients
 
 mod body;
 #[cfg(feature = "tonic")]
 mod grpc;
+mod hold;
+mod log_interval;
 mod pace;
 mod rate_limit;
 
 pub use body::RefusalBody;
+pub use hold::{ActualCost, BodyHold, BodyMeter, HeldBody, RequestHold};
 pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
 #[cfg(feature = "axum")]
 pub use rate_limit::MissingAdmission;

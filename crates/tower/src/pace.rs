@@ -11,10 +11,10 @@ mod keys;
 mod layer;
 mod service;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use ::http::{HeaderMap, StatusCode};
+use ::http::{Extensions, HeaderMap, StatusCode};
 use tollgate_limiter::{AcquireOutcome, Error, Receipt, Scope};
 
 use self::delays::ServerDelays;
@@ -29,6 +29,12 @@ pub trait ResponseHead {
 
     /// The header fields.
     fn headers(&self) -> &HeaderMap;
+
+    /// The extensions, such as a value that a handler has put into its response. None unless implemented.
+    fn extensions(&self) -> &Extensions {
+        static NONE: LazyLock<Extensions> = LazyLock::new(Extensions::new);
+        &NONE
+    }
 }
 
 impl<B> ResponseHead for ::http::Response<B> {
@@ -38,6 +44,10 @@ impl<B> ResponseHead for ::http::Response<B> {
 
     fn headers(&self) -> &HeaderMap {
         self.headers()
+    }
+
+    fn extensions(&self) -> &Extensions {
+        self.extensions()
     }
 }
 
@@ -50,6 +60,10 @@ impl ResponseHead for reqwest::Response {
 
     fn headers(&self) -> &HeaderMap {
         self.headers()
+    }
+
+    fn extensions(&self) -> &Extensions {
+        self.extensions()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod failure;
 mod headers;
+mod holds;
 mod identity;
 mod layer;
 #[path = "../shared/log.rs"]

@@ -23,7 +23,7 @@ use tower::{Layer, Service, service_fn};
 use crate::servers::listener;
 use crate::support::{SECRET, at_midnight, ms, rules, scope, signed, token};
 
-const HELLO: &str = "/test.Greeter/Hello";
+pub(crate) const HELLO: &str = "/test.Greeter/Hello";
 const OTHER: &str = "/test.Other/Hello";
 
 /// A codec whose messages are plain text.
@@ -115,7 +115,7 @@ impl Service<http::Request<Body>> for Other {
 }
 
 /// Starts a server with a limit on all calls.
-async fn serve(layer: RateLimitLayer) -> SocketAddr {
+pub(crate) async fn serve(layer: RateLimitLayer) -> SocketAddr {
     let (listener, address) = listener().await;
     let server = Server::builder().layer(layer).add_service(Greeter).add_service(Other);
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
@@ -133,11 +133,14 @@ async fn connect(server: SocketAddr, own: [u8; 4]) -> Channel {
     endpoint.local_address(Some(IpAddr::from(own))).connect().await.unwrap()
 }
 
-async fn to(server: SocketAddr) -> Channel {
+pub(crate) async fn to(server: SocketAddr) -> Channel {
     connect(server, [127, 0, 0, 1]).await
 }
 
-async fn call(channel: &Channel, method: &'static str) -> Result<Response<String>, Status> {
+pub(crate) async fn call(
+    channel: &Channel,
+    method: &'static str,
+) -> Result<Response<String>, Status> {
     send(channel, method, Request::new("ada".to_owned())).await
 }
 

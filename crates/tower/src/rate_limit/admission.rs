@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::http::Request;
+use ::http::{Method, Request, Response};
 use tollgate_limiter::{Answer, Decision, Error, Scope};
 
 use super::settings::{LayerSettings, LimitSource};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
+use crate::body::RefusalBody;
+use crate::hold::{BodyHold, HoldSettings, RequestHold, SharedHold};
 use tollgate_http::{Outcome, QuotaHeaders};
 use tollgate_rules::Ruling;
 
@@ -49,6 +51,8 @@ pub struct Admission {
 
 struct AdmissionState {
     spent: AdmissionCharge,
+    /// The hold of a reservation.
+    hold: Option<Arc<SharedHold>>,
     is_refunded: AtomicBool,
 }
 
@@ -59,18 +63,30 @@ enum AdmissionCharge {
 
 impl Admission {
     /// Returns `None` for an answer without a decision, or without a key to refund it by.
-    pub(super) fn new(answered: StoreAnswer, by: &LimitSource) -> Option<Admission> {
-        let spent = match (answered, by) {
+    pub(super) fn new(
+        answered: StoreAnswer,
+        by: &LimitSource,
+        holds: &Arc<HoldSettings>,
+    ) -> Option<Admission> {
+        let (spent, hold) = match (answered, by) {
             (
-                StoreAnswer::Limit { decision, cost, key: Some(key) },
+                StoreAnswer::Limit { decision, hold, cost, key: Some(key) },
                 LimitSource::Limit { scope, .. },
-            ) => AdmissionCharge::Limit { scope: scope.clone(), decision, cost, key },
-            (StoreAnswer::Rules(ruling), _) => AdmissionCharge::Rules(ruling),
+            ) => {
+                let hold = hold.map(|hold| SharedHold::open(hold, cost, holds));
+                (AdmissionCharge::Limit { scope: scope.clone(), decision, cost, key }, hold)
+            }
+            (StoreAnswer::Rules(ruling), _) => (AdmissionCharge::Rules(ruling), None),
             _ => return None,
         };
-        Some(Admission {
-            inner: Arc::new(AdmissionState { spent, is_refunded: AtomicBool::new(false) }),
-        })
+        let is_refunded = AtomicBool::new(false);
+        Some(Admission { inner: Arc::new(AdmissionState { spent, hold, is_refunded }) })
+    }
+
+    /// Returns the hold of a request whose cost the layer has [reserved](super::RateLimitLayer::reserve), to settle it or
+    /// to extend it. `None` if nothing is reserved, or the hold has ended.
+    pub fn hold(&self) -> Option<RequestHold> {
+        RequestHold::of(self.inner.hold.as_ref()?)
     }
 
     /// Returns the decision: each limit that took part, and what remains of it after this request.
@@ -90,7 +106,7 @@ impl Admission {
     /// calls, on this handle or a clone, return 0, and the layer's
     /// [`refund_if`](super::RateLimitLayer::refund_if) refunds nothing. A decision that was made without the store
     /// ([`Outcome::is_degraded`]) charged nothing, so its refund returns 0 too. A shaping limit refunds a charge
-    /// only if it is the last one.
+    /// only if it is the last one. A [hold](Self::hold) is released: nothing is charged.
     ///
     /// An error means that the store failed; the charge may then remain.
     pub fn refund(&self) -> impl Future<Output = Result<u64, Error>> + Send + Sync + use<> {
@@ -111,21 +127,35 @@ impl Admission {
         self.inner.is_refunded.load(Ordering::Acquire)
     }
 
-    /// Sends the refunds, once.
+    /// Sends the refunds and releases the hold, once.
     pub(super) fn send_refunds(&self) -> Vec<Answer<u64>> {
         if self.inner.is_refunded.swap(true, Ordering::AcqRel) {
             return Vec::new();
         }
-        match &self.inner.spent {
+        let mut refunds = match &self.inner.spent {
             AdmissionCharge::Limit { scope, decision, key, .. } => {
                 let receipt = decision.receipt().map(|receipt| receipt.copy());
                 receipt.map(|receipt| scope.refund(key, receipt)).into_iter().collect()
             }
             AdmissionCharge::Rules(ruling) => ruling.send_refunds(),
+        };
+        if let Some((units, released)) = self.charged_hold().and_then(|hold| hold.release()) {
+            refunds.push(Answer::pending(async move { released.await.map(|_| units) }));
         }
+        refunds
     }
 
+    /// Returns the hold that a refund releases. A place under a concurrency limit is held for as long as the request is
+    /// under way, whatever it is charged.
+    fn charged_hold(&self) -> Option<&Arc<SharedHold>> {
+        self.inner.hold.as_ref().filter(|hold| !hold.only_holds())
+    }
+
+    /// Whether there is something to refund.
     fn is_charged(&self) -> bool {
+        if self.charged_hold().is_some() {
+            return true;
+        }
         match &self.inner.spent {
             AdmissionCharge::Limit { decision, .. } => decision.receipt().is_some(),
             AdmissionCharge::Rules(ruling) => ruling.is_charged(),
@@ -174,7 +204,7 @@ pub(super) struct TrackedRequest {
 pub(super) type HeaderRefresh = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
 
 impl TrackedRequest {
-    /// Puts the decision into the request's extensions, if the layer is set to.
+    /// Puts the decision into the request's extensions, if the layer is set to. Is then a keeper of the request's hold.
     pub(super) fn new<B>(
         admission: Admission,
         settings: &Arc<LayerSettings>,
@@ -182,6 +212,11 @@ impl TrackedRequest {
     ) -> TrackedRequest {
         if settings.shows_decision {
             request.extensions_mut().insert(admission.clone());
+        }
+        if let Some(hold) = &admission.inner.hold
+            && *request.method() == Method::CONNECT
+        {
+            hold.note_connect();
         }
         TrackedRequest { admission, settings: Arc::clone(settings) }
     }
@@ -204,5 +239,31 @@ impl TrackedRequest {
             }
             admission.peek_again(&settings).await
         }))
+    }
+}
+
+impl TrackedRequest {
+    /// Passes the hold of the request on to the body of the response.
+    pub(super) fn hold_until_end<R: RefusalBody>(&self, response: Response<R>) -> Response<R> {
+        let Some(hold) = &self.admission.inner.hold else { return response };
+        match hold.answered(&response).and_then(|source| BodyHold::of(hold, source)) {
+            Some(hold) => response.map(|body| body.holding(hold)),
+            None => response,
+        }
+    }
+
+    /// Renews the hold of the request, if no task does and it is time.
+    pub(super) fn renew_if_due(&self) {
+        if let Some(hold) = &self.admission.inner.hold {
+            hold.renew_if_due();
+        }
+    }
+}
+
+impl Drop for TrackedRequest {
+    fn drop(&mut self) {
+        if let Some(hold) = &self.admission.inner.hold {
+            hold.leave();
+        }
     }
 }

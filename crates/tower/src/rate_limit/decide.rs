@@ -1,25 +1,22 @@
 //! Decides a request: at once, or by a call to the store.
 
-use std::future::{Future, IntoFuture};
-use std::mem;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use ::http::{Request, Response};
 use bytes::Bytes;
-use tokio::runtime::Handle;
 use tollgate_core::MAX_UNITS;
-use tollgate_limiter::{Answer, Check, Decision, Error, Scope};
+use tollgate_limiter::{Check, Error, Scope};
 
 use super::admission::Admission;
 use super::charge::DelayedCharge;
+use super::pending::{CheckReply, PendingCheck, StoreQuery};
 use super::settings::{CurrentSource, LayerDecision, LayerSettings, LimitSource};
 use super::store_answer::StoreAnswer;
 use super::waiting::WaitingSlot;
 use tollgate_http::{Outcome, QuotaHeaders, Refusal, RefusalReason};
-use tollgate_identity::{Findings, RequestHead};
-use tollgate_rules::{RulesAnswer, Ruling, Snapshot};
+use tollgate_identity::RequestHead;
+use tollgate_rules::Snapshot;
 
 /// The first step of a decision: made at once, or pending at the store.
 pub(super) enum DecisionProgress {
@@ -39,33 +36,12 @@ pub(super) enum Disposition {
     Refused(Box<Response<Bytes>>),
 }
 
-/// A check in flight to the store. It holds a waiting slot if the store may delay the request.
-pub(super) struct PendingCheck {
-    /// `None` after the answer.
-    query: Option<StoreQuery>,
-    slot: Option<WaitingSlot>,
-    findings: Findings,
-}
-
-/// The store's answer, with what was known before it.
-pub(super) struct CheckReply {
-    answer: StoreAnswer,
-    slot: Option<WaitingSlot>,
-    findings: Findings,
-}
-
-enum StoreQuery {
-    Limit { answer: Answer<Decision>, cost: u64, key: Option<Box<[u8]>> },
-    Rules(RulesAnswer),
-}
-
 impl DecisionProgress {
     /// The request is not limited.
     const SKIPPED: DecisionProgress = DecisionProgress::Decided(Disposition::Passes);
 
     fn pending(query: StoreQuery, slot: Option<WaitingSlot>) -> DecisionProgress {
-        let findings = Findings::default();
-        DecisionProgress::Pending(Box::new(PendingCheck { query: Some(query), slot, findings }))
+        DecisionProgress::Pending(Box::new(PendingCheck::new(query, slot)))
     }
 }
 
@@ -118,7 +94,7 @@ impl LayerSettings {
     /// Admits a request, at once or after its delay, with the means to refund its charge.
     fn admit(&self, answer: StoreAnswer, slot: Option<WaitingSlot>) -> Disposition {
         let is_delayed = answer.is_delayed();
-        match Admission::new(answer, &self.by) {
+        match Admission::new(answer, &self.by, &self.holds) {
             Some(admission) if is_delayed => {
                 Disposition::Delayed(Box::new(DelayedCharge::new(admission, slot)))
             }
@@ -202,7 +178,7 @@ impl LayerSettings {
         DecisionProgress::Decided(self.report(head, &decided, quota_headers))
     }
 
-    /// Decides a request that may be delayed or refunded, or whose store is across the network.
+    /// Decides a request that reserves its cost, may be delayed or refunded, or whose store is across the network.
     fn check_slowly(
         &self,
         mut check: Check<'_>,
@@ -211,6 +187,9 @@ impl LayerSettings {
         quota_headers: &mut QuotaHeaders,
     ) -> DecisionProgress {
         let scope = check.scope();
+        if self.reserves {
+            return self.reserve_limit(scope, check.key(), head, cost, quota_headers);
+        }
         let mut slot = None;
         let is_kept = self.is_tracked || scope.is_shaping();
         let kept = is_kept.then(|| check.key().into());
@@ -221,7 +200,7 @@ impl LayerSettings {
             slot = own;
         }
         if scope.is_local() {
-            let limit = |decision| StoreAnswer::Limit { decision, cost, key: kept };
+            let limit = |decision| StoreAnswer::Limit { decision, hold: None, cost, key: kept };
             let answer = check.now().map_or_else(StoreAnswer::Undecided, limit);
             return DecisionProgress::Decided(self.disposition_of(
                 head,
@@ -232,6 +211,29 @@ impl LayerSettings {
         }
         let query = StoreQuery::Limit { answer: check.into_future(), cost, key: kept };
         DecisionProgress::pending(query, slot)
+    }
+
+    /// Reserves the cost of a request.
+    fn reserve_limit(
+        &self,
+        scope: &Scope,
+        key: &[u8],
+        head: &RequestHead<'_>,
+        cost: u64,
+        quota_headers: &mut QuotaHeaders,
+    ) -> DecisionProgress {
+        let reservation = scope.reserve(key).cost(cost).hold_for(self.holds.hold_for(scope));
+        let key = key.into();
+        if !scope.is_local() {
+            let (answer, scope) = (reservation.into_future(), scope.clone());
+            let query = StoreQuery::Reservation { answer, cost, key, scope };
+            return DecisionProgress::pending(query, None);
+        }
+        let answer = match reservation.now() {
+            Ok(reserved) => StoreAnswer::reserved(reserved, cost, key),
+            Err(error) => StoreAnswer::Undecided(error),
+        };
+        DecisionProgress::Decided(self.disposition_of(head, answer, None, quota_headers))
     }
 
     fn check_rules(
@@ -314,41 +316,4 @@ fn layer_decision(outcome: Outcome<'_>) -> LayerDecision<'_> {
 
 fn refused(reason: RefusalReason<'_>) -> LayerDecision<'_> {
     LayerDecision::Refused(Refusal::new(reason))
-}
-
-impl Future for PendingCheck {
-    type Output = CheckReply;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
-        let this = self.get_mut();
-        let answer = match &mut this.query {
-            Some(StoreQuery::Limit { answer, cost, key }) => {
-                match ready!(Pin::new(answer).poll(context)) {
-                    Ok(decision) => StoreAnswer::Limit { decision, cost: *cost, key: key.take() },
-                    Err(error) => StoreAnswer::Undecided(error),
-                }
-            }
-            Some(StoreQuery::Rules(answer)) => {
-                let ruling = ready!(Pin::new(answer).poll(context));
-                ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
-            }
-            None => return Poll::Pending,
-        };
-        this.query = None;
-        let (slot, findings) = (this.slot.take(), mem::take(&mut this.findings));
-        Poll::Ready(CheckReply { answer, slot, findings })
-    }
-}
-
-/// Refunds a delayed request of rules that is dropped before the store has answered. For a single limit, the store
-/// refunds by itself.
-impl Drop for PendingCheck {
-    fn drop(&mut self) {
-        let (Some(StoreQuery::Rules(answer)), Some(_)) = (self.query.take(), &self.slot) else {
-            return;
-        };
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { answer.await.map(Ruling::give_back) });
-        }
-    }
 }

@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use super::admission::{HeaderRefresh, TrackedRequest};
 use super::charge::DelayedCharge;
-use super::decide::{Disposition, PendingCheck};
+use super::decide::Disposition;
+use super::pending::PendingCheck;
 use super::settings::LayerSettings;
 use crate::body::RefusalBody;
 use tollgate_http::QuotaHeaders;
@@ -23,8 +24,9 @@ pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
     ///
     /// Dropping it while a shaping limit delays the request refunds the charge, as far as the limit can refund it.
-    /// Dropping it while the inner service works keeps the charge. Dropping it during the refund of
-    /// [`refund_if`](super::RateLimitLayer::refund_if) does not stop that refund.
+    /// Dropping it while the inner service works keeps the charge, and ends a
+    /// [hold](super::RateLimitLayer::reserve), which is charged in full unless the service has said otherwise. Dropping
+    /// it during the refund of [`refund_if`](super::RateLimitLayer::refund_if) does not stop that refund.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, R>
     where
@@ -203,12 +205,16 @@ where
                     let Some(tracked) = this.tracked else {
                         return pass(future, this.quota_headers, context);
                     };
-                    let mut response = ready!(future.poll(context))?;
+                    tracked.renew_if_due();
+                    let answer = ready!(future.poll(context));
+                    let Some(tracked) = this.tracked.take() else { return Poll::Ready(answer) };
+                    let response = answer?;
                     match tracked.refund_after(&response) {
                         Some(refresh) => {
                             ResponseStep::Refunding { response: Some(response), refresh }
                         }
                         None => {
+                            let mut response = tracked.hold_until_end(response);
                             mem::take(this.quota_headers).add_to(&mut response);
                             return Poll::Ready(Ok(response));
                         }

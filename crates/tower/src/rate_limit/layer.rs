@@ -84,7 +84,7 @@ impl RateLimitLayer {
         RateLimitLayer { settings: Arc::new(settings) }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut LayerSettings)) -> RateLimitLayer {
+    pub(super) fn with(mut self, change: impl FnOnce(&mut LayerSettings)) -> RateLimitLayer {
         change(Arc::make_mut(&mut self.settings));
         self
     }

@@ -1,7 +1,6 @@
 //! The settings of a layer.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -11,6 +10,8 @@ use tollgate_limiter::{Error, Limiter, Scope};
 
 use super::waiting::WaitingSlots;
 use crate::ResponseHead;
+use crate::hold::HoldSettings;
+use crate::log_interval::LogInterval;
 use tollgate_http::{HeaderFamilies, Outcome, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
 use tollgate_rules::{Attributes, Rules, Snapshot};
@@ -33,14 +34,15 @@ pub(super) struct LayerSettings {
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
     pub(super) attributes: Option<AttributesFn>,
-    /// Whether charges may be refunded, by the layer or by the inner service.
+    /// Whether requests have holds, or charges may be refunded by the layer or by the inner service.
     pub(super) is_tracked: bool,
     pub(super) shows_decision: bool,
     pub(super) refund_if: Option<RefundIf>,
-    /// When a failed refund was last logged.
-    refund_logged_us: Arc<AtomicU64>,
-    /// When the reason for undecided requests was last logged.
-    failure_logged_us: Arc<AtomicU64>,
+    /// Whether requests reserve their cost.
+    pub(super) reserves: bool,
+    pub(super) holds: Arc<HoldSettings>,
+    failed_refunds: Arc<LogInterval>,
+    undecided: Arc<LogInterval>,
 }
 
 pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &LayerDecision<'_>) + Send + Sync>;
@@ -89,6 +91,8 @@ impl LimitSource {
 
 impl LayerSettings {
     pub(super) fn new(by: LimitSource) -> LayerSettings {
+        // The units of a concurrency limit are only ever held.
+        let reserves = matches!(&by, LimitSource::Limit { scope, .. } if scope.only_holds());
         LayerSettings {
             by,
             identity: None,
@@ -101,11 +105,13 @@ impl LayerSettings {
             on_decision: None,
             on_refusal: None,
             attributes: None,
-            is_tracked: false,
+            is_tracked: reserves,
             shows_decision: false,
             refund_if: None,
-            refund_logged_us: Arc::default(),
-            failure_logged_us: Arc::default(),
+            reserves,
+            holds: Arc::default(),
+            failed_refunds: Arc::default(),
+            undecided: Arc::default(),
         }
     }
 
@@ -129,26 +135,20 @@ impl LayerSettings {
 
     /// Logs why requests are answered with 503, at most once in ten seconds.
     pub(super) fn log_failure(&self, error: &Error) {
-        if self.is_due(&self.failure_logged_us) {
+        if self.undecided.is_due(self.now_us()) {
             tracing::warn!("requests are answered 503: {error}");
         }
     }
 
     /// Logs that a charge could not be refunded, at most once in ten seconds.
     pub(super) fn log_failed_refund(&self, error: &Error) {
-        if self.is_due(&self.refund_logged_us) {
+        if self.failed_refunds.is_due(self.now_us()) {
             tracing::warn!("the charge of a request was not given back: {error}");
         }
     }
 
-    /// Returns whether ten seconds have passed since this last returned true.
-    fn is_due(&self, last_us: &AtomicU64) -> bool {
-        let now_us = self.by.limiter().clock().now_us();
-        let before_us = last_us.load(Ordering::Relaxed);
-        let is_due = before_us == 0 || now_us.saturating_sub(before_us) > 10_000_000;
-        let swap =
-            || last_us.compare_exchange(before_us, now_us, Ordering::Relaxed, Ordering::Relaxed);
-        is_due && swap().is_ok()
+    fn now_us(&self) -> u64 {
+        self.by.limiter().clock().now_us()
     }
 
     pub(super) fn wall_us(&self) -> u64 {

@@ -2,15 +2,17 @@
 
 use tollgate_core::Verdict;
 use tollgate_identity::TokenRefusal;
-use tollgate_limiter::{Decision, Error};
+use tollgate_limiter::{Decision, Error, Hold, HoldDecision};
 use tollgate_rules::Ruling;
 
 /// The answer to a check.
 pub(super) enum StoreAnswer {
     Limit {
         decision: Decision,
+        /// The hold of a reservation that was admitted.
+        hold: Option<Hold>,
         cost: u64,
-        /// The request's key, if its charge may be refunded.
+        /// The request's key, if it has a hold, or if its charge may be refunded.
         key: Option<Box<[u8]>>,
     },
     Rules(Ruling),
@@ -20,6 +22,12 @@ pub(super) enum StoreAnswer {
 }
 
 impl StoreAnswer {
+    /// Returns the answer to the reservation of a limit.
+    pub(super) fn reserved(reserved: HoldDecision, cost: u64, key: Box<[u8]>) -> StoreAnswer {
+        let (decision, hold) = reserved.into_parts();
+        StoreAnswer::Limit { decision, hold, cost, key: Some(key) }
+    }
+
     /// Whether the request is delayed.
     pub(super) fn is_delayed(&self) -> bool {
         let verdict = match self {

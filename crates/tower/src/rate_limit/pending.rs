@@ -1,0 +1,149 @@
+//! A check in flight to the store.
+
+use std::future::{Future, IntoFuture};
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tollgate_limiter::{Answer, Decision, Error, HoldDecision, Scope};
+
+use super::store_answer::StoreAnswer;
+use super::waiting::WaitingSlot;
+use tollgate_identity::Findings;
+use tollgate_rules::{RulesAnswer, Ruling};
+
+/// A check in flight to the store. It holds a waiting slot if the store may delay the request.
+pub(super) struct PendingCheck {
+    /// `None` after the answer.
+    query: Option<StoreQuery>,
+    slot: Option<WaitingSlot>,
+    pub(super) findings: Findings,
+}
+
+/// The store's answer, with what was known before it.
+pub(super) struct CheckReply {
+    pub(super) answer: StoreAnswer,
+    pub(super) slot: Option<WaitingSlot>,
+    pub(super) findings: Findings,
+}
+
+/// What was sent to the store.
+pub(super) enum StoreQuery {
+    Limit {
+        answer: Answer<Decision>,
+        cost: u64,
+        /// The request's key, if its charge may be refunded.
+        key: Option<Box<[u8]>>,
+    },
+    Reservation {
+        answer: Answer<HoldDecision>,
+        cost: u64,
+        key: Box<[u8]>,
+        scope: Scope,
+    },
+    /// The failure policy decides on a reservation that the store failed to decide.
+    Unreserved {
+        answer: Answer<Decision>,
+        cost: u64,
+        key: Box<[u8]>,
+        failure: Error,
+    },
+    Rules(RulesAnswer),
+}
+
+impl PendingCheck {
+    pub(super) fn new(query: StoreQuery, slot: Option<WaitingSlot>) -> PendingCheck {
+        PendingCheck { query: Some(query), slot, findings: Findings::default() }
+    }
+}
+
+impl Future for PendingCheck {
+    type Output = CheckReply;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
+        let this = self.get_mut();
+        let answer = loop {
+            let Some(query) = &mut this.query else { return Poll::Pending };
+            match ready!(query.poll(context)) {
+                QueryProgress::Answered(answer) => break answer,
+                QueryProgress::Next(next) => this.query = Some(next),
+            }
+        };
+        this.query = None;
+        let (slot, findings) = (this.slot.take(), mem::take(&mut this.findings));
+        Poll::Ready(CheckReply { answer, slot, findings })
+    }
+}
+
+/// The answer to a query, or the query that replaces it.
+enum QueryProgress {
+    Answered(StoreAnswer),
+    Next(StoreQuery),
+}
+
+impl StoreQuery {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<QueryProgress> {
+        let answer = match self {
+            StoreQuery::Limit { answer, cost, key } => {
+                match ready!(Pin::new(answer).poll(context)) {
+                    Ok(decision) => {
+                        let (cost, key) = (*cost, key.take());
+                        StoreAnswer::Limit { decision, hold: None, cost, key }
+                    }
+                    Err(error) => StoreAnswer::Undecided(error),
+                }
+            }
+            StoreQuery::Reservation { answer, cost, key, scope } => {
+                match ready!(Pin::new(answer).poll(context)) {
+                    Ok(reserved) => StoreAnswer::reserved(reserved, *cost, mem::take(key)),
+                    Err(failure @ Error::Store(_)) => {
+                        // Without time for the store, the check is not sent, and the failure policy decides at once.
+                        let check = scope.check(&*key).cost(*cost).within(Duration::ZERO);
+                        let (answer, cost, key) = (check.into_future(), *cost, mem::take(key));
+                        let next = StoreQuery::Unreserved { answer, cost, key, failure };
+                        return Poll::Ready(QueryProgress::Next(next));
+                    }
+                    Err(error) => StoreAnswer::Undecided(error),
+                }
+            }
+            StoreQuery::Unreserved { answer, cost, key, failure } => {
+                match ready!(Pin::new(answer).poll(context)) {
+                    Ok(decision) => {
+                        let (cost, key) = (*cost, Some(mem::take(key)));
+                        StoreAnswer::Limit { decision, hold: None, cost, key }
+                    }
+                    Err(_) => StoreAnswer::Undecided(failure.clone()),
+                }
+            }
+            StoreQuery::Rules(answer) => {
+                let ruling = ready!(Pin::new(answer).poll(context));
+                ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
+            }
+        };
+        Poll::Ready(QueryProgress::Answered(answer))
+    }
+}
+
+/// Gives back what a request that is dropped before the store has answered may have been granted: the hold, or the
+/// charges of rules that may delay it. The charge of a single limit stays, or is refunded by the store.
+impl Drop for PendingCheck {
+    fn drop(&mut self) {
+        let (query, Ok(runtime)) = (self.query.take(), Handle::try_current()) else { return };
+        match query {
+            Some(StoreQuery::Reservation { answer, .. }) => {
+                runtime.spawn(async move {
+                    if let Ok((_, Some(hold))) = answer.await.map(HoldDecision::into_parts) {
+                        // If this fails, the hold is charged in full at its expiry.
+                        drop(hold.release().await);
+                    }
+                });
+            }
+            Some(StoreQuery::Rules(answer)) if self.slot.is_some() => {
+                runtime.spawn(async move { answer.await.map(Ruling::give_back) });
+            }
+            _ => {}
+        }
+    }
+}
