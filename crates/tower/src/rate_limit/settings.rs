@@ -143,7 +143,7 @@ impl LayerSettings {
     /// Logs that a charge could not be refunded, at most once in ten seconds.
     pub(super) fn log_failed_refund(&self, error: &Error) {
         if self.failed_refunds.is_due(self.now_us()) {
-            tracing::warn!("the charge of a request was not given back: {error}");
+            tracing::warn!("the charge of a request was not refunded: {error}");
         }
     }
 
