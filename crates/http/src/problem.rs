@@ -121,7 +121,7 @@ impl<'o> Refusal<'o> {
             RefusalReason::Quota(outcome) => quota_detail(outcome),
             // The cause is only logged, because it may name servers.
             RefusalReason::Undecided(Error::Store(_)) => {
-                "the store of limits does not answer".to_owned()
+                "the store failed, and this request is not decided without it".to_owned()
             }
             RefusalReason::Undecided(_) => "no limit can be decided for this request".to_owned(),
             RefusalReason::Token(invalid) => format!("the token is not accepted: {invalid}"),
@@ -191,10 +191,12 @@ fn quota_detail(outcome: &Outcome<'_>) -> String {
     let shapes = |policy: Policy<'_>| policy.name() == name && policy.limit().is_shaping();
     match outcome.retry_after().map(|wait| wait.as_micros().div_ceil(1_000_000)) {
         Some(wait_s) if outcome.policies().any(shapes) => {
-            format!("`{name}` has no place soon enough{limit}; come back in {wait_s} s")
+            format!("the delay by `{name}` would be too long{limit}; come back in {wait_s} s")
         }
         Some(wait_s) => format!("`{name}` is spent{limit}; come back in {wait_s} s"),
         None if outcome.is_blocked() => format!("`{name}` blocks such requests"),
-        None => format!("costs more than `{name}` ever has{limit}; waiting does not help"),
+        None => format!(
+            "the request costs more than `{name}` ever allows{limit}; waiting does not help"
+        ),
     }
 }

@@ -102,12 +102,12 @@ impl Identity {
         Identity { tier_of_api_key: Some(Arc::new(tier_of)), ..self }
     }
 
-    /// Starts to fetch the keys of tokens in the background, if they come from a URL.
+    /// Starts to fetch the keys that verify tokens in the background, if they come from a URL.
     pub fn start(&self) {
         self.tokens.start();
     }
 
-    /// Returns the problem with the fetched keys of tokens, if there is one.
+    /// Returns the problem with the fetched keys that verify tokens, if there is one.
     pub fn problem(&self) -> Option<String> {
         self.tokens.problem()
     }

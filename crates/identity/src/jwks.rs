@@ -1,4 +1,4 @@
-//! Keys of tokens that are fetched from their issuer, on a separate thread.
+//! Keys that verify tokens and are fetched from their issuer, on a separate thread.
 //!
 //! - `schedule`: when to fetch; `fetch`: one fetch; `refresh`: the thread that fetches
 

@@ -33,7 +33,7 @@ use unverified::UnverifiedToken;
 
 use crate::config::MAX_WITHOUT_ID;
 
-/// The longest token that is read: many servers accept no longer header.
+/// The longest token that is read: many servers refuse longer headers.
 const MAX_BYTES: usize = 8 * 1024;
 
 /// The default weight of the tokens that are remembered.
@@ -43,12 +43,12 @@ const MAX_CACHED: usize = 10_000;
 /// made is valid at once.
 const LEEWAY: Duration = Duration::from_secs(5);
 
-/// Reads the tokens (JWT) that clients carry, and accepts the tokens that one of its keys signed.
+/// A verifier of the tokens (JWT) that clients carry. It accepts the tokens that one of its keys signed.
 ///
 /// A token counts from its `nbf`, if it has one, until its `exp`, which it must have. Its algorithm is
 /// its key's own, whatever the token says. A verified token is remembered, so the signature of a token
-/// that comes with 1,000 requests is computed once. The last 4,096 bad tokens are remembered as well. Clones share
-/// this memory.
+/// that comes with 1,000 requests is computed once. Bad tokens whose signature was computed are remembered as well: at
+/// least the last 4,096 and at most 8,192, except tokens that are not valid yet. Clones share this memory.
 ///
 /// ```
 /// use tollgate::http::{InvalidToken, Jwt, JwtKey};
@@ -140,7 +140,7 @@ impl Jwt {
 
     /// Accepts only tokens for this audience (`aud`). May be called again to accept further audiences.
     ///
-    /// Call it if the issuer makes tokens for other services too: their tokens would be accepted here.
+    /// Call it if the issuer also makes tokens for other services: otherwise these tokens are accepted here too.
     pub fn audience(self, audience: impl Into<String>) -> Jwt {
         self.with(|policy| policy.audiences.push(audience.into().into()))
     }
@@ -190,7 +190,7 @@ impl Jwt {
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
     ) -> Result<TokenStatus, InvalidToken> {
-        // First, so that no longer text of a client is hashed.
+        // Checked first, so that a longer text of a client is never hashed.
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }

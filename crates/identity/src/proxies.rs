@@ -41,7 +41,8 @@ const IPV4_BITS: u8 = 96;
 /// ```
 #[derive(Clone)]
 pub struct TrustedProxies {
-    /// In order; no net is within another. IPv4 nets are in their IPv6 form, so that both ways to write an address are equal.
+    /// In order; no network is within another. IPv4 networks are in their IPv6 form, so that both ways to write an address
+    /// are equal.
     nets: Arc<[Ipv6Net]>,
     forwarding: Forwarding,
 }
@@ -50,22 +51,22 @@ pub struct TrustedProxies {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// A text is neither an address nor a net.
+    /// A text is neither an address nor a network.
     #[error(
-        "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
+        "trusted proxies: `{given}` is neither an address nor a network; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
     )]
     NotANet {
         /// The given text.
         given: String,
     },
-    /// The address of a net has bits set after the prefix.
+    /// The address of a network has bits set after the prefix.
     #[error(
-        "trusted proxies: `{given}` is not where its net begins; write `{net}` for the net, or `{address}` for that address alone"
+        "trusted proxies: `{given}` is not where its network begins; write `{net}` for the network, or `{address}` for that address alone"
     )]
     HostBits {
         /// The given text.
         given: String,
-        /// The net that the address is in.
+        /// The network that the address is in.
         net: String,
         /// The address.
         address: String,
@@ -73,9 +74,9 @@ pub enum TrustError {
     /// The list is empty.
     #[error("trusted proxies: the list is empty; leave it out to trust none")]
     Empty,
-    /// All nets together hold more than a quarter of IPv4, or of the public addresses of IPv6.
+    /// All networks together hold more than a quarter of IPv4, or of the public addresses of IPv6.
     #[error(
-        "trusted proxies: more than a quarter of all {family} addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
+        "trusted proxies: more than a quarter of all {family} addresses are in these networks, and clients there could choose their own address; name only the networks of your proxies, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
     )]
     TooMany {
         /// `IPv4` or `IPv6`.
@@ -84,8 +85,8 @@ pub enum TrustError {
 }
 
 impl TrustedProxies {
-    /// Trusts these addresses and nets, IPv4 and IPv6. By [default](Self::reading) these proxies write `X-Forwarded-For`. All
-    /// nets together may hold a quarter of IPv4, and a quarter of the public addresses of IPv6.
+    /// Trusts these addresses and networks, IPv4 and IPv6. By [default](Self::reading) these proxies write
+    /// `X-Forwarded-For`. All networks together may hold a quarter of IPv4, and a quarter of the public addresses of IPv6.
     pub fn new<N: AsRef<str>>(
         nets: impl IntoIterator<Item = N>,
     ) -> Result<TrustedProxies, TrustError> {

@@ -33,7 +33,8 @@ pub(crate) struct TokenVerifier {
     pub(crate) on_invalid: OnInvalid,
     /// The limit on tokens that turn out bad, by address. Without it no token is verified.
     verifications: Option<Scope>,
-    /// How many more tokens of each address may turn out bad, because good tokens came from there. `None` if `jwt` is.
+    /// The verifications that each address has earned with good tokens, in addition to `verifications`. `None` if `jwt`
+    /// is `None`.
     credit: Option<Arc<Credit>>,
     rejected: Arc<RejectedTokens>,
     pub(crate) clock: Clock,
@@ -132,8 +133,8 @@ impl TokenVerifier {
         Some(verdict)
     }
 
-    /// Verifies a new token if its address has allowance or credit left. A good token costs neither, and every request
-    /// with a good token earns its address one more verification.
+    /// Verifies a new token if its address has allowance (`verifications`) or credit left. A good token costs neither, and
+    /// every request with a good token earns its address credit for one more verification.
     fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> TokenVerdict {
         let credit = self.credit.as_deref();
         let mut charged = None;
@@ -147,7 +148,7 @@ impl TokenVerifier {
                 let is_from_credit = charged.as_ref().is_some_and(|own| !own.is_allowed());
                 self.give_back(charged, address, now_us);
                 if let Some(credit) = credit {
-                    // One for this request, and one more if its verification was paid with credit.
+                    // One for this request, and the one back that its verification took from the credit, if it did.
                     (0..=u8::from(is_from_credit)).for_each(|_| credit.earn(address));
                 }
                 TokenVerdict::Verified(claims)

@@ -30,15 +30,16 @@ impl Identity {
         self
     }
 
-    /// Limits how many tokens of an address may be verified and turn out bad: `token-bucket capacity=20 refill=5/s` by
-    /// default. Beyond that, the signatures of its new tokens are not computed, so that bad tokens cost little, and its
-    /// requests are limited by address. Tokens that were verified before still count.
+    /// Limits how many tokens of an address may be verified, which computes their signature, and turn out bad:
+    /// `token-bucket capacity=20 refill=5/s` by default. Beyond that allowance, new tokens of the address are not verified,
+    /// so that bad tokens cost little, and their requests are limited by address. Tokens that were found good before are
+    /// still accepted.
     ///
-    /// Many clients may share an address, so each request with a good token earns its address one more verification,
-    /// up to 200 in stock. A bad token that is repeated is verified once.
+    /// Many clients may share an address, so each request with a good token earns its address credit for one more
+    /// verification, up to 200. A bad token that is repeated is verified once.
     ///
-    /// Tokens that are bad without a look at their signature, such as another system's, need no verification. If bad tokens
-    /// are [refused](Self::refuse_invalid_tokens), such tokens count too: each 401 costs one.
+    /// Tokens that are bad whatever their signature is, such as another system's, need no verification. If bad tokens are
+    /// [refused](Self::refuse_invalid_tokens), such tokens are charged too: each 401 costs one verification.
     pub fn token_verifications<L>(mut self, limit: L) -> Result<Identity, Error>
     where
         L: TryInto<Limit>,

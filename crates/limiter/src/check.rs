@@ -38,11 +38,11 @@ pub struct Check<'a> {
 pub(crate) enum DropPolicy {
     Kept,
     Refunded,
-    /// The policy of the first waiter of an [`acquire`](Scope::acquire). In memory it has no effect, because the waiter
+    /// The policy for the first waiter of an [`acquire`](Scope::acquire). In memory it has no effect, because the waiter
     /// reads the answer at once. On a remote store the charge is refunded. In addition, the check is not answered with
     /// a remembered refusal, because units may have come back since; and if the store fails, the check is decided in
     /// this process, unless a policy was set.
-    RefundedToWaiters,
+    FirstWaiter,
 }
 
 impl<'a> Check<'a> {
@@ -137,7 +137,7 @@ impl<'a> Check<'a> {
 
     /// Makes this the check or the peek of the first waiter of an acquire.
     pub(crate) fn for_acquire(self) -> Check<'a> {
-        Check { if_dropped: DropPolicy::RefundedToWaiters, ..self }
+        Check { if_dropped: DropPolicy::FirstWaiter, ..self }
     }
 
     /// Decides now, and returns an answer that refunds its charge if it is dropped before it is read.
@@ -150,7 +150,7 @@ impl<'a> Check<'a> {
         Answer::ready_or_else(decision, move |decision| {
             let Some(receipt) = decision.into_receipt() else { return };
             let now_us = at_us.unwrap_or_else(|| scope.limiter().clock().now_us());
-            // OK because the receipt is of this key, and `now` would have refused the key or the store.
+            // Cannot fail, because the receipt belongs to this key, and `now` has already succeeded.
             let _ = scope.refund_at_us(&key, now_us, receipt);
         })
     }
@@ -205,7 +205,7 @@ impl<'a> Check<'a> {
             Err(error) => return Answer::ready(Err(error)),
         };
         let key = self.key.as_bytes();
-        let is_acquire = self.if_dropped == DropPolicy::RefundedToWaiters;
+        let is_acquire = self.if_dropped == DropPolicy::FirstWaiter;
         let terms = if is_acquire { scope.terms.of_acquire() } else { scope.terms };
         let terms = terms.bounded(self.within);
         let call = Call {

@@ -22,7 +22,8 @@ enum TimeSource {
     },
 }
 
-/// The wall clock at the start, and then a counter that only moves forward.
+/// The wall clock at the start, and then a counter. Setting the wall clock does not change the counter. The counter may
+/// go back when a virtual machine is restored.
 #[derive(Clone, Debug)]
 struct TimeCounter {
     /// The wall clock's time when the counter was 0, computed backwards from a later time.
@@ -99,8 +100,9 @@ fn scaled(counts: u64, scale: u64) -> u64 {
 }
 
 impl Clock {
-    /// Returns the machine's clock. The wall clock is read once; from then on time only moves forward, even
-    /// if the wall clock is set.
+    /// Returns the machine's clock. [`now_us`](Self::now_us) reads the wall clock once, at the start, and then follows a
+    /// counter, which moves forward even if the wall clock is set. The counter may go back when a virtual machine is
+    /// restored. [`wall_us`](Self::wall_us) reads the wall clock again every 100 ms.
     pub fn system() -> Clock {
         Clock { source: TimeSource::System(TimeCounter::start()) }
     }

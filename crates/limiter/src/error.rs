@@ -198,9 +198,9 @@ pub enum StoreError {
     },
     /// The queue for the server is so long, or so slow, that this request could not be sent in time: the
     /// server is too slow for the load, or hangs. Nothing was charged.
-    #[error("not sent in time: {waiting} requests wait for the server")]
+    #[error("not sent in time: {waiting} units of work wait for the server")]
     Overloaded {
-        /// The number of waiting requests.
+        /// The work in the queue: 1 for each charge, and more for requests on logs of more than 64 units.
         waiting: usize,
     },
 }

@@ -45,7 +45,7 @@ pub struct ServerHealth {
     pub server: String,
     /// Whether requests are sent to the server.
     pub breaker: BreakerState,
-    /// How many charges wait to be sent to the server.
+    /// The work in the queue of the server: 1 for each charge, and more for requests on logs of more than 64 units.
     pub waiting: usize,
 }
 

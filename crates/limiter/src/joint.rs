@@ -63,7 +63,7 @@ impl JointDecision {
     /// Returns the size of the tightest enforced limit; `None` without an enforced limit.
     ///
     /// The tightest limit is the one that refuses the request for longest; for an allowed request the one that
-    /// fits the fewest more such requests, and among equals the one that resets last.
+    /// can allow the fewest further requests of the same cost, and among equals the one that resets last.
     pub fn limit(&self) -> Option<u64> {
         self.decided.tightest.map(|tightest| tightest.limit)
     }

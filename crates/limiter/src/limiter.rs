@@ -133,8 +133,8 @@ impl Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
     }
 
-    /// Keeps every key for ever, without a ceiling: for replaying a trace. The time of a trace may go back, to a moment
-    /// at which a key that has no spent units now still had some.
+    /// Keeps every key for ever, without a ceiling: for replaying a trace. A key that has no spent units any more is kept
+    /// too, because the time of a trace may go back to a moment at which the key still had some.
     pub fn keep_every_key(self) -> Builder {
         Builder { max_bytes: None, ..self }
     }

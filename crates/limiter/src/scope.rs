@@ -331,8 +331,9 @@ impl Scope {
     /// a remembered refusal ([`Decision::is_cached`](crate::Decision::is_cached)). This process sees it at
     /// once.
     ///
-    /// Drop the receipts of charges from before the reset. For a log, such a receipt refunds nothing. For a window or
-    /// a bucket that would still count the old charge, it refunds units that were charged after the reset.
+    /// Drop the receipts of charges from before the reset, and do not refund them. Under a log, such a receipt refunds
+    /// nothing. Under a window or a bucket, it refunds units that were charged after the reset, for as long as the old
+    /// charge would have counted without the reset.
     pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
         let (backend, memory_scope) = self.local()?;
         let key = key.into();

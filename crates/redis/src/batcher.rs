@@ -1,7 +1,7 @@
 //! The queue of requests for one server, and when they are sent. No clock and no I/O.
 //!
-//! A request that arrives while nothing is in flight is sent at once. Requests that arrive later wait until a batch is
-//! answered, and are then sent as one batch. There is no timer: a request never waits until a batch is full.
+//! A request that arrives while fewer than two batches are in flight is sent at once. Other requests wait until a batch
+//! is answered, and are then sent together. There is no timer: a request never waits until a batch is full.
 //!
 //! Slow requests have a lane and a quota of their own, so that a client that sends many of them does
 //! not delay the checks of other clients: slow requests are sent in separate batches, one batch at a
@@ -79,7 +79,7 @@ pub(super) enum NextAction {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueFull<T> {
     pub(super) request: T,
-    /// The weight of the requests that wait already.
+    /// The weight of the requests that wait already in the lanes which share a bound with its lane.
     pub(super) waiting: usize,
 }
 

@@ -44,8 +44,9 @@ pub(super) struct RedisCluster {
     topology: RwLock<Topology>,
     /// When the slots were last refreshed; `u64::MAX` while a refresh is under way.
     refreshed_us: AtomicU64,
-    /// The seed that gets the requests of slots without a known owner; the next one after a failure.
-    first_seed: AtomicUsize,
+    /// A request whose slot has no known owner goes to the seed `(seed_offset + slot) % seeds`. Grows by 1 whenever
+    /// requests could not be sent.
+    seed_offset: AtomicUsize,
     /// The server that the next refresh queries first. It rotates, because one server may be wrong.
     next: AtomicUsize,
     split: SplitCheckFn,
@@ -81,7 +82,7 @@ impl RedisCluster {
             seeds,
             topology: RwLock::default(),
             refreshed_us: AtomicU64::new(0),
-            first_seed: AtomicUsize::new(0),
+            seed_offset: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             split,
             itself: Weak::clone(itself),
@@ -121,8 +122,8 @@ impl RedisCluster {
         }
         drop(topology);
         // The same seed for a slot until it fails, so that requests keep their order.
-        let first = self.first_seed.load(Ordering::Relaxed);
-        let seed = (first + usize::from(slot)) % self.seeds.len();
+        let offset = self.seed_offset.load(Ordering::Relaxed);
+        let seed = (offset + usize::from(slot)) % self.seeds.len();
         self.node_at(&self.seeds[seed].1)
     }
 
@@ -200,7 +201,7 @@ impl RedisCluster {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % servers.len().max(1);
         servers.rotate_left(first);
         // Servers whose breakers are closed come first.
-        servers.sort_by_key(|(_, address)| !self.is_well(address));
+        servers.sort_by_key(|(_, address)| !self.is_breaker_closed(address));
         first_of(
             servers
                 .into_iter()
@@ -209,8 +210,8 @@ impl RedisCluster {
         .await
     }
 
-    fn is_well(&self, address: &ServerAddress) -> bool {
-        self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
+    fn is_breaker_closed(&self, address: &ServerAddress) -> bool {
+        self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_breaker_closed())
     }
 
     /// Replaces the slots. Drops the nodes that have no slot, unless a slot is being moved to them.
@@ -244,7 +245,10 @@ impl Reroute for RedisCluster {
         let is_one = requests.len() == 1;
         for mut waiting in requests.into_iter().filter(|waiting| !waiting.is_answered()) {
             if waiting.route.hops == MAX_HOPS {
-                let problem = format!("{} and others send the request to each other", from.name());
+                let problem = format!(
+                    "redirect loop: the request was sent on {MAX_HOPS} times, last by {}",
+                    from.name()
+                );
                 waiting.fail(StoreError::refused(&problem));
                 continue;
             }
@@ -277,7 +281,7 @@ impl Reroute for RedisCluster {
 
     fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError) {
         self.refresh(FAILING_REFRESH_US);
-        self.first_seed.fetch_add(1, Ordering::Relaxed);
+        self.seed_offset.fetch_add(1, Ordering::Relaxed);
         for mut waiting in requests {
             let node = self.node_of(waiting.route.slot);
             if Arc::ptr_eq(&node, from) || waiting.route.hops == MAX_HOPS {

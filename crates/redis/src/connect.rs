@@ -70,9 +70,10 @@ async fn connect_with(
 fn opening_error(error: &RedisError, server: &ServerSettings) -> StoreError {
     let fault = Fault::from_command(error, server.name());
     match fault.kind {
-        FaultKind::UnknownCommand if server.is_pushing() => StoreError::refused(
-            "it does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",
-        ),
+        FaultKind::UnknownCommand if server.is_pushing() => StoreError::refused(&format!(
+            "{} does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",
+            server.name()
+        )),
         FaultKind::Connection => fault.error,
         _ if repeats_password(error, server) => {
             StoreError::refused(error.code().unwrap_or(error.category()))

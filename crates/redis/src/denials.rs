@@ -47,22 +47,23 @@ pub(crate) struct DenialQuery<'a> {
     pub(crate) cost: u64,
 }
 
+/// A refusal of a key, or a marker that units of the key came back.
 #[derive(Clone, Copy)]
-struct CachedRefusal {
+struct DenialEntry {
     /// A keyed hash of the limit: 64 bits are enough for the few limits that a key has in a second.
     limit: u64,
     cost: u64,
     sent_us: u64,
-    /// Always a refusal. `None` if units came back at `sent_us`: refusals of requests that were sent up to then are
-    /// ignored.
+    /// The refusal. `None` is the marker: units came back at `sent_us`, so refusals of requests that were sent up to then
+    /// are ignored.
     decision: Option<LimitDecision>,
 }
 
 /// The refusals of the last two seconds. A key is in at most one of the two maps.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<KeyFingerprint, CachedRefusal, RandomState>,
-    old: HashMap<KeyFingerprint, CachedRefusal, RandomState>,
+    young: HashMap<KeyFingerprint, DenialEntry, RandomState>,
+    old: HashMap<KeyFingerprint, DenialEntry, RandomState>,
     /// When the young generation began.
     begun_us: u64,
 }
@@ -86,7 +87,7 @@ impl Denials {
             return;
         }
         let limit = self.limits.hash_one(query.limit);
-        let refusal = CachedRefusal { limit, cost: query.cost, sent_us, decision: Some(decision) };
+        let refusal = DenialEntry { limit, cost: query.cost, sent_us, decision: Some(decision) };
         let fingerprint = self.fingerprint_of(query.key);
         self.change(|generations| generations.insert(fingerprint, refusal));
     }
@@ -144,11 +145,11 @@ impl fmt::Debug for Denials {
 }
 
 impl Generations {
-    fn find(&self, fingerprint: &KeyFingerprint) -> Option<&CachedRefusal> {
+    fn find(&self, fingerprint: &KeyFingerprint) -> Option<&DenialEntry> {
         self.young.get(fingerprint).or_else(|| self.old.get(fingerprint))
     }
 
-    fn insert(&mut self, fingerprint: KeyFingerprint, new: CachedRefusal) {
+    fn insert(&mut self, fingerprint: KeyFingerprint, new: DenialEntry) {
         // A late answer does not set the time back.
         self.rotate(new.sent_us.max(self.begun_us));
         if self.find(&fingerprint).is_some_and(|kept| kept.outranks(&new)) {
@@ -165,7 +166,7 @@ impl Generations {
         self.old.remove(&fingerprint);
         self.insert(
             fingerprint,
-            CachedRefusal { limit: 0, cost: 0, sent_us: now_us, decision: None },
+            DenialEntry { limit: 0, cost: 0, sent_us: now_us, decision: None },
         );
     }
 
@@ -180,7 +181,7 @@ impl Generations {
     }
 }
 
-impl CachedRefusal {
+impl DenialEntry {
     /// Returns when the refusal ends.
     fn until_us(&self) -> u64 {
         let wait_us = self.decision.and_then(|it| it.retry_after_us()).unwrap_or(u64::MAX);
@@ -189,7 +190,7 @@ impl CachedRefusal {
 
     /// Returns whether this refusal is kept instead of the new one. While two refusals under one limit both hold, the one of
     /// the smaller cost answers every request that the other one answers.
-    fn outranks(&self, new: &CachedRefusal) -> bool {
+    fn outranks(&self, new: &DenialEntry) -> bool {
         if self.decision.is_none() {
             return new.sent_us <= self.sent_us;
         }
@@ -526,7 +527,7 @@ mod tests {
 
     #[test]
     fn both_generations_take_at_most_3_200_000_bytes() {
-        let bytes = (size_of::<(KeyFingerprint, CachedRefusal)>() + 1) * 2 * MAX_PER_GENERATION;
+        let bytes = (size_of::<(KeyFingerprint, DenialEntry)>() + 1) * 2 * MAX_PER_GENERATION;
         assert!(bytes <= 3_200_000, "{bytes}");
     }
 

@@ -64,7 +64,9 @@ impl Fault {
 
     /// Returns a fault for a reply that the script does not send.
     pub(super) fn unexpected_reply() -> Fault {
-        Fault::refused("unexpected reply format: is something else answering?")
+        Fault::refused(
+            "unexpected reply format; check that a Redis or Valkey server answers at this address",
+        )
     }
 
     pub(super) fn refused(problem: &str) -> Fault {

@@ -7,7 +7,8 @@
 //! 3. `node.rs`: puts the request into the queue of that server (`batcher.rs`), unless its breaker is open.
 //! 4. `node/sender.rs`: takes the next batch from the queue, if the breaker (`breaker.rs`) admits it.
 //! 5. `node/flight.rs`: sends the batch as one script call (`wire/arguments.rs`), and waits for the reply in time.
-//! 6. `plain.lua`: decides plain checks on the server; `check.lua` decides all other requests.
+//! 6. The script decides the batch on the server: `plain.lua` if the batch has only plain checks of windows and buckets,
+//!    otherwise `check.lua`.
 //! 7. `node/flight/replies.rs`: reads the reply to each request (`wire/answers.rs`).
 //! 8. `waiting.rs`: answers the caller, exactly once. The caller's future (`reply.rs`) returns the answer.
 //!
@@ -15,7 +16,9 @@
 //!
 //! A module uses only modules of its own line and of the lines below. A lower layer gets what it needs from a higher one as
 //! a function or a trait object: `node` gets its cluster's `Reroute`, `cluster` the function that splits a check, `refunds`
-//! the function that sends a refund.
+//! the function that sends a refund. Five modules take only a constant or plain types from a line above: `wire` the
+//! `MAX_BATCH` of `batcher`; `node`, `target` and `sentinel` the addresses and redirects of `slots`; `shared` the
+//! `ServerCharge` of `wire`.
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
 //! - several places: `split_check` decides checks whose keys are on different servers

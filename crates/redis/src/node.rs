@@ -35,11 +35,12 @@ use sender::BatchSender;
 /// as well; if there is no room for such a refund, its units stay spent.
 const MAX_WAITING: QueueBounds = QueueBounds { slow: 65_536, others: 65_536 };
 
-/// The most by which a queued request may fail after its deadline. It saves most requests a timer of their own.
+/// A queued request may fail up to this long after its deadline. With this tolerance, most requests need no timer of
+/// their own.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// If callers of a batch wait longer than the limiter's deadline, the next batch and the report to the breaker wait for
-/// that batch, but at most this long.
+/// How long a sender waits at most for the reply to a batch, if a caller's deadline is longer than the limiter's; at least
+/// the limiter's deadline. Meanwhile the sender sends no other batch and reports nothing to the breaker.
 const MAX_BATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// The most batches whose late replies are waited for.
@@ -199,7 +200,8 @@ impl Node {
             late.into_iter().partition(|waiting| waiting.within < self.shared.deadline);
         timed_out.into_iter().for_each(|waiting| self.time_out(waiting));
         if !late.is_empty() {
-            let waiting = self.batcher.lock().weight() + late.len();
+            let late_weight: usize = late.iter().map(WaitingRequest::weight).sum();
+            let waiting = self.batcher.lock().weight() + late_weight;
             fail(late, &StoreError::Overloaded { waiting });
         }
     }
@@ -251,7 +253,7 @@ impl Node {
     }
 
     /// Whether the breaker is closed.
-    pub(super) fn is_well(&self) -> bool {
+    pub(super) fn is_breaker_closed(&self) -> bool {
         self.breaker.lock().state(self.shared.clock.now_us()) == BreakerState::Closed
     }
 

@@ -80,7 +80,7 @@ impl OutageStart {
             target: TARGET,
             kind,
             failure,
-            "the store fails: requests are decided without it, as `on_failure` says"
+            "the store fails: until it answers again, requests are handled by their failure policy (`on_failure`)"
         );
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silent_server_costs_its_head_start_and_may_still_win() {
+    async fn next_server_is_queried_after_the_head_start_and_the_first_answer_wins() {
         let began = Instant::now();
         let mute = Box::pin(pending()) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>;
         assert_eq!(first_of([mute, Box::pin(answer(1, Ok(2)))]).await, Ok(2));

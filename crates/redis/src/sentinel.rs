@@ -100,9 +100,9 @@ impl SentinelGroup {
         true
     }
 
-    /// Returns whether the sentinels have not been queried for a second. The caller must then query them: the next second
-    /// begins now.
-    pub(super) fn is_refresh_due(&self) -> bool {
+    /// Returns true if the last query of the sentinels was at least a second ago, and records that the next one begins
+    /// now. The caller must then query them.
+    pub(super) fn begin_refresh_if_due(&self) -> bool {
         let (now_us, queried_us) = (self.clock.now_us(), self.queried_us.load(Ordering::Relaxed));
         let next = |queried_us, now_us| {
             self.queried_us.compare_exchange(

@@ -53,12 +53,12 @@ impl Target {
         opened.unwrap_or_else(|_| Err(StoreError::unreachable(self.name(), "it does not answer")))
     }
 
-    /// Returns whether it is time to find out where the primary is. The caller must then call
-    /// [`open_elsewhere`](Self::open_elsewhere).
-    pub(super) fn is_refresh_due(&self) -> bool {
+    /// Returns true if it is time to find out where the primary is, and records that this begins now. The caller must then
+    /// call [`open_elsewhere`](Self::open_elsewhere).
+    pub(super) fn begin_refresh_if_due(&self) -> bool {
         match self {
             Target::Fixed { .. } => false,
-            Target::Primary(sentinels) => sentinels.is_refresh_due(),
+            Target::Primary(sentinels) => sentinels.begin_refresh_if_due(),
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 /// - [`fail_in_place`](Self::fail_in_place): its deadline passed while a server had it. The request is kept, because its
 ///   reply may still come.
 /// - [`withdraw`](Self::withdraw): it was not sent, and its caller no longer waits.
-/// - `Drop`, the last resort: the task that had it ended. The answer is [`StoreError::Gone`].
+/// - `Drop`, the last resort: the task that held the request has ended. The answer is [`StoreError::Gone`].
 ///
 /// It also handles the consequences of an answer: it counts failures, remembers or forgets refusals, wakes the waiters for
 /// units, and refunds a charge whose answer the caller cannot read. A reply that comes after the answer has the same

@@ -26,7 +26,7 @@ pub struct RulesCheck<'a> {
     domain: &'a str,
     requests: RequestSets<'a>,
     /// A part of every key, which separates the spending of preflight requests from that of other requests.
-    mark: Option<&'static str>,
+    preflight_part: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,
@@ -47,15 +47,25 @@ impl<'a> RulesCheck<'a> {
         domain: &'a str,
         requests: RequestSets<'a>,
     ) -> RulesCheck<'a> {
-        let (mark, cost, max_wait, within, at_us) = (None, None, None, None, None);
-        RulesCheck { limiter, plan, domain, requests, mark, cost, max_wait, within, at_us }
+        let (preflight_part, cost, max_wait, within, at_us) = (None, None, None, None, None);
+        RulesCheck {
+            limiter,
+            plan,
+            domain,
+            requests,
+            preflight_part,
+            cost,
+            max_wait,
+            within,
+            at_us,
+        }
     }
 
     /// Charges this request as a preflight request, under keys of its own, so that the preflight requests that a browser
     /// sends do not use up the limits of its client. The middleware does this for every request for which
     /// [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight) returns true.
     pub fn of_preflight(self) -> RulesCheck<'a> {
-        RulesCheck { mark: Some(tollgate_identity::PREFLIGHT), ..self }
+        RulesCheck { preflight_part: Some(tollgate_identity::PREFLIGHT), ..self }
     }
 
     /// Sets the cost of the request for every limit, in place of the cost that the rules give. At least 1.
@@ -127,7 +137,7 @@ impl<'a> RulesCheck<'a> {
             plan.note_unknown_domain(self.domain);
             return Ok(found);
         };
-        domain.use_mark.set();
+        domain.usage.set();
         let (plain, each) = match self.requests {
             RequestSets::Plain(plain) => (plain, &[][..]),
             RequestSets::Each(each) => (&[][..], each),
@@ -150,7 +160,7 @@ impl<'a> RulesCheck<'a> {
                     (RequestCost::OfRules, None) | (RequestCost::Peek, _) => rule.units(&request),
                 };
                 let is_peek = matches!(hits, RequestCost::Peek);
-                if let Some(kind) = self.mark {
+                if let Some(kind) = self.preflight_part {
                     push_part(&mut found.keys, from, kind, "");
                 }
                 let spent = match quota {

@@ -56,7 +56,7 @@ pub(crate) struct RuleConfig {
     /// The limiter's setting applies if `None`; likewise for the deadline.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
-    /// The limits of single keys.
+    /// The limits of single keys and of networks.
     pub(crate) overrides: Vec<Override>,
     /// The rules of the domain that do not decide a request to which this rule applies.
     pub(crate) replaces: Replacement,
@@ -145,7 +145,7 @@ pub(crate) struct CostRoute {
     pub(crate) path: Pattern,
 }
 
-/// The limit of a single key.
+/// The limit of a single key or of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Override {
     /// The attributes that make the key, in the order of [`RuleConfig::key`], and their values. At most one value is a list

@@ -64,7 +64,7 @@ pub(super) struct DecodedFile {
     pub(super) config: Config,
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
-    /// The keys of tokens, which the configuration does not have yet.
+    /// The keys that verify tokens, which the configuration does not have yet.
     pub(super) jwt_keys: TokenKeys,
     /// The tests in the file.
     pub(super) cases: Vec<FileTest>,

@@ -18,11 +18,11 @@ const MAX_UNKNOWN: usize = 64;
 
 /// Whether a check has named the domain, which has rules.
 #[derive(Debug, Default)]
-pub(super) struct UseMark(AtomicBool);
+pub(super) struct DomainUse(AtomicBool);
 
-impl UseMark {
-    pub(super) fn new(is_used: bool) -> UseMark {
-        UseMark(AtomicBool::new(is_used))
+impl DomainUse {
+    pub(super) fn new(is_used: bool) -> DomainUse {
+        DomainUse(AtomicBool::new(is_used))
     }
 
     /// Writes only once, so that checks on several threads do not contend for a cache line.
@@ -77,16 +77,16 @@ impl RequiredDomains {
     /// the domains that have rules until now.
     pub(super) fn check_removed<'d>(
         &self,
-        before: impl Iterator<Item = (&'d str, &'d UseMark)>,
+        before: impl Iterator<Item = (&'d str, &'d DomainUse)>,
         config: &Config,
     ) -> Result<(), Error> {
         let required = self.names();
-        let is_in_use = |name: &str, mark: &UseMark| mark.is_set() || required.contains(name);
+        let is_in_use = |name: &str, usage: &DomainUse| usage.is_set() || required.contains(name);
         let with_rules: HashSet<&str> = config.rules.iter().map(|rule| &*rule.domain).collect();
         let is_kept =
             |name: &str| with_rules.contains(name) || config.retired_domains.contains(name);
         let removed: BTreeSet<&str> = before
-            .filter(|(name, mark)| is_in_use(name, mark) && !is_kept(name))
+            .filter(|(name, usage)| is_in_use(name, usage) && !is_kept(name))
             .map(|(name, _)| name)
             .collect();
         match removed.is_empty() {

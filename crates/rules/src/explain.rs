@@ -411,7 +411,7 @@ impl fmt::Display for LimitReason {
             }
             LimitReason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
             LimitReason::NoTier { by, tier: Some(tier) } => {
-                write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
+                write!(f, "the default: `{by}` is `{}`, which is not in `tiers`", Excerpt::of(tier))
             }
             LimitReason::NoTier { by, tier: None } => {
                 write!(f, "the default: `{by}` is not known")

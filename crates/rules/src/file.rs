@@ -82,7 +82,7 @@ pub struct Status {
     /// The number of reloads that were refused.
     pub failures: u64,
     /// The first of these problems that exists: the current file was refused, so that older rules are in use; domains
-    /// in use have no rules; the keys of tokens could not be fetched. `None` if there is no such problem.
+    /// in use have no rules; the keys that verify tokens could not be fetched. `None` if there is no such problem.
     pub problem: Option<String>,
     /// The domains in use that have no rules.
     pub missing_domains: MissingDomains,

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn key_loses_the_mark_of_a_preflight() {
+    fn key_loses_the_part_of_a_preflight() {
         for (key, want) in [
             (&b"ip=203.0.113.9,preflight="[..], &b"ip=203.0.113.9"[..]),
             (b"ip=203.0.113.9", b"ip=203.0.113.9"),

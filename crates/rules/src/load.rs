@@ -174,7 +174,7 @@ impl FileContext<'_> {
         }
     }
 
-    /// Adds the keys of tokens that can be read, and reports the others.
+    /// Adds the keys that verify tokens, as far as they can be read, and reports the others.
     fn fetch(&mut self, file: &str, found: TokenKeys, jwt: &mut JwtConfig, report: &mut Report) {
         let variable = self.variable;
         let mut read = |named: &Path, max_bytes: usize| {

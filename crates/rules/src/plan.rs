@@ -21,7 +21,7 @@ use ahash::RandomState;
 use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
 
 use super::config::{self, Costs, Requirement};
-use super::domains::{UnknownDomains, UseMark};
+use super::domains::{DomainUse, UnknownDomains};
 use super::key::push_part;
 use super::names::WantedAttributes;
 use super::names::{AttributeId, AttributeNames};
@@ -92,7 +92,7 @@ impl Plan {
 // Only the status of a file that is followed reports it.
 #[cfg(feature = "watch")]
 impl Plan {
-    /// Returns the problem with the fetched keys of tokens, if there is one.
+    /// Returns the problem with the fetched keys that verify tokens, if there is one.
     pub(super) fn keys_problem(&self) -> Option<String> {
         self.identity.as_ref()?.identity.problem()
     }
@@ -130,7 +130,7 @@ pub(super) struct DomainRules {
     /// Indices into [`Plan::rules`], in the order of the file.
     pub(super) rules: Vec<usize>,
     pub(super) index: RuleIndex,
-    pub(super) use_mark: UseMark,
+    pub(super) usage: DomainUse,
 }
 
 /// A compiled rule.

@@ -59,7 +59,7 @@ impl Rules {
         let RulesInner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
         let before = plan.load();
-        let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.use_mark));
+        let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.usage));
         required_domains.check_removed(domains, config)?;
         let new = Plan::new(limiter, config, Some(&before))?;
         let generation = new.generation;

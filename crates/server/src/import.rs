@@ -14,8 +14,9 @@ use crate::{print, print_error};
 
 const STDIN: &str = "standard input";
 
-/// A difference that every imported rule has, printed after each import.
-const DIFFERENCE_OF_EVERY_RULE: &str = "note: a request that one descriptor refuses is charged to none of them; \
+/// A difference between imported rules and the original configuration. It applies to all rules, so it is printed after
+/// each import.
+const DIFFERENCE_NOTE: &str = "note: a request that one descriptor refuses is charged to none of them; \
                        envoyproxy/ratelimit charges the others";
 
 /// The problems that are reported for YAML anchors and merge keys, which rules files cannot have. Aliases need no
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             written.with_context(remedy)?;
         }
     }
-    print_error(DIFFERENCE_OF_EVERY_RULE);
+    print_error(DIFFERENCE_NOTE);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -187,7 +187,7 @@ impl Refusals {
         own.is_of(by, key).then(|| own.limit.clone())
     }
 
-    /// Returns the keys with the most recent refusals, sorted by the number of refusals that is certain.
+    /// Returns up to `count` keys with the most refusals, sorted by the number of refusals that is certain.
     pub(crate) fn most(&self, count: usize) -> Vec<RefusalCount> {
         let mut table = self.table.lock();
         table.age(Instant::now());

@@ -101,7 +101,7 @@ impl RuleSet {
         format!("{hash:016x}")
     }
 
-    /// Returns why the rules file was refused, which domains in use have no rules, or why the keys of tokens could not
+    /// Returns why the rules file was refused, which domains in use have no rules, or why the keys that verify tokens could not
     /// be fetched: the first of these problems that exists.
     pub(crate) fn problem(&self) -> Option<String> {
         match &self.origin {

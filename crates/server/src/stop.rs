@@ -35,7 +35,8 @@ impl Signals {
 /// The times of a shutdown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain {
-    /// How long the server still accepts requests, as not ready, so that load balancers move on.
+    /// How long the server still accepts requests while it reports that it is not ready, so that load balancers stop
+    /// sending requests to it.
     pub(crate) delay: Duration,
     /// How long requests in flight may take after that.
     pub(crate) timeout: Duration,

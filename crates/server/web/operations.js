@@ -93,7 +93,7 @@ class Operations {
       tile("server", ready ? "ready" : "not ready", phase === "draining" ? "shutting down" : isUnreachable ? "the store does not answer" : "accepting requests", !ready),
       tile("rules", `generation ${generation}`, problem ? `there is a problem with the rules: ${problem}` : `hash ${hash}`, problem !== null),
       tile("store", store, { memory: "in this process", reachable: "reachable", unreachable: "does not answer" }[readiness.store], isUnreachable),
-      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `charges waiting: ${waiting}`, breaker !== "closed")));
+      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `waiting work: ${waiting}`, breaker !== "closed")));
   }
 }
 

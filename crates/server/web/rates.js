@@ -7,10 +7,10 @@ export const OUTCOMES = [
   { name: "allowed", words: "allowed" },
   { name: "denied", words: "refused" },
   { name: "shadow", words: "would refuse (shadow)" },
-  { name: "degraded", words: "decided without the store" },
+  { name: "degraded", words: "decided without the store, or failed" },
 ];
 
-/** For each outcome, a function that returns its count from the counters of a rule or a limit. */
+/** For each outcome, a function that returns its count from the counters of a rule or a limit. Failed requests count as degraded. */
 export const COUNTED = {
   allowed: (counter) => counter.allowed, denied: (counter) => counter.denied, shadow: (counter) => counter.shadow_denied, degraded: (counter) => counter.degraded + counter.failed,
 };

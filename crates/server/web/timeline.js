@@ -121,10 +121,11 @@ function traffic(place) {
 }
 
 /** Returns a row's name and its result: below the name, or beside it in a narrow picture. */
-function label({ head, isNarrow, left, right }, top, high, { name, beneath, beside, kind = "" }) {
+function label({ head, isNarrow, left, right }, top, high, { name, beneath, lowest = "", beside, kind = "" }) {
   if (isNarrow) return [text(left, top + 16, name, "start", "value"), text(right, top + 16, beside, "end", kind)];
   const middle = top + head + high / 2;
-  return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, beneath)];
+  const first = lowest ? middle - 12 : middle - 3;
+  return [text(14, first, name, "start", "value"), text(14, first + 18, beneath), ...(lowest ? [text(14, first + 36, lowest)] : [])];
 }
 
 /** Returns the row of an algorithm. Allowed requests are at the bottom of each stack, refused requests above them. */
@@ -149,10 +150,11 @@ function row(place, one, top) {
   })));
   // Delayed requests can leave after the end of the picture.
   const later = one.goes_ms.filter((ms) => ms !== null && ms > rate.span * 1000).length;
-  const result = `${one.allowed} of ${times.length} allowed${later ? `, ${later} later` : ""}`;
+  const result = `${one.allowed} of ${times.length} allowed`;
+  const lowest = later ? `${later} leave after the end` : "";
   const worst = `${one.worst} in ${rate.seconds} s`;
   const kind = isOver ? "over" : "";
-  parts.push(...label(place, top, high, { name: title(one), beneath: result, beside: worst, kind }));
+  parts.push(...label(place, top, high, { name: title(one), beneath: result, lowest, beside: worst, kind }));
   if (isNarrow) return parts;
   const middle = from + high / 2;
   const beneath = isOver ? excess(one.worst, rate.limit) : "most in this traffic";

@@ -253,7 +253,7 @@
 //! | `reqwest` | pacing of reqwest clients; includes `tower` |
 //! | `jwt` | clients identified by their tokens; includes `tower` |
 //! | `serde` | limits, decisions and receipts as text and JSON |
-//! | `jwks` | keys of tokens fetched from their issuer's URL; includes `jwt` |
+//! | `jwks` | keys that verify tokens, fetched from the issuer's URL; includes `jwt` |
 //!
 // Links to items of features that are not enabled lead to the table above.
 #![cfg_attr(not(feature = "tower"), doc = "[`http::Identity`]: #features")]

@@ -62,7 +62,7 @@ impl KeyRefresh for UrlRefresh {
         }
         if let Err(error) = self.spawn(keys) {
             let url = self.source.shown();
-            tracing::error!(url, %error, "keys of tokens are not fetched: no thread can be started");
+            tracing::error!(url, %error, "the keys that verify tokens are not fetched: no thread can be started");
             keys.not_fetched(format!("the keys of {url} are not fetched: {error}"), 1);
         }
     }
@@ -100,7 +100,7 @@ async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, signal: &RefreshSigna
         }
         Err(error) => {
             let url = source.shown();
-            tracing::error!(url, %error, "keys of tokens are not fetched");
+            tracing::error!(url, %error, "the keys that verify tokens are not fetched");
             if let Some(keys) = keys.upgrade() {
                 Jwks::of(keys)
                     .not_fetched(format!("the keys of {url} are not fetched: {error}"), 1);
@@ -160,9 +160,14 @@ impl RefreshLoop {
         let url = &self.url;
         match is_changed || is_first {
             true if count == 0 => {
-                tracing::warn!(url, skipped, "the issuer has no key of tokens that can be used");
+                tracing::warn!(url, skipped, "the issuer has no key that can verify tokens");
             }
-            true => tracing::info!(url, keys = count, skipped, "keys of tokens fetched"),
+            true => tracing::info!(
+                url,
+                keys = count,
+                skipped,
+                "the keys that verify tokens were fetched"
+            ),
             false => {}
         }
         if skipped > 0 && skipped != self.skipped {
@@ -181,7 +186,7 @@ impl RefreshLoop {
         let url = &self.url;
         keys.not_fetched(format!("the keys of {url} were not fetched: {error}"), failures);
         if failures.is_power_of_two() {
-            tracing::warn!(url, failures, %error, "keys of tokens not fetched: the old keys stay in use");
+            tracing::warn!(url, failures, %error, "the keys that verify tokens were not fetched: the old keys stay in use");
         }
     }
 
@@ -189,6 +194,9 @@ impl RefreshLoop {
         keys.drop_keys();
         self.schedule.dropped();
         let url = &self.url;
-        tracing::error!(url, "keys of tokens dropped: they were not refreshed for too long");
+        tracing::error!(
+            url,
+            "the keys that verify tokens were dropped: they were not refreshed for too long"
+        );
     }
 }

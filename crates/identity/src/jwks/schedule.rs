@@ -43,7 +43,6 @@ impl Schedule {
             0 => self.refresh_after,
             failures => retry_after(failures),
         };
-        // Far too long a time is as good as never.
         let after = if is_wanted { usual.min(REFETCH_INTERVAL) } else { usual };
         Some(later(attempted, after))
     }
@@ -79,6 +78,7 @@ fn retry_after(failures: u32) -> Duration {
 }
 
 /// Returns the instant `after` a time, at most a year later: an `Instant` cannot be arbitrarily far in the future.
+/// Adds at most 366 days, so that the sum does not overflow: a longer time is as good as never.
 fn later(then: Instant, after: Duration) -> Instant {
     then + after.min(Duration::from_secs(366 * 24 * 60 * 60))
 }

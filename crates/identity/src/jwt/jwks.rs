@@ -1,4 +1,4 @@
-//! Keys of tokens that can change while tokens are verified.
+//! Keys that verify tokens, and that can change while tokens are verified.
 
 // Only keys that are fetched need these.
 #[cfg(feature = "jwks")]
@@ -62,8 +62,8 @@ pub struct JwksStatus {
     pub refreshes: u64,
     /// How often reading or fetching failed.
     pub failures: u64,
-    /// The problem, if there is one: no key can be used; or at least the last four fetches failed, and why; or, without any
-    /// keys, why the last fetch failed.
+    /// The problem, if there is one: the set has no key that can be used; the set was not fetched yet; or the reason why the
+    /// last fetch failed, if there are no keys or if at least four fetches in a row have failed.
     pub problem: Option<String>,
 }
 

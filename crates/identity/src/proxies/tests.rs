@@ -65,7 +65,7 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
         ("10.0.0.1", &["8.8.8.8, 203.0.113.9", "10.0.0.2"], "203.0.113.9"),
         ("10.0.0.1", &["8.8.8.8", "203.0.113.9", "10.0.0.2:80"], "203.0.113.9"),
         ("2001:db8:a::1", &["8.8.8.8, 203.0.113.9, 2001:db8:a::2"], "203.0.113.9"),
-        // IPv4 in the clothes of IPv6.
+        // IPv4 addresses in their IPv6 form.
         ("::ffff:10.0.0.1", &["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
         ("10.0.0.1", &["::ffff:203.0.113.9"], "203.0.113.9"),
         // All hops are proxies, or the header is missing.
@@ -222,7 +222,7 @@ fn thousands_of_nets_are_as_good_as_one() {
 }
 
 #[test]
-fn it_shows_its_nets() {
+fn debug_shows_the_networks() {
     let proxies = trusting(&["2001:db8::/32", "192.0.2.7", "::ffff:10.0.0.0/104"]);
     assert_eq!(
         format!("{:?}", proxies.reading(Forwarding::Forwarded)),
@@ -257,7 +257,7 @@ fn text_that_is_not_a_net_is_refused() {
         assert_eq!(
             problem(&["192.0.2.7", given]),
             format!(
-                "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
+                "trusted proxies: `{given}` is neither an address nor a network; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
             )
         );
     }
@@ -267,11 +267,11 @@ fn text_that_is_not_a_net_is_refused() {
 fn address_in_place_of_its_net_is_refused_with_a_remedy() {
     assert_eq!(
         problem(&["10.1.2.3/8"]),
-        "trusted proxies: `10.1.2.3/8` is not where its net begins; write `10.0.0.0/8` for the net, or `10.1.2.3` for that address alone"
+        "trusted proxies: `10.1.2.3/8` is not where its network begins; write `10.0.0.0/8` for the network, or `10.1.2.3` for that address alone"
     );
     assert_eq!(
         problem(&["2001:db8::1/32"]),
-        "trusted proxies: `2001:db8::1/32` is not where its net begins; write `2001:db8::/32` for the net, or `2001:db8::1` for that address alone"
+        "trusted proxies: `2001:db8::1/32` is not where its network begins; write `2001:db8::/32` for the network, or `2001:db8::1` for that address alone"
     );
     assert!(problem(&["::ffff:10.1.2.3/104"]).contains("write `::ffff:10.0.0.0/104`"));
 }
@@ -312,6 +312,6 @@ fn more_than_a_quarter_is_refused_however_it_is_spelled() {
     assert!(TrustedProxies::new(quarters).is_ok());
     assert_eq!(
         problem(&["0.0.0.0/0"]),
-        "trusted proxies: more than a quarter of all IPv4 addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
+        "trusted proxies: more than a quarter of all IPv4 addresses are in these networks, and clients there could choose their own address; name only the networks of your proxies, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
     );
 }

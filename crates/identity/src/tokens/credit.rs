@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use ahash::RandomState;
 
-/// The most verifications that an address has in stock.
+/// The most verifications that an address can have as credit.
 const MAX_CREDIT: u16 = 200;
 
 /// The number of counters: 32 KiB in all. Addresses whose hashes select the same counter share it. The hash is keyed, so a
@@ -37,17 +37,17 @@ impl fmt::Debug for Credit {
 }
 
 impl Credit {
-    /// Adds one verification to an address's stock, unless that is full.
+    /// Adds one verification to an address's credit, unless that is full.
     pub(super) fn earn(&self, address: &str) {
         let counter = self.counter(address);
-        // Read first: a busy address has a full stock, and its counter is not written with every request.
+        // Read first: the credit of a busy address is full, and its counter is not written with every request.
         if counter.load(Ordering::Relaxed) < MAX_CREDIT {
             let more = |credit| (credit < MAX_CREDIT).then_some(credit + 1);
             let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         }
     }
 
-    /// Takes one verification out of an address's stock. Returns whether there was one.
+    /// Takes one verification out of an address's credit. Returns whether there was one.
     pub(super) fn spend(&self, address: &str) -> bool {
         let less = |credit: u16| credit.checked_sub(1);
         let spent = self.counter(address).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -24,9 +24,9 @@ use crate::store::KeyState;
 const GRACE_US: u64 = 10_000;
 
 /// The longest delay that a waiter with a gate accepts from a shaping limit: the waiter is charged at most this long
-/// before it may proceed. Long enough for timers and the round trip to the store, so that delays do not add up. Short,
-/// because a charged request has left the queue: if the gate then closes, the request proceeds when the gate opens, at
-/// the same time as the first waiter.
+/// before it may proceed. The time is long enough for timers and the round trip to the store, so that delays do not add
+/// up. It is short, because a charged request has left the queue: if the gate then closes, the request proceeds when the
+/// gate opens, at the same time as the first waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].

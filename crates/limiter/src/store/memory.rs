@@ -295,7 +295,7 @@ impl MemoryStore {
             return answer;
         }
         if let Some(carried) = shard.carry_over(place, scope, &view, request.cost) {
-            return shard.change_carried(carried, &self.budget, check_any);
+            return shard.change_found(carried, &self.budget, check_any);
         }
         let mut state = A::State::default();
         let answer = check(&mut state);

@@ -11,18 +11,18 @@ pub(crate) const MAX_CARRIED_OVER: usize = 16;
 
 /// Requests that one run of a script decides; at least one.
 ///
-/// If the server replies that it did not run the script, the call is sent again, once for each reason.
+/// If the server does not know the script, it has run nothing, and the call is sent once more, with the script's text.
 pub(super) struct ScriptCall {
     pub(super) members: Vec<WaitingRequest>,
     /// Whether the script carries over states that were reached under other limits.
     pub(super) is_carrying_over: bool,
-    /// Whether the script's text is sent, because the server did not know the script.
-    pub(super) is_in_full: bool,
+    /// Whether the call is sent again, with the script's text, because the server did not know the script.
+    pub(super) is_resent_with_text: bool,
 }
 
 impl ScriptCall {
     pub(super) fn of(members: Vec<WaitingRequest>) -> ScriptCall {
-        ScriptCall { members, is_carrying_over: false, is_in_full: false }
+        ScriptCall { members, is_carrying_over: false, is_resent_with_text: false }
     }
 
     /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
@@ -46,8 +46,8 @@ impl ScriptCall {
         calls
     }
 
-    pub(super) fn in_full(self) -> ScriptCall {
-        ScriptCall { is_in_full: true, ..self }
+    pub(super) fn resent_with_text(self) -> ScriptCall {
+        ScriptCall { is_resent_with_text: true, ..self }
     }
 
     pub(super) fn arguments(&self) -> Arguments<'_> {

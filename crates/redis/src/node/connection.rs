@@ -13,8 +13,8 @@ use crate::connect::OpenConnection;
 use crate::executor::RuntimeKind;
 use crate::script::{Abilities, SentScripts};
 
-/// The time without a due reply after which a connection is given up: a device on the way to the server may have forgotten
-/// it.
+/// A connection is given up after more than this long without a reply to the commands that were sent on it: a device on
+/// the network path may have dropped the connection without closing it.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
 /// The connection, if there is one.
@@ -94,7 +94,7 @@ impl Node {
     /// Checks at intervals whether the primary has moved, and then connects to the new one. The next
     /// batch uses the new connection.
     pub(super) fn follow_primary(self: &Arc<Self>) {
-        if !self.target.is_refresh_due() {
+        if !self.target.begin_refresh_if_due() {
             return;
         }
         let (node, runtime) = (Arc::clone(self), self.shared.executor.runtime_kind());
@@ -143,7 +143,8 @@ impl NodeConnection {
         self.silent_since = None;
     }
 
-    /// Notes that commands that were sent then got no reply in time.
+    /// Notes that the commands which were sent at `sent` got no reply in time. Closes the connection after
+    /// [`MAX_SILENCE`].
     pub(super) fn note_silence(&mut self, generation: u64, sent: Instant) {
         if self.generation == generation
             && self.silent_since.get_or_insert(sent).elapsed() > MAX_SILENCE

@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// Waits for a connection or a reply until the batch is given up. Meanwhile fails the requests whose deadline passes,
-    /// in the batch and in the queue: no other task does.
+    /// in the batch and in the queue. Only queued requests with a timer are removed by a task of their own.
     async fn in_time<F: Future>(
         self: &Arc<Self>,
         calls: &mut [ScriptCall],
@@ -150,7 +150,7 @@ impl Node {
         mut future: Pin<&mut F>,
     ) -> Option<F::Output> {
         loop {
-            // Requests that join the queue from now on have deadlines after this time.
+            // Requests that join the queue from now on have a timer, or a queue deadline at most `SLACK` before this time.
             let next_check = Instant::now() + self.shared.deadline;
             let next = next_deadline(calls).into_iter().chain(self.next_queue_deadline());
             let next = next.min().unwrap_or(until).min(next_check).min(until);
@@ -181,7 +181,7 @@ impl Node {
             let arguments = call.arguments();
             let script = arguments.abilities.script();
             // The first time on a connection, the script's text is sent: the server may not know the script yet.
-            let is_known = !call.is_in_full
+            let is_known = !call.is_resent_with_text
                 && self.connection.lock().note_script(generation, arguments.abilities);
             match is_known {
                 true => arguments.command("EVALSHA", &script.hash),

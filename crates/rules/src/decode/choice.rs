@@ -42,7 +42,7 @@ pub(super) fn read(
     }
     if MappingFields::of(node).any(|(name, _)| name == "algorithm") {
         let remedy = "define the limit under `limits`, and name it here";
-        report.error(node.at, "a rule has no limit of its own", remedy);
+        report.error(node.at, "a limit cannot be defined in a rule", remedy);
         return None;
     }
     let fields = MappingFields::read(node, &CHOICE, report)?;

@@ -52,7 +52,7 @@ impl<'n> LimitsTable<'n> {
         for TableRow { name, at, value } in rows.unwrap_or_default() {
             if RESERVED.iter().any(|(reserved, _)| *reserved == name) {
                 let message = format!("a limit cannot be called `{name}`");
-                let remedy = "choose another name: in a rule, this word stands for no limit, but for an action";
+                let remedy = "choose another name: in a rule, this word is an action and not the name of a limit";
                 report.error(at, message, remedy);
                 continue;
             }

@@ -9,15 +9,18 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{NodeKind, YamlNode};
 
-/// The most other rules that are compared with a rule whose key may be missing. Compared are rules of the same domain
-/// that have no condition on values, or whose first such condition has the attribute and the first value of one of the
-/// rule's own conditions. If there are more of them, requests without the key are assumed to be limited.
+/// The most other rules that are compared with a rule whose key may be missing. If there are more, requests without the
+/// key are assumed to be limited.
+///
+/// The compared rules are of the same domain. Each has no condition on values, or its first condition on values has the
+/// attribute and the first value of one of the rule's own conditions.
 const MAX_COMPARED: usize = 1_000;
 
-/// A domain, and the attribute and the first value of a condition; both are empty if there is no condition on values.
+/// A domain, and the attribute and the first value of a rule's condition; both are empty if the rule has no condition on
+/// values.
 type RuleHeading<'r> = (&'r str, &'r str, String);
 
-/// The rules whose keys every request has.
+/// The rules whose key can be made from every request, by their headings.
 type OtherRules<'r> = HashMap<RuleHeading<'r>, Vec<&'r RuleConfig>>;
 
 /// The parts of keys that some requests do not have.

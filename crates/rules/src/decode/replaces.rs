@@ -93,8 +93,13 @@ impl<'n> ReplacingRules<'n> {
         for ((domain, _), named) in &self.each {
             for ReplacedName { name, at } in named {
                 if self.all.contains(&(*domain, *name)) {
-                    let message = format!("rule `{name}` replaces all rules, and this one too");
-                    report.error(*at, message, "remove it here, or list rules in its `replaces`");
+                    let message = format!(
+                        "rule `{name}` has `replaces: all`, so the two rules would replace each other"
+                    );
+                    let remedy = format!(
+                        "remove `{name}` here, or list rules in the `replaces` of `{name}`"
+                    );
+                    report.error(*at, message, remedy);
                 }
             }
         }

@@ -182,7 +182,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         self.pairs += limits_of(&rule.limit, &rule.overrides).len();
         if before <= MAX_PAIRS && self.pairs + self.limits.count() > MAX_PAIRS {
             let message = format!(
-                "more than {MAX_PAIRS} limits and pairs of a rule and a limit it may spend"
+                "the limits, and the pairs of a rule and a limit that it may spend, are together more than {MAX_PAIRS}"
             );
             report.error(at, message, "use fewer tiers and overrides, or split the file");
         }

@@ -101,7 +101,10 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
         let found = pattern.to_string();
         let (which, remedy) = match name {
             "method" => ("method", format!("write it as `{}`", found.to_ascii_uppercase())),
-            _ => ("path", "begin it with `/`, or with `**` for any path that ends so".into()),
+            _ => (
+                "path",
+                "begin it with `/`, or with `**` for every path that ends in this text".into(),
+            ),
         };
         let message = format!("no request over HTTP has the {which} `{}`", Excerpt::of(&found));
         report.warn(at, message, remedy);

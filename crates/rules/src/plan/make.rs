@@ -14,7 +14,7 @@ use super::{
     SpendTargetId, TierLimits, with_terms,
 };
 use crate::config::{self, Config, KeyValue, Requirement, Spend};
-use crate::domains::{UnknownDomains, UseMark};
+use crate::domains::{DomainUse, UnknownDomains};
 use crate::key::push_part;
 use crate::names::{AttributeId, AttributeNames};
 use crate::tally::RuleTally;
@@ -58,7 +58,7 @@ impl Plan {
         for (name, domain) in &mut domains {
             domain.index = RuleIndex::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
             let before = before.and_then(|plan| plan.domains.get(name));
-            domain.use_mark = UseMark::new(before.is_some_and(|domain| domain.use_mark.is_set()));
+            domain.usage = DomainUse::new(before.is_some_and(|domain| domain.usage.is_set()));
         }
         let mut scopes = Map::default();
         for (id, scope) in spends.iter().map(|spent| spent.scope()).enumerate() {

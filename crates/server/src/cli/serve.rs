@@ -77,7 +77,7 @@ pub(crate) struct ServeArgs {
 
     /// The most memory that keys may take in this process, such as 64MiB
     ///
-    /// With the memory store, a quarter of that comes on top, to remember which receipts were refunded.
+    /// With the memory store, the server may use a quarter of this in addition, to remember which receipts were refunded.
     #[arg(
         long,
         env = "TOLLGATE_MAX_MEMORY",
@@ -182,8 +182,8 @@ pub(crate) struct ServeArgs {
     // A secret: --help does not print it.
     /// The secret that receipts are signed with; the same for all servers that share a store
     ///
-    /// Without it, a server accepts only its own receipts, and only until it is restarted. With the memory store that
-    /// is always so, because the limits end with the process.
+    /// Without it, a server accepts only its own receipts, and only until it is restarted. With the memory store
+    /// this is so with a secret too, because all charges are lost when the process ends.
     #[arg(
         long,
         env = "TOLLGATE_RECEIPT_SECRET",
@@ -218,7 +218,8 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) ready_without_store: bool,
 
-    /// How long the server still accepts requests after SIGTERM, as not ready, so that load balancers move on
+    /// How long the server still accepts requests after SIGTERM while it reports that it is not ready, so that load
+    /// balancers stop sending requests to it
     #[arg(
         long,
         env = "TOLLGATE_DRAIN_DELAY",

@@ -140,8 +140,9 @@ pub(super) const PATHS: [&str; 3] =
 /// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and similar. An allowed request is
 /// charged. The headers `X-Forwarded-Method`, `-Uri` and `-Host`, or nginx's `X-Original-…`, describe the original
 /// request, and the forwarding header of the configuration has its client's address. Both are accepted from
-/// `identity.trusted_proxies` only. The query is ignored, because it may be the client's. Every method is answered in
-/// the same way, and a body is not read. If a shaping limit delays the request, the answer is delayed.
+/// `identity.trusted_proxies` only. The query of this call is ignored, because some proxies append their client's
+/// query. Every method is answered in the same way, and a body is not read. If a shaping limit delays the request, the
+/// answer is delayed.
 #[utoipa::path(get, path = "/v1/authorize", tag = "decisions", responses(AuthorizeAnswers))]
 pub(super) async fn authorize(
     State(authorizer): State<Arc<Authorizer>>,

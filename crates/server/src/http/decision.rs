@@ -72,7 +72,7 @@ pub(super) struct RulingJson<'r> {
     /// the fewest more such requests. Null if no limit applies, and for a blocked request.
     #[schema(required, example = 600)]
     limit: Option<u64>,
-    /// The units left of the tightest limit; null if `limit` is.
+    /// The units left of the tightest limit; null if `limit` is null.
     #[schema(required, example = 590)]
     remaining: Option<u64>,
     /// How many more such requests fit all limits at this instant; null if no limit applies, 0 for a blocked request.
@@ -81,7 +81,7 @@ pub(super) struct RulingJson<'r> {
     /// The exact time that a refused request must wait; null if it was allowed, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// The time until nothing is spent of any limit that can refuse the request.
+    /// The time until the whole of every limit that can refuse the request is available again.
     reset_after_us: u64,
     /// How long an allowed request should wait before it proceeds.
     delay_us: u64,
@@ -94,7 +94,7 @@ pub(super) struct RulingJson<'r> {
     /// The rule that refuses the request; if several do, the one with the longest wait. Null if none does.
     #[schema(required)]
     rule: Option<&'r str>,
-    /// The version of the rules: 1 for the first, and one more each time that they are replaced.
+    /// The generation of the rules: 1 for the first rules, and one more each time that they are replaced.
     #[schema(minimum = 1, example = 1)]
     generation: u64,
     /// All rules that apply, in the order of the rules file.
@@ -140,7 +140,7 @@ pub(super) struct RuleJson<'r> {
     /// The time for which this rule refuses such a request; null if it does not, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// The time until nothing is spent of the limit.
+    /// The time until the whole limit is available again.
     #[schema(required)]
     reset_after_us: Option<u64>,
     /// How long the limit delays the request.

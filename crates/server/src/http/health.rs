@@ -32,7 +32,7 @@ pub(super) struct ReadinessJson {
     /// Whether requests should be sent here.
     ready: bool,
     store: StoreState,
-    /// The version of the rules: 1 for the first, and one more each time that they are replaced.
+    /// The generation of the rules: 1 for the first rules, and one more each time that they are replaced.
     generation: u64,
     /// A hash of the rules, as 16 hexadecimal digits: the same on every server that has the same rules.
     hash: String,
@@ -42,8 +42,8 @@ pub(super) struct ReadinessJson {
     limits: usize,
     phase: PhaseName,
     /// Set while the server has refused the current rules file, so that older rules decide; while a domain in use has
-    /// no rules, so that its requests are not limited; and while the keys of tokens cannot be fetched. Operators get
-    /// the reason. All other clients get a fixed text, which does not name or quote the file.
+    /// no rules, so that its requests are not limited; and while the keys that verify tokens cannot be fetched.
+    /// Operators get the reason. All other clients get a fixed text, which does not name or quote the file.
     #[schema(required)]
     rules_problem: Option<String>,
 }

@@ -129,8 +129,8 @@ pub(super) async fn peek(
 
 /// Resets a key, which has then spent nothing
 ///
-/// For operators. The key may spend its whole limit again. A receipt from before the reset stays valid as long as
-/// without the reset. It still works once, and gives back at most what was spent since the reset.
+/// For operators. The key may spend its whole limit again. A receipt from before the reset still works once, for
+/// as long as it would work without the reset. It refunds at most what was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/{key}",
@@ -185,8 +185,8 @@ pub(super) async fn peek_empty(
 
 /// Resets the empty key, which has then spent nothing
 ///
-/// For operators. The key may spend its whole limit again. A receipt from before the reset stays valid as long as
-/// without the reset. It still works once, and gives back at most what was spent since the reset.
+/// For operators. The key may spend its whole limit again. A receipt from before the reset still works once, for
+/// as long as it would work without the reset. It refunds at most what was spent since the reset.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/",

@@ -40,7 +40,7 @@ pub(super) struct OperationsJson {
     rules: Vec<DeciderJson>,
     /// The limits that checks can name, in alphabetical order.
     limits: Vec<DeciderJson>,
-    /// The keys that were refused most lately, the most refused first.
+    /// The keys with the most recent refusals, the most refused first.
     refused: Vec<RefusedKeyJson>,
 }
 
@@ -70,7 +70,7 @@ struct DeciderJson {
     denied: u64,
     /// Requests that a shadow rule would have refused.
     shadow_denied: u64,
-    /// How many of the allowed and denied requests were decided without the store.
+    /// How many of the allowed, denied and shadow-denied requests were decided without the store.
     degraded: u64,
     /// Requests that failed with an error.
     failed: u64,

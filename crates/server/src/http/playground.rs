@@ -113,7 +113,7 @@ pub(super) async fn burst(
     Ok(with_limit_headers(&decisions, answer(&session, budget.body_anyway(body))))
 }
 
-/// Resets the session: it has spent nothing of any algorithm
+/// Resets the session, which has then spent nothing under any algorithm
 #[utoipa::path(
     post,
     path = "/api/rate-limit/reset",

@@ -209,7 +209,7 @@ impl ApiProblem {
         ApiProblem::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// Makes the problem of a token that was not compared, because its address has sent too many wrong ones.
+    /// Makes the problem of a token that was not compared, because its client's address has sent too many wrong tokens.
     pub(super) fn too_many_guesses(retry_after: Duration) -> ApiProblem {
         let detail = "too many wrong operator tokens came from your address, and this one was not compared; wait \
                       for the time in Retry-After, or send the request from another address";
@@ -284,8 +284,8 @@ impl From<BudgetExhausted> for ApiProblem {
     }
 }
 
-const FAILED: &str = "the store of limits does not answer, and this request is not decided without it; \
-                      try again later";
+const FAILED: &str =
+    "the store failed, and this request is not decided without it; try again later";
 
 impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {

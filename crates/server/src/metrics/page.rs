@@ -221,8 +221,8 @@ fn rules(text: &mut MetricsText, rules: &RuleSet, started: SystemTime) {
 
 /// Writes the metrics of `/v1/authorize`.
 fn authorizing(text: &mut MetricsText, delayed: &DelayedRequests, metrics: &Metrics) {
-    let help = "Requests to /v1/authorize that wait for the delay of a shaping limit.";
-    text.single("tollgate_authorize_held", MetricKind::Gauge, help, delayed.count());
+    let help = "Requests to /v1/authorize that a shaping limit delays, or may delay because they are not decided yet.";
+    text.single("tollgate_authorize_delayed", MetricKind::Gauge, help, delayed.count());
     let help = "Requests to /v1/authorize from addresses that are not trusted proxies.";
     let untrusted = metrics.untrusted_proxies();
     text.single("tollgate_authorize_untrusted_total", MetricKind::Counter, help, untrusted);
@@ -235,8 +235,8 @@ fn tokens(text: &mut MetricsText, rules: &RuleSet) {
     if rejected.is_empty() {
         return;
     }
-    let help = "Rejected tokens of clients, by reason. no_expiry is a token without `exp`, not_verified a token whose \
-                address had sent too many invalid ones.";
+    let help = "Rejected tokens of clients, by reason. no_expiry is a token without `exp`, not_verified a token from a \
+                client's address that had sent too many invalid tokens.";
     text.metric("tollgate_tokens_rejected_total", MetricKind::Counter, help);
     for (reason, count) in rejected {
         text.sample(&[("reason", reason)], count);
@@ -265,8 +265,8 @@ fn key_set(text: &mut MetricsText, keys: &JwksStatus) {
 }
 
 fn operators(text: &mut MetricsText, operators: &OperatorAccess) {
-    let help = "Operator tokens that were not accepted, by reason. not_compared is a token whose address had sent too many \
-                wrong ones.";
+    let help = "Operator tokens that were not accepted, by reason. not_compared is a token from a client's address that \
+                had sent too many wrong tokens.";
     text.metric("tollgate_operator_token_failures_total", MetricKind::Counter, help);
     text.sample(&[("reason", "wrong")], operators.wrong());
     text.sample(&[("reason", "not_compared")], operators.not_compared());

@@ -14,7 +14,9 @@ use std::time::{Duration, SystemTime};
 use tollgate::{Error, Limiter, OnFailure, Scope};
 use tollgate_core::SlidingWindowLog;
 
-/// The name contains a space, so no limit or rule of a file can have it.
+/// The name and the key of the log of ids: the receipts of "this life", the store's lifetime. With the default prefix the
+/// log is at `tollgate:{this%20life}:receipts%20of` on Redis. The name contains a space, so no limit or rule of a file can
+/// have it. Do not change the name or the key: the ids in the log would be lost, and all receipts would be void.
 const NAME: &str = "receipts of";
 const KEY: &[u8] = b"this life";
 

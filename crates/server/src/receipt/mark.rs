@@ -13,7 +13,7 @@ use tollgate_core::{ChargePlace, MAX_FILL_US, Rate, TokenBucket};
 /// The name of the marks' scopes. It contains a space, so no limit or rule of a file can have it.
 const NAME: &str = "refunded receipts";
 
-/// The times for which marks can stay, called lengths. There are eight between 2^23 us (8.4 s) and 2^24 us, another
+/// The lengths are the durations for which marks can stay. There are eight between 2^23 us (8.4 s) and 2^24 us, another
 /// eight between 2^24 us and 2^25 us, and so on, up to the 100 years that the slowest bucket takes. So a mark stays at
 /// most an eighth longer than it must, and the marks need few of the limits that a limiter can have.
 const SHORTEST_LOG2_US: u32 = 23;
@@ -103,8 +103,8 @@ impl Marks {
     }
 }
 
-/// Returns the number and the value of the shortest length that is at least `at_least_us`, or of the longest length, if
-/// none is.
+/// Returns the number of a length and its duration in microseconds: the shortest length that is at least `at_least_us`, or
+/// the longest length if all are shorter.
 ///
 /// For 24 h and 10 s, which is 10.1 * 2^33 us, the length is 11 * 2^33 us: 26 h 15 min.
 fn length(at_least_us: u64) -> (usize, u64) {

@@ -3,6 +3,7 @@
 //! The steps are: compare the lifetime of the store, set the mark, give the units back. After a failure in between, the
 //! units may be lost, but they are never given back twice.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tollgate::rules::Rules;
@@ -36,12 +37,23 @@ pub(crate) enum RefundError {
     OtherLifetime,
     #[error("no memory to remember the refund; nothing was refunded, try again later")]
     NoMemory,
-    #[error("the store does not answer; nothing was refunded, try again")]
+    #[error("{}", nothing_refunded(.0))]
     Failed(#[source] Error),
     #[error(
         "the store failed, and it is not known what was refunded; try again: a receipt is refunded at most once"
     )]
     OutcomeUnknown(#[source] Error),
+}
+
+/// Says why a refund had no effect, without the names of servers.
+fn nothing_refunded(error: &Error) -> Cow<'static, str> {
+    match error {
+        Error::Store(StoreError::Corrupt { .. }) => {
+            "a key of this refund has data in the store that is not a state of a limit; nothing was refunded".into()
+        }
+        Error::Store(_) => "the store failed; nothing was refunded, try again".into(),
+        error => format!("nothing was refunded: {error}").into(),
+    }
 }
 
 impl Receipts {
@@ -94,8 +106,8 @@ impl Receipts {
     }
 }
 
-/// Returns whether the charge of a part may still count and the mark stays until it no longer does. If the clock has
-/// stepped far back since the charge, the mark would expire too early.
+/// Returns whether the charge of a part may still count when the mark is set, and the mark expires no earlier than the
+/// charge. If the clock has stepped far back since the charge, the mark would expire earlier.
 fn covers(mark: &Mark, part: &ReceiptPart<'_>) -> bool {
     let until_us = part.until_us();
     mark.at_us < until_us && until_us <= mark.until_us

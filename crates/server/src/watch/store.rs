@@ -7,8 +7,8 @@ use tollgate::{BreakerState, Health, StoreError};
 use crate::ruleset::{DecisionCounts, RuleSet};
 use crate::store::StoreMonitor;
 
-/// The number of looks in a row that must find a server healthy before it counts as recovered. A server that keeps
-/// failing in between is still failing.
+/// The number of looks in a row that must find a server healthy before it counts as recovered. A look that finds it failing
+/// starts the count again.
 const HEALTHY_LOOKS: u32 = 3;
 
 /// The fewest looks between the last logged change and a line about failures that opened no breaker.
@@ -42,8 +42,9 @@ impl<'a> StoreSample<'a> {
         }
     }
 
-    /// Returns whether a server with this breaker is healthy. A breaker opens only after several failures. With a
-    /// single server, a failed probe shows its failure before that; with several, it does not say which of them failed.
+    /// Returns whether a server with this breaker is healthy: its breaker is closed, and a store with a single server has
+    /// also answered the last probe. A breaker opens only after several failures, and the probe shows a failure earlier.
+    /// With several servers, a failed probe does not show which of them failed.
     fn is_healthy(&self, breaker: BreakerState) -> bool {
         breaker == BreakerState::Closed && (self.is_answering || self.servers.len() > 1)
     }

@@ -240,8 +240,8 @@ limits: { slow: leaky-bucket capacity=2 leak=0.1/s mode=shaping }
 rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
 ";
     let Setting { gateway, server, _rules } = setting(start, rules, &[]);
-    let wait_until_held = |count: &str| {
-        let line = format!("tollgate_authorize_held {count}");
+    let wait_until_delayed = |count: &str| {
+        let line = format!("tollgate_authorize_delayed {count}");
         eventually(&line, || {
             let page = server.get("/metrics").send().unwrap().text().unwrap();
             page.lines().any(|own| own == line).then_some(())
@@ -252,10 +252,10 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
     thread::scope(|scope| {
         let request = gateway.request("127.0.0.2", Method::GET, "/reports/");
         let gone = scope.spawn(|| request.timeout(Duration::from_secs(2)).send());
-        wait_until_held("1");
+        wait_until_delayed("1");
         assert!(gone.join().unwrap().is_err(), "the wait must outlast the client's timeout");
     });
-    wait_until_held("0");
+    wait_until_delayed("0");
     assert!(began.elapsed() < Duration::from_secs(9), "the delay ran out: {began:?}");
 }
 

@@ -230,7 +230,7 @@ on("an outage of the store and its end are shown", () => onRedis, async (visit) 
   await visit.page.getByRole("textbox", { name: "key", exact: true }).fill("a");
   visit.expect(/console: .*503.*\/v1\/limits\/once\/keys\/a/);
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
-  await visit.page.locator("[data-field=lookup]").filter({ hasText: /the store of limits does not answer/ }).waitFor();
+  await visit.page.locator("[data-field=lookup]").filter({ hasText: /the store failed/ }).waitFor();
   const unavailable = /console: .*503.*\/api\/rate-limit\/state/;
   visit.expect(unavailable);
   await eventually(() => assert.ok(visit.problems.some((problem) => unavailable.test(problem)), "the playground cannot read its counters"));

@@ -447,10 +447,10 @@ fn send(server: &ServerProcess, client: &str, count: usize) -> TcpStream {
     stream
 }
 
-fn wait_until_held(server: &ServerProcess, count: u32) {
+fn wait_until_delayed(server: &ServerProcess, count: u32) {
     eventually("the number of delayed requests is as expected", || {
-        let held = scrape(server).value("tollgate_authorize_held", &[]);
-        (held == f64::from(count)).then_some(())
+        let delayed = scrape(server).value("tollgate_authorize_delayed", &[]);
+        (delayed == f64::from(count)).then_some(())
     });
 }
 
@@ -461,14 +461,14 @@ fn waiting_request_frees_its_place_when_it_disconnects() {
     for _ in 0..3 {
         // The first of the two requests is answered at once, and the second one has to wait.
         let waits = send(&server, "203.0.113.9", 2);
-        wait_until_held(&server, 1);
+        wait_until_delayed(&server, 1);
         assert_eq!(
             status(ask(&server, "/web/max_wait_us=60000000", "GET", "/")),
             429,
             "the queue is full"
         );
         drop(waits);
-        wait_until_held(&server, 0);
+        wait_until_delayed(&server, 0);
     }
     assert!(began.elapsed() < Duration::from_secs(50), "the delay ran out: {began:?}");
 }
@@ -486,9 +486,9 @@ fn stopping_server_answers_delayed_requests_at_once() {
             scope.spawn(|| request.send().unwrap())
         };
         let first = wait("");
-        wait_until_held(&server, 1);
+        wait_until_delayed(&server, 1);
         let second = wait(",deny_status=403");
-        wait_until_held(&server, 2);
+        wait_until_delayed(&server, 2);
         server.signal(Signal::TERM);
         [first, second].map(|waits| waits.join().unwrap())
     });
@@ -508,14 +508,14 @@ fn number_of_delayed_requests_is_bounded() {
     let flags = ["--config", file.path().to_str().unwrap(), "--max-connections", "4"];
     let server = ServerProcess::start(&flags);
     let one = send(&server, "203.0.113.1", 2);
-    wait_until_held(&server, 1);
+    wait_until_delayed(&server, 1);
     let two = send(&server, "203.0.113.2", 2);
-    wait_until_held(&server, 2);
+    wait_until_delayed(&server, 2);
     let ask = || ask(&server, "/web/max_wait_us=60000000", "GET", "/").send().unwrap();
     assert_eq!(ask().status(), 200);
     let (status, _, body) = refused(ask());
     assert_eq!(status, 429, "{body}");
-    assert!(body["detail"].as_str().unwrap().contains("no place soon enough"), "{body}");
+    assert!(body["detail"].as_str().unwrap().contains("would be too long"), "{body}");
     drop((one, two));
-    wait_until_held(&server, 0);
+    wait_until_delayed(&server, 0);
 }

@@ -107,7 +107,7 @@ fn every_metric_has_its_help_and_type() {
         ("tollgate_rules_loaded_timestamp_seconds", "gauge"),
         ("tollgate_rules_info", "gauge"),
         ("tollgate_rules_problem", "gauge"),
-        ("tollgate_authorize_held", "gauge"),
+        ("tollgate_authorize_delayed", "gauge"),
         ("tollgate_authorize_untrusted_total", "counter"),
         ("tollgate_operator_token_failures_total", "counter"),
         ("tollgate_build_info", "gauge"),

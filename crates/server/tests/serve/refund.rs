@@ -283,7 +283,7 @@ fn refund_without_the_store_says_when_to_retry() {
     assert_eq!(response.headers()["content-type"], "application/problem+json");
     assert!(response.headers().contains_key("retry-after"));
     let problem = response.text().unwrap();
-    assert!(problem.contains("the store does not answer"), "{problem}");
+    assert!(problem.contains("the store failed; nothing was refunded"), "{problem}");
     assert!(!problem.contains("127.0.0.1"), "{problem}");
 }
 

@@ -153,9 +153,9 @@ fn token_keys_are_fetched_over_tls_from_trusted_issuers() {
     let flags = ["--config", file.path().to_str().unwrap()];
     let server =
         ServerProcess::start_with(&flags, &[("SSL_CERT_FILE", trusted.path().to_str().unwrap())]);
-    server.wait_for_log(|log| log.contains("keys of tokens fetched"));
+    server.wait_for_log(|log| log.contains("keys that verify tokens were fetched"));
     let server = ServerProcess::start_with(&flags, &[]);
-    let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
+    let log = server.wait_for_log(|log| log.contains("keys that verify tokens were not fetched"));
     assert!(log.contains("invalid peer certificate"), "{log}");
 }
 
@@ -178,7 +178,7 @@ fn token_keys_are_fetched_and_a_failure_is_visible() {
         request.header("x-forwarded-for", "203.0.113.9").send().unwrap().status().as_u16()
     };
     // The server starts without its keys: tokens are ignored, and requests are limited by address.
-    let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
+    let log = server.wait_for_log(|log| log.contains("keys that verify tokens were not fetched"));
     assert!(log.contains("status 503") && !log.contains("hush"), "{log}");
     assert_eq!([(); 3].map(|()| ask()), [200, 200, 429]);
     let page = scrape(&server);
@@ -188,7 +188,7 @@ fn token_keys_are_fetched_and_a_failure_is_visible() {
     let problem = readiness["rules_problem"].as_str().unwrap();
     assert!(status == 200 && problem.ends_with("the issuer answered with status 503"), "{problem}");
     is_down.store(false, Relaxed);
-    server.wait_for_log(|log| log.contains("keys of tokens fetched"));
+    server.wait_for_log(|log| log.contains("keys that verify tokens were fetched"));
     assert_eq!([(); 3].map(|()| ask()), [200, 200, 429], "ada has a quota of her own");
     let page = scrape(&server);
     assert_eq!(page.value("tollgate_rules_problem", &[]), 0.0);

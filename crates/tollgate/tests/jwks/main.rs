@@ -1,4 +1,4 @@
-//! Keys of tokens from an issuer's key set.
+//! Keys that verify tokens, from an issuer's key set.
 
 #![allow(clippy::unwrap_used)]
 

@@ -120,7 +120,7 @@ async fn assert_undecided(response: Response<Body>, store: &Store) {
         "type": "about:blank",
         "title": "Service Unavailable",
         "status": 503,
-        "detail": "the store of limits does not answer",
+        "detail": "the store failed, and this request is not decided without it",
     });
     assert_eq!(problem, want);
 }

@@ -269,7 +269,7 @@ async fn response_is_sent_when_the_refund_fails() {
         assert_eq!(left(&response).as_deref(), Some(charged), "{kind}");
     }
     let lines = lines.lock().unwrap();
-    let warned = lines.iter().filter(|line| line.contains("was not given back")).count();
+    let warned = lines.iter().filter(|line| line.contains("was not refunded")).count();
     assert_eq!(warned, 3, "one warning for each layer");
 }
 

@@ -197,7 +197,10 @@ async fn too_long_delay_names_its_limit_and_the_wait() {
     let app = app(RateLimitLayer::new(limit).max_wait(Duration::ZERO));
     send(&app, get("/")).await;
     let refused = text(send(&app, get("/")).await).await;
-    assert!(refused.contains("`even` has no place soon enough; come back in 1 s"), "{refused}");
+    assert!(
+        refused.contains("the delay by `even` would be too long; come back in 1 s"),
+        "{refused}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

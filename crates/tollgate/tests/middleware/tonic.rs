@@ -293,7 +293,7 @@ async fn call_is_unavailable_when_the_store_fails_and_the_policy_is_closed() {
     let status = call(&channel, HELLO).await.unwrap_err();
     assert_eq!(
         (status.code(), status.message()),
-        (Code::Unavailable, "the store of limits does not answer")
+        (Code::Unavailable, "the store failed, and this request is not decided without it")
     );
     assert_eq!(refusal(&status), (Vec::new(), Some(ms(1_000))));
     assert_eq!(value_of(status.metadata(), "retry-after"), Some("1"));

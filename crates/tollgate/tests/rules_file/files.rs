@@ -229,7 +229,7 @@ fn trusted_networks_headers_and_keys_are_bounded() {
     let problems = Config::parse("limits.yaml", text([4_097, 65, 65])).unwrap_err();
     let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
     let expected = [
-        "4097 nets, above the maximum of 4096",
+        "4097 networks, above the maximum of 4096",
         "65 headers, above the maximum of 64",
         "65 keys, above the maximum of 64",
     ];

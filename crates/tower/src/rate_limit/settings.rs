@@ -137,7 +137,7 @@ impl LayerSettings {
     /// Logs that a charge could not be refunded, at most once in ten seconds.
     pub(super) fn log_failed_refund(&self, error: &Error) {
         if self.is_due(&self.refund_logged_us) {
-            tracing::warn!("the charge of a request was not given back: {error}");
+            tracing::warn!("the charge of a request was not refunded: {error}");
         }
     }
 

@@ -15,7 +15,7 @@ fn asks(claims: &Claims, table: &[(&str, Option<&str>)]) {
 }
 
 #[test]
-fn values_are_told_as_text() {
+fn values_are_returned_as_text() {
     let claims = claims(
         r#""sub":"ada","n":7,"big":18446744073709551615,"minus":-1,"half":0.5,"yes":true,"no":false,
         "quote":"\"é\u0000","empty":"","nothing":null,"list":["a"],"object":{"a":"b"}"#,
@@ -94,7 +94,7 @@ fn lists_are_not_kept() {
 }
 
 #[test]
-fn debug_tells_names_alone() {
+fn debug_shows_only_names() {
     let claims = claims(r#""sub":"ada","realm":{"inner":"x"}"#);
     assert_eq!(format!("{claims:?}"), r#"Claims {"exp", "realm", "sub"}"#);
 }

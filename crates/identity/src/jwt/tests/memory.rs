@@ -5,18 +5,18 @@ use std::cell::Cell;
 use super::super::cache::{TokenCache, TokenWeight};
 use super::*;
 
-/// Whether `token` counts, and whether its signature had to be computed to tell.
-fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<InvalidToken>, bool) {
-    let was_asked = Cell::new(false);
+/// Returns why `token` is bad, or `None` if it is good; and whether its signature was computed.
+fn outcome(jwt: &Jwt, token: &str, now_us: u64) -> (Option<InvalidToken>, bool) {
+    let was_computed = Cell::new(false);
     let token = jwt.verify(token, now_us, || {
-        was_asked.set(true);
+        was_computed.set(true);
         true
     });
     match token {
-        TokenStatus::Verified(_) => (None, was_asked.get()),
-        TokenStatus::Invalid(invalid) => (Some(invalid), was_asked.get()),
+        TokenStatus::Verified(_) => (None, was_computed.get()),
+        TokenStatus::Invalid(invalid) => (Some(invalid), was_computed.get()),
         TokenStatus::KeyPending => panic!("all keys are here"),
-        TokenStatus::NotVerified => panic!("it may"),
+        TokenStatus::NotVerified => panic!("it may be verified"),
     }
 }
 
@@ -28,9 +28,9 @@ fn some_claims() -> Arc<Claims> {
 fn a_signature_is_computed_once() {
     for issuer in ISSUERS {
         let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
-        assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
-        assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
-        assert_eq!(asked(&jwt.clone(), &token, NOW_US), (None, false));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (None, false));
+        assert_eq!(outcome(&jwt.clone(), &token, NOW_US), (None, false));
     }
 }
 
@@ -41,9 +41,9 @@ fn a_bad_token_is_verified_once() {
     let token = issuer.token_with(CLAIMS);
     let forged = Issuer::Hs256(b"a secret that somebody made up ...").token_with(CLAIMS);
     for (token, reason) in [(token, InvalidToken::Audience), (forged, InvalidToken::Signature)] {
-        assert_eq!(asked(&jwt, &token, NOW_US), (Some(reason), true));
-        assert_eq!(asked(&jwt, &token, NOW_US), (Some(reason), false));
-        assert_eq!(asked(&jwt.clone(), &token, NOW_US + 1), (Some(reason), false));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (Some(reason), true));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (Some(reason), false));
+        assert_eq!(outcome(&jwt.clone(), &token, NOW_US + 1), (Some(reason), false));
     }
 }
 
@@ -53,15 +53,15 @@ fn a_token_that_may_be_good_at_another_time_is_judged_anew() {
     let (jwt, now_s) = (issuer.jwt(), NOW_US / 1_000_000);
     let early = issuer.token_with(&format!(r#"{{"nbf":{},"exp":{}}}"#, now_s + 100, now_s + 200));
     for _ in 0..2 {
-        assert_eq!(asked(&jwt, &early, NOW_US), (Some(InvalidToken::NotYetValid), true));
+        assert_eq!(outcome(&jwt, &early, NOW_US), (Some(InvalidToken::NotYetValid), true));
     }
-    assert_eq!(asked(&jwt, &early, NOW_US + 150_000_000), (None, true));
+    assert_eq!(outcome(&jwt, &early, NOW_US + 150_000_000), (None, true));
 
     // A limiter with another clock may share the memory of tokens.
     let expired = issuer.token_with(&format!(r#"{{"exp":{}}}"#, now_s - 100));
-    assert_eq!(asked(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), true));
-    assert_eq!(asked(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), false));
-    assert_eq!(asked(&jwt, &expired, NOW_US - 200_000_000), (None, true));
+    assert_eq!(outcome(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), true));
+    assert_eq!(outcome(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), false));
+    assert_eq!(outcome(&jwt, &expired, NOW_US - 200_000_000), (None, true));
 }
 
 #[test]
@@ -70,20 +70,20 @@ fn the_memory_of_bad_tokens_is_bounded() {
         (Issuer::Hs256(SECRET).jwt(), Issuer::Hs256(b"somebody else's secret, 34 bytes.."));
     for number in 0..20_000 {
         let token = forger.token_with(&format!(r#"{{"sub":"{number}","exp":1}}"#));
-        assert_eq!(asked(&jwt, &token, NOW_US), (Some(InvalidToken::Signature), true));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (Some(InvalidToken::Signature), true));
     }
     assert!(jwt.shared.bad.len() <= 8_192, "{}", jwt.shared.bad.len());
 }
 
 #[test]
-fn without_leave_no_signature_is_computed() {
+fn no_signature_is_computed_without_permission() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
     assert!(matches!(jwt.verify(&token, NOW_US, || false), TokenStatus::NotVerified));
     assert_eq!(jwt.shared.cache.len(), 0);
     let forged = format!("{token}AAAA");
     assert!(matches!(jwt.verify(&forged, NOW_US, || false), TokenStatus::NotVerified));
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
     assert!(matches!(jwt.verify(&token, NOW_US, || false), TokenStatus::Verified(_)));
 }
 
@@ -92,11 +92,11 @@ fn expiry_is_checked_for_remembered_tokens_and_removes_them() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
     let expiry_us = NOW_US + 100_000_000;
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
-    assert_eq!(asked(&jwt, &token, expiry_us - 1), (None, false));
-    assert_eq!(asked(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), false));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(outcome(&jwt, &token, expiry_us - 1), (None, false));
+    assert_eq!(outcome(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), false));
     assert_eq!(jwt.shared.cache.len(), 0);
-    assert_eq!(asked(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), true));
+    assert_eq!(outcome(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), true));
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn not_before_is_checked_for_remembered_tokens() {
     let issuer = Issuer::Hs256(SECRET);
     let token = issuer.token_with(r#"{"exp":1700000100,"nbf":1700000000}"#);
     let jwt = issuer.jwt();
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
-    assert_eq!(asked(&jwt, &token, NOW_US - 1), (Some(InvalidToken::NotYetValid), false));
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(outcome(&jwt, &token, NOW_US - 1), (Some(InvalidToken::NotYetValid), false));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, false));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn bad_tokens_are_not_in_the_cache_of_good_ones() {
     let jwt = issuer.jwt().issuer("a");
     for claims in [CLAIMS, r#"{"exp":1,"iss":"a"}"#, r#"{"iss":"a"}"#] {
         let token = issuer.token_with(claims);
-        assert!(asked(&jwt, &token, NOW_US).1);
+        assert!(outcome(&jwt, &token, NOW_US).1);
     }
     assert_eq!((jwt.shared.cache.len(), jwt.shared.bad.len()), (0, 3));
 }
@@ -126,12 +126,12 @@ fn clone_with_another_policy_does_not_use_remembered_tokens() {
     let issuer = Issuer::Hs256(SECRET);
     let token = issuer.token_with(CLAIMS);
     let jwt = issuer.jwt();
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
     let stricter = jwt.clone().issuer("a");
-    assert_eq!(asked(&stricter, &token, NOW_US), (Some(InvalidToken::Issuer), true));
+    assert_eq!(outcome(&stricter, &token, NOW_US), (Some(InvalidToken::Issuer), true));
     let stricter = jwt.clone().audience("a");
-    assert_eq!(asked(&stricter, &token, NOW_US), (Some(InvalidToken::Audience), true));
-    assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
+    assert_eq!(outcome(&stricter, &token, NOW_US), (Some(InvalidToken::Audience), true));
+    assert_eq!(outcome(&jwt, &token, NOW_US), (None, false));
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn a_token_that_there_is_no_room_for_is_verified_each_time() {
     for (max, remembers) in [(2, false), (4, true)] {
         let jwt = issuer.jwt().max_cached(max);
         for (token, is_known) in [(&short, true), (&long, remembers)] {
-            assert_eq!(asked(&jwt, token, NOW_US), (None, true));
-            assert_eq!(asked(&jwt, token, NOW_US), (None, !is_known), "{max}");
+            assert_eq!(outcome(&jwt, token, NOW_US), (None, true));
+            assert_eq!(outcome(&jwt, token, NOW_US), (None, !is_known), "{max}");
         }
     }
 }
@@ -245,6 +245,6 @@ fn tokens_are_verified_without_a_cache() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt().max_cached(0), issuer.token_with(CLAIMS));
     for _ in 0..2 {
-        assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+        assert_eq!(outcome(&jwt, &token, NOW_US), (None, true));
     }
 }

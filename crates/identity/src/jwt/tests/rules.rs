@@ -186,7 +186,7 @@ fn a_token_that_names_no_key_is_tried_on_all_of_its_algorithm_without_an_id() {
 }
 
 #[test]
-fn keys_must_be_there_and_told_apart() {
+fn missing_and_ambiguous_keys_are_refused() {
     let key = || Issuer::Hs256(SECRET).key();
     let jwt_of = |keys: Vec<JwtKey>| Jwt::new(keys).err();
     assert_eq!(jwt_of(vec![]), Some(JwtError::NoKeys));
@@ -201,7 +201,7 @@ fn keys_must_be_there_and_told_apart() {
 }
 
 #[test]
-fn claims_are_told_at_the_system_time() {
+fn claims_are_checked_at_the_system_time() {
     let issuer = Issuer::Hs256(SECRET);
     let future = issuer.token_with(r#"{"sub":"ada","exp":4102444800}"#);
     let claims = issuer.jwt().claims(&future).unwrap();

@@ -65,7 +65,7 @@ fn pick<'a>(style: u32, shift: u32, among: &[&'a str]) -> &'a str {
     among[(style >> shift) as usize % among.len()]
 }
 
-/// The address with or without a port, brackets, and the clothes of IPv6.
+/// Writes the address with or without a port, brackets, and the IPv6 form.
 fn node(hop: &Hop, style: u32) -> String {
     let port = pick(style, 0, &["", "", ":80", ":65535", ":_p"]);
     match hop {

@@ -9,7 +9,7 @@ use tollgate_core::{
 
 use super::held::HeldKey;
 use super::scopes::Overflow;
-use super::shard::{CarriedSlot, StateAccess};
+use super::shard::{FoundSlot, StateAccess};
 use super::slot::SlotState;
 use super::{MemoryScope, MemoryStore};
 use crate::error::Error;
@@ -173,7 +173,7 @@ impl MemoryStore {
         }
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, stays_under)) => {
-                shard.change_carried(CarriedSlot { at, stays_under }, &self.budget, act)
+                shard.change_found(FoundSlot { at, stays_under }, &self.budget, act)
             }
             None => {
                 drop(shard);

@@ -14,7 +14,7 @@ use super::lock::LockGuard;
 use super::logs;
 use super::part::JointPart;
 use super::scopes::{MemoryScope, Overflow};
-use super::shard::{CarriedSlot, Shard};
+use super::shard::{FoundSlot, Shard};
 use super::view::StoreView;
 use super::{KeyPlace, MemoryStore};
 use crate::decision::Decision;
@@ -252,7 +252,7 @@ impl<'a> JointCharge<'a> {
         }
         let carried =
             shard.carry_over(self.place, self.part.scope, view, self.part.demand.request.cost);
-        if let Some(CarriedSlot { at, stays_under: Some(limit) }) = carried {
+        if let Some(FoundSlot { at, stays_under: Some(limit) }) = carried {
             (self.limit, self.place) = (limit, shard.place_of(at, self.place));
         }
     }

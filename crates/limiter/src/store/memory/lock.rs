@@ -1,10 +1,11 @@
 //! The lock of a shard.
 //!
-//! A plain write to memory releases it. A lock that wakes waiting threads must look for them in one atomic step with
-//! the release, and the processor then waits for memory: a tenth of the time of a check over many keys, or more. So
-//! this lock wakes no thread. A thread that finds a shard locked tries again, and usually the shard is free within
-//! the time of one check. After a few microseconds it yields the CPU to other threads, and later it sleeps between
-//! its tries. A lock holder that was interrupted can then continue, even if its priority is lower.
+//! A plain write to memory releases it. A lock that wakes waiting threads must release itself and look for waiting
+//! threads in one atomic step. The processor waits for memory in that step, which takes a tenth or more of the time of a
+//! check when the store has many keys. So this lock wakes no thread. A thread that finds a shard locked tries again, and
+//! usually the shard is free within the time of one check. After a few microseconds it yields the CPU to other threads,
+//! and later it sleeps between its tries. A lock holder that was interrupted can then continue, even if its priority is
+//! lower.
 
 use std::time::Duration;
 use std::{hint, thread};

@@ -50,7 +50,7 @@ impl MemoryStore {
         for shard in &self.shards {
             shard.0.lock().remove_dead_held(None, &self.view_at(now_us));
         }
-        let mut dropped = self.unlist();
+        let mut dropped = self.hide_dropped();
         if dropped.successors.is_empty() {
             return;
         }
@@ -64,14 +64,14 @@ impl MemoryStore {
         self.free(&dropped);
     }
 
-    /// Takes the scopes that no caller uses off the list.
-    fn unlist(&self) -> DroppedScopes {
+    /// Hides the scopes that no caller uses.
+    fn hide_dropped(&self) -> DroppedScopes {
         let indices = self.scopes.read().indices();
         let mut by_index = Vec::with_capacity(indices);
         for step in steps(indices) {
             let mut scopes = self.scopes.write();
             by_index.extend(step.map(|index| {
-                let scope = scopes.unlist(index)?;
+                let scope = scopes.hide(index)?;
                 Some(DroppedScope { scope, is_needed: false })
             }));
         }
@@ -82,8 +82,10 @@ impl MemoryStore {
 
     fn free(&self, dropped: &DroppedScopes) {
         let dropped = || dropped.by_index.iter().flatten();
-        // The needed scopes are listed first: a name is freed with its last scope.
-        dropped().filter(|it| it.is_needed).for_each(|it| self.scopes.write().list(&it.scope));
+        // The needed scopes are shown again first: a name is freed with its last scope.
+        dropped()
+            .filter(|it| it.is_needed)
+            .for_each(|it| self.scopes.write().show_again(&it.scope));
         dropped().filter(|it| !it.is_needed).for_each(|it| self.scopes.write().free(&it.scope));
     }
 }
@@ -96,7 +98,7 @@ impl DroppedScopes {
     fn find_successors(&mut self, scopes: &Scopes) {
         for DroppedScope { scope, .. } in self.by_index.iter().flatten() {
             let successors = self.successors.entry(scope.family()).or_insert_with(|| {
-                let in_use = scopes.listed(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
+                let in_use = scopes.findable(&scope.family).map(|it| (it.rank(), Arc::clone(it)));
                 SuccessorScopes { in_use: in_use.collect(), largest_dropped: Arc::clone(scope) }
             });
             if scope.rank() > successors.largest_dropped.rank() {

@@ -57,6 +57,7 @@ pub(super) struct Scopes {
 #[derive(Debug)]
 struct NameScopes {
     family: Arc<ScopeFamily>,
+    /// The index of every scope that can be found: all except the hidden ones.
     by_limit: HashMap<Limit, u32, RandomState>,
 }
 
@@ -154,8 +155,8 @@ impl Scopes {
         self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
-    /// Returns the listed scopes of a family: the scopes that [`find`](Self::find) can find.
-    pub(super) fn listed<'s>(
+    /// Returns the scopes of a family that [`find`](Self::find) can find.
+    pub(super) fn findable<'s>(
         &'s self,
         family: &ScopeFamily,
     ) -> impl Iterator<Item = &'s Arc<MemoryScope>> {
@@ -163,10 +164,10 @@ impl Scopes {
         named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
     }
 
-    /// Removes a scope that no caller uses from the list, so that it cannot be found; `None` if a caller uses it.
-    pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<MemoryScope>> {
+    /// Hides a scope that no caller uses, so that [`find`](Self::find) cannot find it; `None` if a caller uses it.
+    pub(super) fn hide(&mut self, index: usize) -> Option<Arc<MemoryScope>> {
         let scope = self.by_index.get(index)?.as_ref();
-        // A count of 1 means that only the list has the scope. Callers get scopes only from the list, which the
+        // A count of 1 means that only `by_index` holds the scope. Callers get scopes only from `by_index`, which the
         // caller of this function has locked.
         let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
         let named = self.by_name.get_mut(&scope.family())?;
@@ -174,15 +175,14 @@ impl Scopes {
         Some(scope)
     }
 
-    /// Puts a scope that was removed from the list back on it.
-    pub(super) fn list(&mut self, scope: &MemoryScope) {
+    /// Makes a hidden scope findable again.
+    pub(super) fn show_again(&mut self, scope: &MemoryScope) {
         if let Some(named) = self.by_name.get_mut(&scope.family()) {
             named.by_limit.insert(scope.limit, scope.index);
         }
     }
 
-    /// Frees the index of a scope that was removed from the list and has no keys; with the last scope of a name,
-    /// also the name.
+    /// Frees the index of a hidden scope that has no keys; with the last scope of a name, also the name.
     pub(super) fn free(&mut self, scope: &MemoryScope) {
         let name = scope.family();
         if self.by_name.get(&name).is_some_and(|named| named.by_limit.is_empty()) {

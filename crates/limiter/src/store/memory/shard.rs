@@ -24,9 +24,9 @@ const EXAMINED_PER_INSERT: usize = 4;
 /// How many slots are examined for dead keys before a new key in a full store must share the overflow state.
 const EXAMINED_WHEN_FULL: usize = 32;
 
-/// A key's slot, and the limit that decides on it.
+/// A slot that was found for a key, and the limit that decides on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CarriedSlot {
+pub(super) struct FoundSlot {
     pub(super) at: SlotPosition,
     /// The limit that the state stays under, at the size of the requested limit; `None` if it is under the
     /// requested limit.
@@ -103,10 +103,10 @@ impl Shard {
         scope: &MemoryScope,
         view: &StoreView<'_>,
         cost: Cost,
-    ) -> Option<CarriedSlot> {
+    ) -> Option<FoundSlot> {
         let (at, other) = self.find_any(place, scope, view.scopes)?;
-        let Some(old) = other else { return Some(CarriedSlot { at, stays_under: None }) };
-        Some(CarriedSlot { at, stays_under: self.carry(at, &old, scope, view, cost) })
+        let Some(old) = other else { return Some(FoundSlot { at, stays_under: None }) };
+        Some(FoundSlot { at, stays_under: self.carry(at, &old, scope, view, cost) })
     }
 
     /// Carries the state in a slot over to another limit of its name. If that is not possible, returns the
@@ -172,10 +172,10 @@ impl Shard {
         S::change(self.table.slot_mut(at), &mut self.logs, budget, act)
     }
 
-    /// Runs `act` on the state of a key that was carried over.
-    pub(super) fn change_carried<S: SlotState, T>(
+    /// Runs `act` on the state in a slot, under the limit that decides on it.
+    pub(super) fn change_found<S: SlotState, T>(
         &mut self,
-        CarriedSlot { at, stays_under }: CarriedSlot,
+        FoundSlot { at, stays_under }: FoundSlot,
         budget: &StoreBudget,
         act: impl FnOnce(StateAccess<'_, S>) -> T,
     ) -> T {

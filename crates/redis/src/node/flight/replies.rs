@@ -14,10 +14,11 @@ use crate::slots::Redirect;
 use crate::waiting::WaitingRequest;
 use crate::wire::{Reply, RequestOutcome, ScriptReply};
 
-/// The result of a batch: the requests that are still to be answered or to be sent on, and whether the server is well.
+/// The result of a batch: the requests that are still to be answered or to be sent on, and what the breaker must know.
 #[derive(Default)]
 pub(in crate::node) struct BatchReport {
-    /// Whether a call was answered. That shows that the server is well, even if a slot is not served.
+    /// Whether a call was answered or redirected. The breaker then counts the batch as answered, even if another call
+    /// failed.
     has_answered: bool,
     has_failed: bool,
     answered: Vec<AnsweredCall>,
@@ -78,11 +79,14 @@ impl Node {
             match answers {
                 Ok(answers) => again.extend(self.read_call(call, answers, generation, report)),
                 // The scripts were flushed, or another server now has this address. Both are normal, once.
-                Err(Fault { kind: FaultKind::NoScript, .. }) if !call.is_in_full => {
-                    again.push(call.in_full());
+                Err(Fault { kind: FaultKind::NoScript, .. }) if !call.is_resent_with_text => {
+                    again.push(call.resent_with_text());
                 }
                 Err(Fault { kind: FaultKind::NoScript, .. }) => {
-                    let fault = Fault::refused("NOSCRIPT, though it was sent the script");
+                    let fault = Fault::refused(
+                        "NOSCRIPT, although the script's text was sent; check that a Redis or Valkey server answers at \
+                         this address",
+                    );
                     self.fail_call(call, fault, generation, report);
                 }
                 Err(fault) => self.fail_call(call, fault, generation, report),

@@ -1,4 +1,4 @@
-//! The keys of tokens, and their sources. Keys are secrets: no message shows them, nor a text in the place where a
+//! The keys that verify tokens, and their sources. Keys are secrets: no message shows them, nor a text in the place where a
 //! file or a variable should be named.
 
 // Parsing a key needs the cryptography of the feature `jwt`.

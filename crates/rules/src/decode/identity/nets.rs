@@ -12,7 +12,7 @@ use tollgate_identity::config::mostly_covered;
 /// The most networks: all are compared for every request.
 const MAX_NETS: usize = 4_096;
 
-const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
+const REMEDY: &str = "list addresses and networks, like `[10.0.0.0/8, 192.0.2.7]`";
 
 pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     let items = report.list(node, "`trusted_proxies`", REMEDY)?;
@@ -22,8 +22,8 @@ pub(super) fn read(node: &YamlNode<'_>, report: &mut Report) -> Option<Vec<IpNet
         return None;
     }
     if items.len() > MAX_NETS {
-        let message = format!("{} nets, above the maximum of {MAX_NETS}", items.len());
-        report.error(node.at, message, "use larger nets for them");
+        let message = format!("{} networks, above the maximum of {MAX_NETS}", items.len());
+        report.error(node.at, message, "use larger networks that contain them");
         return None;
     }
     let nets: Vec<IpNet> =
@@ -36,9 +36,9 @@ fn refuse_too_many(nets: &[IpNet], at: Position, report: &mut Report) {
     let nets: Vec<Ipv6Net> = nets.iter().filter_map(|net| mapped(*net)).collect();
     for version in mostly_covered(&Ipv6Net::aggregate(&nets)) {
         let message = format!(
-            "`trusted_proxies` holds more than a quarter of all {version} addresses: clients there could choose their own"
+            "`trusted_proxies` holds more than a quarter of all {version} addresses: clients there could choose their own address"
         );
-        report.error(at, message, "list the nets that your proxies are in, and no others");
+        report.error(at, message, "list only the networks that your proxies are in");
     }
 }
 

@@ -85,8 +85,8 @@ impl IntoResponses for AuthorizeAnswers {
                            `deny_status`.",
         ));
         let failed = again(refusal(
-            "The store fails, and a rule has the failure policy `closed`; or the server stops before the request's \
-             delay has passed.",
+            "The store fails, and a rule has the failure policy `closed`; the request cannot be decided for another \
+             reason (`undecided`); or the server stops before the request's delay has passed.",
         ));
         let refusals = [(401, unauthorized), (403, blocked), (429, refused), (503, failed)];
         all.extend([(200, allowed())].into_iter().chain(refusals).map(by_status));
@@ -138,7 +138,7 @@ fn allowed() -> ResponseBuilder {
         (
             "X-RateLimit-Reset",
             Type::Integer,
-            "The time when nothing is spent of the tightest limit, in Unix seconds.",
+            "The time when the whole tightest limit is available again, in Unix seconds.",
         ),
     ];
     let response = ResponseBuilder::new().description("The request is allowed.");
@@ -152,8 +152,8 @@ fn refusal(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new().description(about);
     let response = response.content("application/problem+json", content);
-    let about = "The reason, in one word: `quota`, `blocked`, `token`, `store-failed`, `undecided`, `stopping`, \
-                 `untrusted-proxy`.";
+    let about = "The reason, in one word: `quota`, `blocked`, `token`, `store-failed`, `undecided` (for a reason \
+                 other than the store), `stopping`, `untrusted-proxy`.";
     with_header(response, "X-Tollgate-Reason", Type::String, about)
 }
 

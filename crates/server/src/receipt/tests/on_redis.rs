@@ -115,6 +115,8 @@ fn a_refund_that_failed_without_effect_can_be_repeated() {
             matches!(&failed, Err(RefundError::Failed(error)) if is_corrupt(error)),
             "{failed:?}"
         );
+        let message = failed.unwrap_err().to_string();
+        assert!(message.contains("data in the store that is not a state of a limit"), "{message}");
     }
     run(&["RENAME", "aside", key]);
     assert_eq!(ours.refund(&text).unwrap(), 3);

@@ -60,7 +60,7 @@ fn without_the_store_each_rules_policy_decides() {
     assert!(fields["retry-after"].parse::<u64>().unwrap() >= 1, "{fields:?}");
     assert_eq!(metadata(&closed), json!({"reason": "store-failed"}));
     let problem: serde_json::Value = serde_json::from_slice(&closed.raw_body).unwrap();
-    assert_eq!(problem["detail"], "the store of limits does not answer");
+    assert_eq!(problem["detail"], "the store failed, and this request is not decided without it");
     assert_eq!(problem["status"], 429);
 
     let counted = [("endpoint", "rls"), ("status", "503")];

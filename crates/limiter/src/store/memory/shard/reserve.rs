@@ -2,7 +2,7 @@
 
 use tollgate_core::{HoldError, Holds, Limit, Reservation, ReserveAnswer, State};
 
-use super::{CarriedSlot, Shard};
+use super::{FoundSlot, Shard};
 use crate::store::memory::KeyPlace;
 use crate::store::memory::budget::StoreBudget;
 use crate::store::memory::held::{self, FIRST_HOLD_BYTES, HeldKey, HeldKeyId};
@@ -177,7 +177,7 @@ impl Shard {
         };
         let (decides, mut state) = match carried {
             None => (scope.limit, scope.limit.fresh()),
-            Some(CarriedSlot { at, stays_under }) => {
+            Some(FoundSlot { at, stays_under }) => {
                 let words = self.table.slot(at).state();
                 let state = words.take_state(&under.limit, &mut self.logs);
                 (stays_under.unwrap_or(scope.limit), state)
@@ -196,7 +196,7 @@ impl Shard {
             reserve(&decides, &mut state, &mut holds, view.now_us, reservation)
         };
         if holds.is_empty() {
-            if let Some(CarriedSlot { at, .. }) = carried {
+            if let Some(FoundSlot { at, .. }) = carried {
                 let slot = self.table.slot_mut(at);
                 slot.set_state(slot.state().put_state(state, &mut self.logs, view.budget));
             }
@@ -205,7 +205,7 @@ impl Shard {
             }
             return in_place_of(&decides, scope, answer);
         }
-        if let Some(CarriedSlot { at, .. }) = carried {
+        if let Some(FoundSlot { at, .. }) = carried {
             self.remove(at, &view.scopes.read(), view.identify, view.budget);
         }
         let had_list = self.held.is_some();
