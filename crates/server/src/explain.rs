@@ -205,8 +205,8 @@ enum ExplainedAction<'e> {
     Block,
 }
 
-/// The most units that a limit admits in its own interval, with the formula for any interval. Of a concurrency limit, the
-/// most units that are held at any instant.
+/// The most units that a limit admits in its own interval, with the formula for any interval. For a concurrency limit
+/// this is the most units that are held at any instant.
 #[derive(Serialize)]
 struct ExplainedBound {
     interval_us: u64,

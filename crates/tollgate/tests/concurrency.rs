@@ -108,7 +108,7 @@ fn keys_of_a_concurrency_limit_take_no_memory_when_nothing_is_held() {
         assert!(!jobs.reserve(&key).cost(3).now().unwrap().is_allowed());
         assert_eq!(limiter.usage(), empty);
     }
-    // Holds that nobody releases are removed some time after they have expired.
+    // Holds that are not released are removed some time after they have expired.
     let leaked: Vec<_> = (0..1_000).map(|key| jobs.reserve(&key.to_string()).now()).collect();
     std::mem::forget(leaked);
     assert_eq!(limiter.usage().keys, 1_000);
