@@ -247,9 +247,19 @@ function beside_log.falls_after_us(seen, most)
   return limit.window_us - (seen.at_us - holds.expires[position])
 end
 
-function beside_log.charge_expired(limit, log, holds, count)
+-- The charges that have left are dropped later, by store_standing.
+function beside_log.charge_expired(_, log, holds, count)
+  local through = log.base
+  if log.count > 0 then
+    local _, newest = log:read(log.count - 1)
+    through = newest
+  end
   for position = 1, count do
-    charge_anyway(limit, log, holds.expires[position], holds.units[position])
+    if holds.units[position] > 0 then
+      through = through + holds.units[position]
+      log.charged_us = holds.expires[position]
+      log:append(log.charged_us, through)
+    end
   end
 end
 

@@ -66,10 +66,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, Holds, Intent};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState, RemoteStore,
-    UnreadPolicy, Wake,
+    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest, KeyState,
+    RemoteStore, SettleRequest, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
@@ -227,9 +227,37 @@ impl RemoteStore for RedisStore {
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState> {
         let request = StoreRequest::State { charge: self.charge(charge), at_us: call.at_us };
         self.send(request, &call, FollowUp::Nothing, |reply| match reply {
-            Reply::State { limit, state, now_us } => {
-                Some(KeyState { limit, state: *state, holds: Holds::default(), now_us })
+            Reply::State { limit, state, holds, now_us } => {
+                Some(KeyState { limit, state: *state, holds, now_us })
             }
+            _ => None,
+        })
+    }
+
+    fn has_holds(&self) -> bool {
+        true
+    }
+
+    fn settle(&self, request: SettleRequest) -> Answer<Vec<SettleAnswer>> {
+        let SettleRequest { parts, call, wake } = request;
+        let (charges, uses) =
+            parts.into_iter().map(|part| (self.charge(part.charge), (part.hold, part.used))).unzip();
+        let request = StoreRequest::Settle { charges, uses, at_us: call.at_us };
+        self.send(request, &call, FollowUp::Wake(wake), |reply| match reply {
+            Reply::Settled(answers) => Some(answers),
+            _ => None,
+        })
+    }
+
+    fn extend(&self, request: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
+        let ExtendRequest { parts, call } = request;
+        let (charges, growths) = parts
+            .into_iter()
+            .map(|part| (self.charge(part.charge), (part.hold, part.growth)))
+            .unzip();
+        let request = StoreRequest::Extend { charges, growths, at_us: call.at_us };
+        self.send(request, &call, FollowUp::Nothing, |reply| match reply {
+            Reply::Extended(answers) => Some(answers),
             _ => None,
         })
     }

@@ -58,7 +58,7 @@ impl UnreadCharge {
 
     /// Notes that the caller will not read this reply, so that its charge must be refunded.
     pub(super) fn refund(&self, unread: Reply) {
-        let Reply::Decision(decision) = unread else { return };
+        let Some(decision) = unread.into_decision() else { return };
         if let Some(receipt) = decision.into_receipt() {
             // OK because there is one reply.
             let _ = self.owed.set(receipt.place());

@@ -65,10 +65,7 @@ impl<T> fmt::Debug for ReplyFuture<T> {
 
 /// Reads the reply to a check of one limit.
 pub(super) fn decision(reply: Reply) -> Option<Decision> {
-    match reply {
-        Reply::Decision(decision) => Some(decision),
-        _ => None,
-    }
+    reply.into_decision()
 }
 
 /// Reads the reply to a check of several limits.

@@ -15,8 +15,8 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
-/// The abilities of a script: its algorithms, with all buckets as one; whether it decides more than checks; and whether it
-/// carries over what was spent under another limit.
+/// The abilities of a script: its algorithms, with all buckets as one; whether it decides more than checks; whether it
+/// carries over what was spent under another limit; and whether it reads keys with holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities(usize);
 
@@ -28,12 +28,13 @@ const BUCKETS: Abilities = Abilities(8);
 /// caller or a longest wait.
 const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
+const HOLDS: Abilities = Abilities(64);
 
 /// The beginning of a section in a file; the rest of the line is its name.
 const SECTION: &str = "-- ---- ";
 
 impl Abilities {
-    const SETS: usize = 64;
+    const SETS: usize = 128;
 
     /// All abilities: a state may have been reached under a limit of any algorithm.
     pub(super) const ALL: Abilities = Abilities(Abilities::SETS - 1);
@@ -50,6 +51,11 @@ impl Abilities {
 
     pub(super) fn add_beyond_checks(&mut self) {
         self.0 |= BEYOND_CHECKS.0;
+    }
+
+    /// Adds the abilities for operations on holds, which may be several in one request.
+    pub(super) fn add_holds(&mut self) {
+        self.0 |= BEYOND_CHECKS.0 | HOLDS.0;
     }
 
     /// Whether its script is `plain.lua`, for plain checks of windows and buckets only.
@@ -99,7 +105,13 @@ impl Abilities {
                 let _ = writeln!(text, "local {names}");
             }
         }
+        if self.has(HOLDS) {
+            text.push_str(twins::HOLDS);
+        }
         text.push_str(&self.part(include_str!("states.lua")));
+        if self.has(HOLDS) {
+            text.push_str(include_str!("kept_holds.lua"));
+        }
         if self.has(SLIDING_WINDOW_LOG) {
             // In a block, because Lua allows 200 local variables outside of one.
             text.push_str("do\n");
@@ -119,6 +131,7 @@ impl Abilities {
             Some("buckets") => self.has(BUCKETS),
             Some("beyond a check") => self.has(BEYOND_CHECKS),
             Some("carrying over") => self.has(CARRY_OVER),
+            Some("holds") => self.has(HOLDS),
             _ => true,
         };
         file.split(SECTION).filter(is_needed).collect::<Vec<_>>().join(SECTION)
@@ -127,12 +140,12 @@ impl Abilities {
 
 /// The scripts that have been sent on a connection.
 #[derive(Debug, Default)]
-pub(super) struct SentScripts(u64);
+pub(super) struct SentScripts(u128);
 
 impl SentScripts {
     /// Adds a script. Returns whether it had been sent before.
     pub(super) fn insert(&mut self, abilities: Abilities) -> bool {
-        let bit = 1 << abilities.0;
+        let bit = 1_u128 << abilities.0;
         let had = self.0 & bit != 0;
         self.0 |= bit;
         had

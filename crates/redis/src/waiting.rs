@@ -216,6 +216,9 @@ impl WaitingRequest {
             (StoreRequest::Refund { charge, .. } | StoreRequest::Reset { charge }, _) => {
                 denials.forget(&charge.key, clock.now_us());
             }
+            (StoreRequest::Settle { charges, .. }, _) => {
+                charges.iter().for_each(|charge| denials.forget(&charge.key, clock.now_us()));
+            }
             _ => {}
         }
     }

@@ -1,17 +1,21 @@
 //! Requests and replies, and their form on the wire, which `check.lua` describes.
 //!
 //! - `arguments`: a batch of requests as the script's arguments; `answers`: the script's reply
-//! - `limit`, `log` and `state`: limits and states as bytes; `number`: numbers as bytes
+//! - `limit`, `log`, `state` and `holds`: limits, states and holds as bytes; `number`: numbers as bytes
 
 mod answers;
 mod arguments;
+mod holds;
 mod limit;
 mod log;
 mod number;
 mod state;
 
-use tollgate_core::{self as core, ChargePlace, DecisionPart, Intent, Limit, MAX_TIME_US, State};
-use tollgate_limiter::store::Demand;
+use tollgate_core::{
+    self as core, ChargePlace, DecisionPart, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds,
+    Intent, Limit, MAX_TIME_US, SettleAnswer, State,
+};
+use tollgate_limiter::store::{Demand, HoldTerms};
 use tollgate_limiter::{Decision, JointDecision, store};
 
 use super::batcher::MAX_BATCH;
@@ -31,6 +35,9 @@ const MOVED_LOG_UNITS: u64 = 4_096;
 
 /// The weight of a check of a long log.
 const LONG_LOG_WEIGHT: usize = 4;
+
+/// The weight of an operation on a hold.
+const HOLD_WEIGHT: usize = 4;
 
 /// A charge of one key, as it is sent to a server.
 #[derive(Clone, Debug)]
@@ -61,6 +68,11 @@ impl ServerCharge {
     /// Whether the key is charged if nothing refuses the request; otherwise this is a peek.
     pub(super) fn is_charged(&self) -> bool {
         self.demand().intent == Intent::Charge
+    }
+
+    /// Returns the terms on which its units are set aside; `None` if they are charged.
+    pub(super) fn hold_terms(&self) -> Option<HoldTerms> {
+        self.demand().hold
     }
 
     /// Whether its limit is a log that may have holes.
@@ -119,6 +131,18 @@ pub(crate) enum StoreRequest {
         charge: ServerCharge,
         at_us: Option<u64>,
     },
+    /// Charges what was used of holds. There is a hold for each charge, whose cost is not used.
+    Settle {
+        charges: Vec<ServerCharge>,
+        uses: Vec<(HoldReference, HoldUse)>,
+        at_us: Option<u64>,
+    },
+    /// Extends holds, all or none. There is a hold for each charge.
+    Extend {
+        charges: Vec<ServerCharge>,
+        growths: Vec<(HoldReference, HoldGrowth)>,
+        at_us: Option<u64>,
+    },
 }
 
 /// A server's reply to a [`StoreRequest`]. A check and a peek get a decision, a check of several limits gets a joint decision,
@@ -126,6 +150,8 @@ pub(crate) enum StoreRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Decision(Decision),
+    /// A decision on a key with holds. Their units may come back at any time, so a refusal is not remembered.
+    DecisionBesideHolds(Decision),
     JointDecision(JointDecision),
     Refunded(u64),
     Reset,
@@ -134,9 +160,22 @@ pub(crate) enum Reply {
         limit: Limit,
         /// Boxed, because every request in flight has room for a reply.
         state: Box<State>,
+        holds: Holds,
         /// The time at which to read the state.
         now_us: u64,
     },
+    Settled(Vec<SettleAnswer>),
+    Extended(Vec<ExtendAnswer>),
+}
+
+impl Reply {
+    /// Returns the decision on one limit; `None` for other replies.
+    pub(super) fn into_decision(self) -> Option<Decision> {
+        match self {
+            Reply::Decision(decision) | Reply::DecisionBesideHolds(decision) => Some(decision),
+            _ => None,
+        }
+    }
 }
 
 impl StoreRequest {
@@ -146,6 +185,7 @@ impl StoreRequest {
             StoreRequest::State { .. } if self.is_slow() => MAX_BATCH,
             StoreRequest::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
             StoreRequest::Reset { charge } if charge.is_on_long_log() => MAX_BATCH / 4,
+            _ if self.has_holds() => self.charges().len() * HOLD_WEIGHT,
             _ => self.charges().iter().map(ServerCharge::weight).sum(),
         }
     }
@@ -172,12 +212,25 @@ impl StoreRequest {
 
     pub(super) fn charges(&self) -> &[ServerCharge] {
         match self {
-            StoreRequest::CheckAll { charges, .. } => charges,
+            StoreRequest::CheckAll { charges, .. }
+            | StoreRequest::Settle { charges, .. }
+            | StoreRequest::Extend { charges, .. } => charges,
             StoreRequest::Check { charge, .. }
             | StoreRequest::Peek { charge, .. }
             | StoreRequest::Refund { charge, .. }
             | StoreRequest::Reset { charge }
             | StoreRequest::State { charge, .. } => std::slice::from_ref(charge),
+        }
+    }
+
+    /// Whether it sets units aside, settles holds or extends them.
+    pub(super) fn has_holds(&self) -> bool {
+        match self {
+            StoreRequest::Settle { .. } | StoreRequest::Extend { .. } => true,
+            StoreRequest::CheckAll { charges, .. } => {
+                charges.iter().any(|charge| charge.hold_terms().is_some())
+            }
+            _ => false,
         }
     }
 
@@ -187,6 +240,8 @@ impl StoreRequest {
             | StoreRequest::Peek { at_us, .. }
             | StoreRequest::CheckAll { at_us, .. }
             | StoreRequest::Refund { at_us, .. }
+            | StoreRequest::Settle { at_us, .. }
+            | StoreRequest::Extend { at_us, .. }
             | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             StoreRequest::Reset { .. } => None,
         }
