@@ -9,9 +9,10 @@
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
 --           and for each charge <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state, 7 settle,
---                       8 extend
+--                       8 extend, 9 take an extension back
 --             limit     its index in ARGV[1], from 1
---             cost      to settle, the units used; to extend, the units to add; both may be 0
+--             cost      to settle, the units used; to extend, the units to add, and to take that back,
+--                       the units that were added; may be 0
 --             role      0 enforced, 1 shadow, plus 2 if the charge is a peek, plus 4 if its units are set
 --                       aside; for a refund the kind of its place: 0 in a window, 1 in a log, 2 in a
 --                       bucket; to settle, 1 if the hold ends
@@ -56,8 +57,8 @@
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: a request that fails has changed nothing.
-local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND =
-  0, 1, 2, 3, 4, 5, 6, 7, 8
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, SHRINK =
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
 -- Added to a status if first_back_us follows.
@@ -612,15 +613,14 @@ local function replace_for_holds()
     return own
   end
 
-  -- Returns the first part whose state cannot be read, if any. Reads logs first, so that a corrupt charge
-  -- fails the request before a part has changed.
+  -- Returns the state of the first part that cannot be read, if any: nothing is changed then.
   local function first_problem(parts, now_us)
     for _, part in ipairs(parts) do
       local state = part.state
       local limit = state.limit
-      if not state.problem then
-        local _, remaining = algorithm.peek(limit, state, now_us, 1)
-        is_corrupt(state, limit, remaining)
+      if not state.problem and limit.decide == sliding_window_log then
+        algorithm.read_standing(limit, state, now_us)
+        is_corrupt(state, limit, 0)
       end
       if state.problem then
         return state
@@ -662,10 +662,10 @@ local function replace_for_holds()
   local function extend(part, now_us, spare_s, is_refused)
     local state, limit = part.state, part.limit
     local holds = state.holds or hold_list.new()
-    local done, until_us, decided = part.extension, nil, nil
+    local done, decided = part.extension, nil
     if not is_refused then
-      done, until_us = held.extend(limit, state, holds, now_us, part.hold_id, part.expires_us,
-        part.cost, part.hold_for_us)
+      local until_us =
+        held.grow(limit, state, holds, now_us, part.hold_id, part.cost, part.hold_for_us)
       decided = { held.decision_after(limit, state, holds, now_us, true) }
       answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
     elseif done == "granted" then
@@ -687,6 +687,19 @@ local function replace_for_holds()
     if not is_refused or state.is_restarted or is_moved then
       change(state, now_us, decided[4], spare_s)
     end
+  end
+
+  local function shrink(part, now_us, spare_s)
+    local state = part.state
+    local limit, holds = state.limit, state.holds or hold_list.new()
+    local done, until_us =
+      held.shrink(limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost)
+    local decided = { held.decision_after(limit, state, holds, now_us, done == "granted") }
+    if done ~= "granted" then
+      return answer_part(ENDED[done], limit, decided)
+    end
+    answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
+    change(state, now_us, decided[4], spare_s)
   end
 
   -- Decides each part, under the limit that it adds units to, or the limit that its key is under. Returns
@@ -727,9 +740,12 @@ local function replace_for_holds()
         answer(packed_failure(problem) .. struct_pack("<I7", 0))
       elseif what == SETTLE then
         settle(part, now_us, spare_s)
+      elseif what == SHRINK then
+        shrink(part, now_us, spare_s)
       else
         extend(part, now_us, spare_s, is_refused)
       end
+      is_corrupt(part.state, part.state.limit, 0)
     end
   end
 end

@@ -18,7 +18,8 @@
 //! the function that sends a refund.
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
-//! - several places: `split_check` decides checks whose keys are on different servers
+//! - several places: `split_check` decides checks whose keys are on different servers, and `split_holds` settlements and
+//!   extensions
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
 //! - one server: `node`, with its queue (`batcher`) and its `breaker`
@@ -57,6 +58,7 @@ mod servers;
 mod shared;
 mod slots;
 mod split_check;
+mod split_holds;
 mod target;
 mod tls;
 mod waiting;
@@ -125,6 +127,22 @@ impl RedisStore {
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
         let receiver = self.servers.submit(request, call, follow_up);
+        Answer::pending(ReplyFuture::new(receiver, read))
+    }
+
+    /// Sends a settlement or an extension of holds, which may be in different places.
+    fn send_on_holds<T: 'static>(
+        &self,
+        request: StoreRequest,
+        call: &Call,
+        follow_up: FollowUp,
+        read: fn(Reply) -> Option<T>,
+    ) -> Answer<T> {
+        let weight = request.charges().iter().map(ServerCharge::counts_as_hold).sum();
+        if weight > MAX_CHARGES {
+            return Answer::ready(Err(Error::TooMuchWork { weight, most: MAX_CHARGES }));
+        }
+        let receiver = split_holds::submit(&self.servers, request, call, follow_up);
         Answer::pending(ReplyFuture::new(receiver, read))
     }
 
@@ -240,10 +258,12 @@ impl RemoteStore for RedisStore {
 
     fn settle(&self, request: SettleRequest) -> Answer<Vec<SettleAnswer>> {
         let SettleRequest { parts, call, wake } = request;
-        let (charges, uses) =
-            parts.into_iter().map(|part| (self.charge(part.charge), (part.hold, part.used))).unzip();
+        let (charges, uses) = parts
+            .into_iter()
+            .map(|part| (self.charge(part.charge), (part.hold, part.used)))
+            .unzip();
         let request = StoreRequest::Settle { charges, uses, at_us: call.at_us };
-        self.send(request, &call, FollowUp::Wake(wake), |reply| match reply {
+        self.send_on_holds(request, &call, FollowUp::Wake(wake), |reply| match reply {
             Reply::Settled(answers) => Some(answers),
             _ => None,
         })
@@ -256,7 +276,7 @@ impl RemoteStore for RedisStore {
             .map(|part| (self.charge(part.charge), (part.hold, part.growth)))
             .unzip();
         let request = StoreRequest::Extend { charges, growths, at_us: call.at_us };
-        self.send(request, &call, FollowUp::Nothing, |reply| match reply {
+        self.send_on_holds(request, &call, FollowUp::Nothing, |reply| match reply {
             Reply::Extended(answers) => Some(answers),
             _ => None,
         })

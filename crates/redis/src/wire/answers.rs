@@ -2,9 +2,9 @@
 
 use redis::Value;
 use tollgate_core::{
-    ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, Cost, DecisionPart,
-    EndedHold, ExtendAnswer, Extension, HoldReference, Limit, LimitDecision, Retry, SettleAnswer,
-    Settlement, Verdict,
+    ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, Cost, DecisionPart, EndedHold,
+    ExtendAnswer, Extension, HoldReference, Limit, LimitDecision, Retry, SettleAnswer, Settlement,
+    Verdict,
 };
 use tollgate_limiter::{Decision, JointDecision};
 
@@ -108,12 +108,8 @@ impl ScriptReply {
 
     fn raw_of(&mut self, request: &StoreRequest) -> Result<Vec<RawAnswer>, Fault> {
         // Reads the answers to all charges, even if one failed, because the answers to the next request follow them.
-        let is_joint = matches!(
-            request,
-            StoreRequest::CheckAll { .. }
-                | StoreRequest::Settle { .. }
-                | StoreRequest::Extend { .. }
-        );
+        let is_joint =
+            matches!(request, StoreRequest::CheckAll { .. }) || request.is_on_open_holds();
         request.charges().iter().map(|_| self.raw(is_joint)).collect()
     }
 
@@ -139,7 +135,7 @@ impl ScriptReply {
                 let answers = raw.iter().map(settle_answer).collect::<Option<_>>();
                 answers.map(Reply::Settled).ok_or_else(Fault::unexpected_reply)
             }
-            (StoreRequest::Extend { .. }, raw) => {
+            (StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }, raw) => {
                 let answers = raw.iter().map(extend_answer).collect::<Option<_>>();
                 answers.map(Reply::Extended).ok_or_else(Fault::unexpected_reply)
             }
@@ -236,8 +232,7 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
     let first_back_us = raw.first_back_us;
     let limit = raw.beside_holds.as_ref().map_or(charge.limit().size(), |beside| beside.size);
     let decision = LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us };
-    let is_charged =
-        decision.is_allowed() && charge.is_charged() && charge.hold_terms().is_none();
+    let is_charged = decision.is_allowed() && charge.is_charged() && charge.hold_terms().is_none();
     let receipt = match (is_charged, &raw.beside_holds) {
         (false, _) => None,
         (true, Some(BesideHolds { place_kind, place_too, .. })) => {
@@ -291,8 +286,7 @@ fn settle_answer(raw: &RawAnswer) -> Option<SettleAnswer> {
                 Ok(cost) => Some(ChargeReceipt::of(cost, place(kind, number, number_too)?)),
                 Err(_) => None,
             };
-            let settlement =
-                Settlement::Done { charged_units, excess_units, cut_units, receipt };
+            let settlement = Settlement::Done { charged_units, excess_units, cut_units, receipt };
             (Verdict::Allowed { delay_us: 0 }, settlement)
         }
         _ => (Verdict::Denied { retry: Retry::Never }, Settlement::Ended(ended(raw)?)),
@@ -306,8 +300,7 @@ fn extend_answer(raw: &RawAnswer) -> Option<ExtendAnswer> {
         (EXTENDED, expires_us) => (allowed, Extension::Granted { expires_us }),
         (NOT_EXTENDED, WAIT_OF_OTHERS) => (allowed, Extension::Refused),
         (NOT_EXTENDED, wait_us) => {
-            let retry =
-                if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };
+            let retry = if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };
             (Verdict::Denied { retry }, Extension::Refused)
         }
         _ => (Verdict::Denied { retry: Retry::Never }, Extension::Ended(ended(raw)?)),

@@ -116,6 +116,7 @@ impl StoreRequest {
             StoreRequest::State { .. } => 6,
             StoreRequest::Settle { .. } => 7,
             StoreRequest::Extend { .. } => 8,
+            StoreRequest::Shrink { .. } => 9,
         }
     }
 
@@ -124,8 +125,13 @@ impl StoreRequest {
         let Demand { request, role, intent, hold } = *charge.demand();
         let is_shadow = u8::from(role == Role::Shadow);
         let max_wait_us = request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1));
-        let fields =
-            ChargeFields { cost: request.cost.units(), role: is_shadow, a: max_wait_us, b: 0, id: None };
+        let fields = ChargeFields {
+            cost: request.cost.units(),
+            role: is_shadow,
+            a: max_wait_us,
+            b: 0,
+            id: None,
+        };
         match self {
             StoreRequest::Refund { place, .. } => {
                 let (role, a, b) = match *place {
@@ -144,7 +150,7 @@ impl StoreRequest {
                 let (role, id) = (u8::from(used.is_last), Some(hold.id));
                 ChargeFields { cost, role, a: hold.expires_us, b: 0, id }
             }
-            StoreRequest::Extend { growths, .. } => {
+            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
                 // OK because there is a hold for each charge.
                 let (hold, growth) = growths[index];
                 let cost = growth.more.map_or(0, Cost::units);
