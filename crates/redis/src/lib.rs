@@ -78,7 +78,7 @@ use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 pub use builder::Redis;
 use builder::RedisSettings;
 use key::Keys;
-use refunds::{Refunds, UnreadCharge};
+use refunds::{Refunds, UnreadCharge, UnreadHolds, UnreadUnits};
 use reply::ReplyFuture;
 use servers::Servers;
 use shared::StoreContext;
@@ -189,22 +189,25 @@ impl RemoteStore for RedisStore {
         let unread = match if_unread {
             UnreadPolicy::Keep => None,
             UnreadPolicy::Refund(wake) => {
-                Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
+                let charge = UnreadCharge::new(&self.refunds, &charge, at_us, wake);
+                Some(UnreadUnits::Charge(Arc::new(charge)))
             }
         };
-        let follow_up = match &unread {
-            Some(unread) => FollowUp::RefundUnlessRead(Arc::clone(unread)),
-            None => FollowUp::Nothing,
-        };
+        let follow_up = FollowUp::giving_back(&unread);
         let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, follow_up);
-        Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
+        Answer::pending(ReplyFuture::new(receiver, reply::decision).giving_back(unread))
     }
 
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
         match self.joint(request) {
             Ok((request, call)) => {
-                let receiver = split_check::submit(&self.servers, request, &call);
-                Answer::pending(ReplyFuture::new(receiver, reply::joint))
+                let unread = request.has_holds().then(|| {
+                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call.at_us);
+                    UnreadUnits::Holds(Arc::new(holds))
+                });
+                let follow_up = FollowUp::giving_back(&unread);
+                let receiver = split_check::submit(&self.servers, request, &call, follow_up);
+                Answer::pending(ReplyFuture::new(receiver, reply::joint).giving_back(unread))
             }
             Err(error) => Answer::ready(Err(error)),
         }

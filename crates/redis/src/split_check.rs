@@ -38,12 +38,18 @@ pub(super) fn servers(shared: &Arc<StoreContext>, deployment: Deployment) -> Arc
 }
 
 /// Sends a request whose keys may be in different places. It is sent even if the receiver is dropped before.
-pub(super) fn submit(servers: &Arc<Servers>, request: StoreRequest, call: &Call) -> Receiver {
+pub(super) fn submit(
+    servers: &Arc<Servers>,
+    request: StoreRequest,
+    call: &Call,
+    follow_up: FollowUp,
+) -> Receiver {
     if !servers.is_split(&request) {
-        return servers.submit(request, call, FollowUp::Nothing);
+        return servers.submit(request, call, follow_up);
     }
     let (waiting, receiver) = WaitingRequest::new(servers.shared(), request, call);
-    servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
+    let task = decide(Arc::clone(servers), waiting.follow_up(follow_up));
+    servers.shared().executor.spawn_movable(task);
     receiver
 }
 
@@ -207,9 +213,7 @@ impl SplitCheck {
             .collect();
         for (at, receiver) in peeks {
             match receiver.await {
-                Ok(Ok(Reply::Decision(decision) | Reply::DecisionBesideHolds(decision))) => {
-                    self.answers[at] = Some(decision);
-                }
+                Ok(Ok(Reply::Decision(decision))) => self.answers[at] = Some(decision),
                 _ => {
                     let (fallback, charge) =
                         (&self.servers.shared().fallback, charges[at].original.clone());

@@ -142,7 +142,7 @@ impl SplitHolds {
             }
             let peek = StoreRequest::Peek { charge: charge.clone(), at_us: self.call.at_us };
             let peeked = match self.submit(peek).await {
-                Ok(Ok(reply)) => reply.into_decision(),
+                Ok(Ok(Reply::Decision(decision))) => Some(decision),
                 _ => None,
             };
             *answer = match (peeked, *answer) {

@@ -166,8 +166,6 @@ pub(crate) enum StoreRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Decision(Decision),
-    /// A decision on a key with holds. Their units may come back at any time, so a refusal is not remembered.
-    DecisionBesideHolds(Decision),
     JointDecision(JointDecision),
     Refunded(u64),
     Reset,
@@ -182,16 +180,6 @@ pub(crate) enum Reply {
     },
     Settled(Vec<SettleAnswer>),
     Extended(Vec<ExtendAnswer>),
-}
-
-impl Reply {
-    /// Returns the decision on one limit; `None` for other replies.
-    pub(super) fn into_decision(self) -> Option<Decision> {
-        match self {
-            Reply::Decision(decision) | Reply::DecisionBesideHolds(decision) => Some(decision),
-            _ => None,
-        }
-    }
 }
 
 impl StoreRequest {

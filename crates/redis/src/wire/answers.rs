@@ -122,11 +122,7 @@ impl ScriptReply {
             |charge, raw| checked(charge, raw, now_us).ok_or_else(Fault::unexpected_reply);
         match (request, raw) {
             (StoreRequest::Check { charge, .. }, [raw]) => {
-                let decision = checked(charge, raw)?;
-                Ok(match raw.beside_holds {
-                    Some(_) => Reply::DecisionBesideHolds(decision),
-                    None => Reply::Decision(decision),
-                })
+                Ok(Reply::Decision(checked(charge, raw)?))
             }
             (StoreRequest::Peek { charge, .. }, [raw]) => {
                 Ok(Reply::Decision(checked(charge, raw)?.without_receipt()))
@@ -241,7 +237,9 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
         (true, None) => Some(place_alone(charge.limit(), last, now_us, reset_after_us)),
     };
     let receipt = receipt.map(|place| ChargeReceipt::of(charge.demand().request.cost, place));
-    Some(Decision::of_key(CheckResult { decision, receipt }, charge.original.fingerprint()))
+    let checked = CheckResult { decision, receipt };
+    let decision = Decision::of_key(checked, charge.original.fingerprint());
+    Some(if raw.beside_holds.is_some() { decision.beside_holds() } else { decision })
 }
 
 /// Returns the place of a charge to a key without holds.
