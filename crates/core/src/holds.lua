@@ -22,7 +22,8 @@
 -- taken         the units that are spent and held together
 --
 -- A hold at its expiry turns into a charge of the same units, so `taken` grows only when a request is
--- admitted, or is settled above its hold.
+-- admitted, or is settled above its hold. A limit whose units are only held (decide.only_holds) charges
+-- nothing: units that are settled, or whose hold expires, are free at once.
 --
 -- A key may have 1,024 holds, so each function passes over them as seldom as it can.
 --
@@ -67,12 +68,13 @@ local function expired_count(holds, at_us)
   return count
 end
 
--- Charges units at at_us, whether they fit or not. Returns the place of the charge, or nothing for 0 units.
+-- Charges units at at_us, whether they fit or not. Returns the place of the charge; or nothing if nothing
+-- is charged: for 0 units, and under a limit whose units are only held.
 local function charge_anyway(limit, state, at_us, units)
-  if units == 0 then
+  local decide = limit.decide
+  if units == 0 or decide.only_holds then
     return
   end
-  local decide = limit.decide
   local standing = decide.charge(state, decide.standing(limit, state, at_us), units)
   return decide.place(limit, standing, at_us + decide.reset_after_us(limit, standing))
 end
@@ -82,14 +84,24 @@ end
 local function falls_to_after_us(limit, state, at_us, most)
   -- A request for the other `size - most` units waits exactly that long.
   local decide = limit.decide
+  if decide.only_holds then
+    return 0
+  end
   local standing = decide.standing(limit, state, at_us)
   local _, _, wait_us = decide.verdict(limit, state, standing, limit.size - most)
   return wait_us or 0
 end
 
--- For each algorithm but the log: the units spent at a time not before the key's, and what is needed to
+-- For each limit but the log: the units spent at a time not before the key's, and what is needed to
 -- charge more at that time; and the charge. They do what `standing` and `charge` do, without a table.
-local steps = {}
+local steps = {
+  [concurrency] = {
+    spent_at = function()
+      return 0
+    end,
+    charge_at = function() end,
+  },
+}
 
 if fixed_window then
   steps[fixed_window] = {
@@ -173,7 +185,7 @@ local function charge_expired(limit, state, holds, count)
   end
 end
 
--- The functions for all algorithms but the log, which has its own below.
+-- The functions for all limits but the log, which has its own below.
 local beside = {}
 
 -- Adds to a view the units that are spent, including the expired holds.
@@ -312,6 +324,13 @@ local function beside_of(limit)
   return limit.decide == sliding_window_log and beside_log or beside
 end
 
+-- Called after each operation that ended a hold, with the holds that are left.
+local function after_change(limit, state, holds)
+  if limit.decide.after_change then
+    limit.decide.after_change(state, holds)
+  end
+end
+
 -- The key's own time.
 local function key_time_us(limit, state, now_us)
   return max(min(now_us, MAX_TIME_US), limit.decide.floor_us(state))
@@ -364,8 +383,20 @@ local function decision(seen, is_allowed, cost, least_us)
     first_back_us
 end
 
-local function decision_on_check(seen, cost)
+local function decision_on_units(seen, cost)
   return decision(seen, fits(seen, cost), cost)
+end
+
+-- The decision on a check, which needs units that can be charged. Under a limit whose units are only held a
+-- check is always denied. It can be a check of another limit, to which the key moves once enough holds
+-- have ended.
+local function decision_on_check(seen, cost)
+  if not seen.limit.decide.only_holds or not fits(seen, cost) then
+    return decision_on_units(seen, cost)
+  end
+  local holds = seen.holds
+  local last_us = holds.count > seen.expired and holds.expires[holds.count]
+  return decision(seen, false, cost, last_us and last_us - seen.now_us or NEVER)
 end
 
 local function decision_on_hold(seen, cost)
@@ -442,9 +473,19 @@ function held.most_taken(limit)
   return beside_of(limit).most_taken(limit)
 end
 
--- Decides a check and charges nothing. Returns the same values as `algorithm.peek`.
+-- Decides a check and charges nothing; a reservation, if the limit's units are only held. Returns the same
+-- values as `algorithm.peek`.
 function held.peek(limit, state, holds, now_us, cost)
-  return decision_on_check(look(limit, state, holds, now_us), cost)
+  local seen = look(limit, state, holds, now_us)
+  if limit.decide.only_holds then
+    return decision_on_hold(seen, cost)
+  end
+  return decision_on_check(seen, cost)
+end
+
+-- Decides whether more units fit a hold. Returns the same values as `algorithm.peek`.
+function held.peek_units(limit, state, holds, now_us, cost)
+  return decision_on_units(look(limit, state, holds, now_us), cost)
 end
 
 -- Decides a reservation and holds nothing. Returns the same values as `algorithm.peek`.
@@ -456,7 +497,7 @@ end
 function held.check(limit, state, holds, now_us, cost)
   restart_clock(limit, state, holds, now_us)
   local seen = look(limit, state, holds, now_us)
-  if not fits(seen, cost) then
+  if limit.decide.only_holds or not fits(seen, cost) then
     return decision_on_check(seen, cost)
   end
   local at_us = bring_up(limit, state, holds, now_us)
@@ -504,6 +545,10 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
     holds:remove(open)
   else
     holds:set(open, units - within, max(used_before, used))
+  end
+  if limit.decide.only_holds then
+    after_change(limit, state, holds)
+    return "done", 0, 0, 0
   end
   return "done", within + excess, excess, beyond - excess,
     charge_anyway(limit, state, at_us, within + excess)
@@ -569,6 +614,9 @@ end
 
 -- Gives back the part of a charge that still counts. Returns by how much `remaining` grew.
 function held.refund(limit, state, holds, now_us, cost, place, place_too)
+  if limit.decide.only_holds then
+    return 0
+  end
   restart_clock(limit, state, holds, now_us)
   local at_us = bring_up(limit, state, holds, now_us)
   local before = max(limit.size - view(limit, state, holds, at_us).taken, 0)
@@ -580,16 +628,24 @@ end
 function held.carry_over(limit, old, state, holds, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
   local seen = look(old, state, holds, now_us)
+  local has_open = seen.holds.count > seen.expired
+  if limit.is_shaping and old.decide.only_holds and has_open then
+    -- At this size the old limit has room for the request when nothing is held any more.
+    return nil, algorithm.with_size(old, cost), state
+  end
   local spent = min(seen.taken - seen.held, MAX_UNITS)
   if not algorithm.takes_over(limit, old, spent, seen.held + cost) then
     return nil, algorithm.with_size(old, limit.size), state
   end
   -- A hold that is far larger than a slow bucket would take longer to drain than can be computed.
-  if limit.is_shaping or seen.taken > beside_of(limit).most_taken(limit) then
+  if limit.is_shaping and has_open or seen.taken > beside_of(limit).most_taken(limit) then
     return nil, algorithm.with_size(old, min(limit.size, old.size)), state
   end
   restart_clock(old, state, holds, now_us)
-  bring_up(old, state, holds, now_us)
+  local at_us = bring_up(old, state, holds, now_us)
+  if limit.decide.only_holds and holds.count > 0 then
+    return true, limit, { at_us = at_us }
+  end
   return true, limit, algorithm.carried(limit, old, state, spent, now_us)
 end
 end

@@ -18,6 +18,15 @@ pub enum Error {
     /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping.
     #[error(transparent)]
     Hold(#[from] HoldError),
+    /// A check of a concurrency limit, whose units are only ever held.
+    #[error(
+        "the limit `{scope}` counts what runs at the same time, so it cannot be checked; reserve a unit, and release \
+         it at the end"
+    )]
+    MustReserve {
+        /// The name of the limit, or of the rule and its domain.
+        scope: String,
+    },
     /// The store across the network has no holds.
     #[error("this store has no holds; use a limiter in memory for reservations")]
     HoldsUnsupported,

@@ -14,7 +14,7 @@ use tollgate_core::{
 
 use crate::answer::Answer;
 use crate::decision::{Decision, DecisionSource};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::receipt::Receipt;
@@ -27,7 +27,8 @@ const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
 ///
 /// Awaiting it, or calling `into_future`, sends it before the first poll. If the future is dropped before it returns the
-/// hold, the units are held until the hold expires.
+/// hold, the units are held until the hold expires. The units of a concurrency limit are
+/// [released](Hold#dropped-holds) instead.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is reserved until this is awaited, or `now` is called"]
 pub struct HoldRequest<'a> {
@@ -41,7 +42,7 @@ pub struct HoldRequest<'a> {
 
 impl Scope {
     /// Sets units of `key` aside, if a check of them would be allowed. The cost is 1 unless [set](HoldRequest::cost), and
-    /// the units are held for 60 s unless [set](HoldRequest::hold_for).
+    /// the units are held for 60 s unless [set](HoldRequest::hold_for); under a concurrency limit for the limit's own time.
     ///
     /// For costs that are known only afterwards, such as the tokens of an LLM call: reserve an estimate, make the call,
     /// and [settle](Hold::settle) what it used. Held units count as spent, so that calls at the same time do not exceed
@@ -76,7 +77,7 @@ impl Scope {
             key: key.into(),
             at_us: None,
             cost: Ok(Cost::ONE),
-            hold_for: HoldTime::try_from(DEFAULT_HOLD_FOR),
+            hold_for: self.limit().hold_for().map_or_else(|| DEFAULT_HOLD_FOR.try_into(), Ok),
             within: None,
         }
     }
@@ -89,7 +90,7 @@ impl<'a> HoldRequest<'a> {
     }
 
     /// Sets how long the units are held unless the hold is settled or [extended](Hold::extend) before: 1 us to 366 days.
-    /// The default is 60 s.
+    /// The default is 60 s; under a concurrency limit it is the limit's own time.
     pub fn hold_for(self, time: Duration) -> HoldRequest<'a> {
         HoldRequest { hold_for: HoldTime::try_from(time), ..self }
     }
@@ -126,13 +127,18 @@ impl<'a> HoldRequest<'a> {
         let call = Call { at_us, ..scope.call() }.bounded(self.within);
         let charges = vec![scope.charge(key, Demand::of_reservation(reservation))];
         let answer = scope.remote.store.check_all(JointRequest { charges, call });
-        let (scope, key) = (self.scope.clone(), key.to_vec());
+        // Made before the answer comes: if that is never read, the hold is dropped, and released if its limit says so.
+        let hold = Hold::new(self.scope, key, reservation.id, u64::MAX);
         answer.then(move |answer| {
-            let joint = answer?;
+            let joint = match answer {
+                Ok(joint) => joint,
+                Err(error) => return Err(hold.not_reserved(error)),
+            };
+            let granted = joint.hold(0);
+            let hold = hold.granted(granted.map(|hold| hold.expires_us));
             // OK because a store returns one decision for each charge.
             let decision = *joint.each().first().ok_or(Error::AnswerTaken)?.decided();
-            let answer = ReserveAnswer { decision, hold: joint.hold(0) };
-            Ok(HoldDecision::new(answer, &scope, &key))
+            Ok(HoldDecision::of(decision, hold))
         })
     }
 
@@ -180,12 +186,11 @@ impl HoldDecision {
         scope: &Scope,
         key: &[u8],
     ) -> HoldDecision {
-        let hold = hold.map(|HoldReference { id, expires_us }| Hold {
-            scope: scope.clone(),
-            key: key.into(),
-            id,
-            expires_us: Arc::new(AtomicU64::new(expires_us)),
-        });
+        let hold = hold.map(|hold| Hold::new(scope, key, hold.id, hold.expires_us));
+        HoldDecision::of(decision, hold)
+    }
+
+    fn of(decision: LimitDecision, hold: Option<Hold>) -> HoldDecision {
         HoldDecision { decision: Decision::uncharged(decision, DecisionSource::Store), hold }
     }
 
@@ -220,8 +225,7 @@ impl HoldDecision {
 
 /// Units of a key that are set aside until the hold is settled or expires.
 ///
-/// At its expiry a hold is charged in full. A dropped hold is left to expire, because its units may have been used: only
-/// a settlement says how many were. [Release](Hold::release) a hold whose units were not used.
+/// At its expiry a hold is charged in full. [Release](Hold::release) a hold whose units were not used.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -244,17 +248,73 @@ impl HoldDecision {
 /// ```
 ///
 /// The limit of the scope may change while the hold is open: the hold stays valid until it ends.
+///
+/// # Dropped holds
+///
+/// A dropped hold is left to expire, because its units may have been used: only a settlement says how many were.
+///
+/// A hold of a concurrency limit is different, because its units are only ever held. When it is dropped, it is released,
+/// so it can be kept as a permit:
+///
+/// ```
+/// # use tollgate::Limiter;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::memory();
+/// let exports = limiter.scope("exports", "concurrency limit=2 for=5m")?;
+/// let permit = exports.reserve("team:7").now()?.into_hold();
+/// assert_eq!(exports.peek("team:7").now()?.remaining(), 1);
+/// drop(permit); // also when the job returns early, or panics
+/// assert_eq!(exports.peek("team:7").now()?.remaining(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// In memory that is done at once. On a store across the network the release is sent, and its answer is not read: if the
+/// store cannot be reached, the units stay held until the hold expires. [`release`](Hold::release) tells.
 #[derive(Debug)]
-#[must_use = "a dropped hold is charged in full at its expiry: settle or release it"]
+#[must_use = "a dropped hold is charged in full at its expiry, or released under a concurrency limit: settle or release it"]
 pub struct Hold {
     scope: Scope,
     key: Box<[u8]>,
     id: HoldId,
     /// Shared with the answers of extensions.
     expires_us: Arc<AtomicU64>,
+    /// Whether the hold is released when this is dropped.
+    releases: bool,
 }
 
 impl Hold {
+    fn new(scope: &Scope, key: &[u8], id: HoldId, expires_us: u64) -> Hold {
+        Hold {
+            scope: scope.clone(),
+            key: key.into(),
+            id,
+            expires_us: Arc::new(AtomicU64::new(expires_us)),
+            releases: scope.only_holds(),
+        }
+    }
+
+    /// Returns this hold with its expiry, once the store has answered; `None` if the reservation was refused.
+    fn granted(mut self, expires_us: Option<u64>) -> Option<Hold> {
+        let Some(expires_us) = expires_us else {
+            self.releases = false;
+            return None;
+        };
+        self.expires_us.store(expires_us, Ordering::Relaxed);
+        Some(self)
+    }
+
+    /// Returns the error of a reservation. If the store may have made it, the hold is released.
+    fn not_reserved(mut self, error: Error) -> Error {
+        self.releases &= matches!(
+            error,
+            Error::Store(
+                StoreError::Unreachable { .. } | StoreError::Timeout { .. } | StoreError::Gone
+            )
+        );
+        error
+    }
+
     /// Returns when the hold expires, in microseconds since the Unix epoch by the store's clock.
     pub fn expires_at_us(&self) -> u64 {
         self.expires_us.load(Ordering::Relaxed)
@@ -276,19 +336,25 @@ impl Hold {
     /// Units used beyond the hold are charged too, because they were consumed: requests are refused until the debt has
     /// drained. At most one whole limit is charged beyond a hold, and the answer says how much was cut.
     ///
+    /// Under a concurrency limit nothing is charged, and all units of the hold are free at once.
+    ///
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
-    pub fn settle(self, used: u64) -> Answer<HoldSettlement> {
+    pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
+        self.releases = false;
         self.send_settlement(HoldUse { units: used, is_last: true })
     }
 
-    /// [`settle`](Self::settle), in memory. On a store across the network this is an error, and the hold is left to
-    /// expire.
-    pub fn settle_now(self, used: u64) -> Result<HoldSettlement, Error> {
-        self.settle_here(HoldUse { units: used, is_last: true })
+    /// [`settle`](Self::settle), in memory. On a store across the network this is an error, and the hold is dropped.
+    pub fn settle_now(mut self, used: u64) -> Result<HoldSettlement, Error> {
+        let settled = self.settle_here(HoldUse { units: used, is_last: true })?;
+        self.releases = false;
+        Ok(settled)
     }
 
     /// Charges the units that were used since the reservation and not charged yet. The rest stays held until the same
     /// expiry. `used_so_far` is a total: a settlement that is sent twice charges nothing twice.
+    ///
+    /// Under a concurrency limit nothing is charged: the used units are free at once.
     pub fn settle_part(&self, used_so_far: u64) -> Answer<HoldSettlement> {
         self.send_settlement(HoldUse { units: used_so_far, is_last: false })
     }
@@ -366,6 +432,15 @@ impl Hold {
 
     fn reference(&self) -> HoldReference {
         HoldReference { id: self.id, expires_us: self.expires_at_us() }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.releases {
+            // The release is done or sent by now, so its answer can be dropped. If it fails, the hold expires.
+            drop(self.send_settlement(HoldUse { units: 0, is_last: true }));
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 --
 -- KEYS      the key of every charge, request after request
 -- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each: algorithm, size, and its window, or its rate's units
---           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping; its
+--           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping,
+--           7 concurrency, which has the default time of a hold instead of a window; its
 --           tag; and for plain.lua how a state is unpacked, the tag first
 -- ARGV[2]   the requests. A plain check, which has one limit, the server's time and no longest wait, is
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
@@ -167,7 +168,8 @@ local function change(state, now_us, reset_after_us, spare_s)
   local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
   -- Kept until it expires by the caller's time, and by the server's time, which other requests may use:
   -- there for at most as long as units can stay spent.
-  local longest_us = limit.window_us and 2 * limit.window_us or limit.time_to_full_us + EXPIRY_STEP_US
+  local longest_us = limit.window_us and 2 * limit.window_us
+    or (limit.time_to_full_us or 0) + EXPIRY_STEP_US
   local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
   state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
 end
@@ -676,7 +678,7 @@ local function replace_for_holds()
       end
       answer_part(NOT_EXTENDED, limit, decided, struct_pack("<I7", WAIT_OF_OTHERS))
     elseif done == "refused" then
-      decided = { algorithm.peek(limit, state, now_us, part.cost) }
+      decided = { held.peek_units(limit, state, holds, now_us, part.cost) }
       answer_part(NOT_EXTENDED, limit, decided, packed_wait(decided[3]))
     else
       decided = { held.decision_after(limit, state, holds, now_us, false) }

@@ -181,7 +181,7 @@ do
     if not state then
       return nil
     end
-    local spent = state.units or state.spent or state.current
+    local spent = state.units or state.spent or state.current or 0
     state.holds = hold_list.unpacked(value, holds_at, (#value + 1 - holds_at) / HOLD_BYTES,
       decide.floor_us(state), spent, held.most_taken(limit))
     return state.holds and state
@@ -230,6 +230,33 @@ do
       state = unpacked(value, key, under)
     end
     return state or problem_at(key, limit, CORRUPT)
+  end
+
+  -- A concurrency limit has no state but the time of the last operation.
+  local new_limit_without = new_limit
+
+  function new_limit(kind, size, a, b)
+    if kind == 7 then
+      return concurrency.new(size)
+    end
+    return new_limit_without(kind, size, a, b)
+  end
+
+  concurrency.nothing = "\0\0\0\0\0\0\0"
+
+  function concurrency.unpacked(value, at, key, limit)
+    local at_us = #value == at + 6 and struct_unpack("<I7", value, at) or TWO_53
+    if at_us < TWO_53 then
+      return { key = key, limit = limit, ttl_s = false, at_us = at_us }
+    end
+  end
+
+  function concurrency.packed(clock)
+    return struct_pack("<I7", clock.at_us)
+  end
+
+  function concurrency.expires_us(_, over_us)
+    return over_us
   end
 
   -- Whether a bucket is above its capacity.

@@ -46,6 +46,7 @@ impl Abilities {
             Limit::SlidingWindowCounter(_) => SLIDING_WINDOW_COUNTER.0,
             Limit::SlidingWindowLog(_) => SLIDING_WINDOW_LOG.0,
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => BUCKETS.0,
+            Limit::Concurrency(_) => BEYOND_CHECKS.0 | HOLDS.0,
         };
     }
 
@@ -106,6 +107,7 @@ impl Abilities {
             }
         }
         if self.has(HOLDS) {
+            text.push_str(&self.part(twins::CONCURRENCY));
             text.push_str(twins::HOLDS);
         }
         text.push_str(&self.part(include_str!("states.lua")));

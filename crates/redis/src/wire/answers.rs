@@ -252,6 +252,8 @@ fn place_alone(limit: &Limit, number: u64, now_us: u64, reset_after_us: u64) -> 
             ChargePlace::Window { start_us: number, window_us: limit.window_us() }
         }
         Limit::SlidingWindowLog(_) => ChargePlace::Entry { at_us: number },
+        // A check of a concurrency limit is denied, so it has no receipt.
+        Limit::Concurrency(_) => ChargePlace::Entry { at_us: 0 },
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
             ChargePlace::Bucket { charged: number, over_us: now_us.saturating_add(reset_after_us) }
         }

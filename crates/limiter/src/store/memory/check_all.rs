@@ -69,7 +69,7 @@ impl MemoryStore {
     }
 
     #[cold]
-    pub(super) fn check_all_any(
+    pub(crate) fn check_all_any(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,

@@ -58,6 +58,7 @@ fn check(
         Limit::SlidingWindowCounter(limit) => decide(at, limit, key, now_us, request),
         Limit::TokenBucket(limit) => decide(at, limit, key, now_us, request),
         Limit::LeakyBucket(limit) => decide(at, limit, key, now_us, request),
+        Limit::Concurrency(_) => panic!("a concurrency limit is reserved, not checked"),
     }
 }
 
