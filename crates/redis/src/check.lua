@@ -594,7 +594,11 @@ local function replace_for_holds()
   function change(state, now_us, reset_after_us, spare_s)
     change_alone(state, now_us, reset_after_us, spare_s)
     local holds, decide = state.holds, state.limit.decide
-    if not holds then
+    if decide.only_holds and not has_holds(state) then
+      -- Nothing is left of the key.
+      state.ttl_s = 0
+      return
+    elseif not holds then
       return
     end
     local over_us = now_us + reset_after_us

@@ -168,6 +168,8 @@ end
 
 -- ---- carrying over
 
+-- In a block, because Lua allows 200 local variables outside of one.
+do
 local MAX_WINDOW_US = 366 * 86400 * 1000000
 local MAX_LOG_UNITS, LOG_TAG_BYTES, MAX_CONCURRENCY = 65536, 11, 1024
 
@@ -216,4 +218,5 @@ function limit_of_tag(value)
   local limit = new_limit(kind, size, a, b)
   limit.tag = value:sub(1, kind == 3 and LOG_TAG_BYTES or at - 1)
   return limit
+end
 end
