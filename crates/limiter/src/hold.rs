@@ -80,6 +80,18 @@ impl Scope {
             within: None,
         }
     }
+
+    /// Makes a hold again, from the key and from the [reference](Hold::reference) of the hold.
+    pub fn hold<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        reference: HoldReference,
+    ) -> Result<Hold, Error> {
+        let (key, HoldReference { id, expires_us }) = (key.into(), reference);
+        let key = bounded(key.as_bytes())?;
+        let expires_us = Arc::new(AtomicU64::new(expires_us));
+        Ok(Hold { scope: self.clone(), key: key.into(), id, expires_us })
+    }
 }
 
 impl<'a> HoldRequest<'a> {
@@ -364,7 +376,8 @@ impl Hold {
         })
     }
 
-    fn reference(&self) -> HoldReference {
+    /// Returns the id of the hold and its last expiry, from which [`Scope::hold`] makes it again.
+    pub fn reference(&self) -> HoldReference {
         HoldReference { id: self.id, expires_us: self.expires_at_us() }
     }
 }

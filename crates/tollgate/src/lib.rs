@@ -262,8 +262,8 @@
 
 pub use tollgate_core::{
     Bound, ChargePlace, Cost, CostError, EndedHold, Entry, Extension, FixedWindow, HoldError,
-    LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry, SlidingWindowCounter,
-    SlidingWindowLog, State, TokenBucket, Verdict,
+    HoldId, HoldReference, LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry,
+    SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,

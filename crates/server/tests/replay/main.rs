@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod command;
+mod holds;
 mod redis;
 mod tls;
 
