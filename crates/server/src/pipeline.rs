@@ -6,7 +6,9 @@
 //!
 //! - `request`: the requests that front ends make
 //! - `pending`: answers that the store has not given yet, and complete answers
+//! - `holds`: reservations, settlements and extensions
 
+mod holds;
 mod pending;
 mod request;
 #[cfg(test)]
@@ -19,6 +21,10 @@ use std::sync::Arc;
 use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
+pub(crate) use holds::{
+    ExtendRequest, Extended, GrantedHold, HoldProblem, ReserveRequest, Reserved, SentExtension,
+    SentReservation, SentSettlement, SettleRequest, Settled,
+};
 use pending::PendingLimitAnswer;
 pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};
 pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, domain};

@@ -1,7 +1,9 @@
 //! The rules that the server decides by, their source, and the limits for checks by name.
 //!
 //! - `limits`: the limits by their names, and the decisions of each
+//! - `holds`: the numbers of operations on the holds of a limit
 
+mod holds;
 mod limits;
 
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::Limiter;
 use tollgate::rules::{Rules, RulesFile};
 
+pub(crate) use holds::{HoldOperation, HoldTally};
 pub(crate) use limits::NamedLimit;
 use limits::NamedLimits;
 

@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules};
 use tollgate::{Decision, Scope};
 
+use super::holds::HoldTally;
+
 /// The limits of the rules by their names. They are collected again when the rules have been replaced.
 #[derive(Debug, Default)]
 pub(super) struct NamedLimits {
@@ -30,6 +32,8 @@ pub(crate) struct NamedLimit {
     pub(crate) scope: Scope,
     /// The same tally as before a reload, if the earlier rules had a limit of the same name.
     pub(crate) tally: Arc<LimitTally>,
+    /// Likewise.
+    pub(crate) holds: Arc<HoldTally>,
 }
 
 /// The numbers of decisions of a limit in checks by name.
@@ -107,7 +111,8 @@ impl NamedLimits {
             let scope = rules.limit(&name)?;
             let before = before.named.get(name.as_str());
             let tally = before.map(|limit| Arc::clone(&limit.tally)).unwrap_or_default();
-            Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally })))
+            let holds = before.map(|limit| Arc::clone(&limit.holds)).unwrap_or_default();
+            Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally, holds })))
         });
         let generation = Arc::new(LimitsGeneration { number, named: named.collect() });
         self.current.store(Arc::clone(&generation));
