@@ -51,6 +51,8 @@ pub mod clocks;
 #[doc(hidden)]
 pub mod holds;
 #[doc(hidden)]
+pub mod joint_holds;
+#[doc(hidden)]
 pub mod keys;
 #[doc(hidden)]
 pub mod promises;

@@ -49,6 +49,12 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
+    /// Two holds that are joined are of the same key under the same name.
+    #[error("two of the holds are of one key under `{scope}`; settle them one by one")]
+    SameKeyTwice {
+        /// The name of the scope.
+        scope: String,
+    },
     /// One check has more limits than a store across the network accepts.
     #[error("{count} limits in one check; use at most {most}")]
     TooManyCharges {
