@@ -22,8 +22,8 @@ use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
 pub(crate) use holds::{
-    ExtendRequest, Extended, GrantedHold, HoldProblem, ReserveRequest, Reserved, SentExtension,
-    SentReservation, SentSettlement, SettleRequest, Settled,
+    ExtendRequest, Extended, ExtendedPart, GrantedHold, HoldProblem, ReserveRequest, Reserved,
+    SentExtension, SentReservation, SentSettlement, SettleRequest, Settled, SettledPart,
 };
 use pending::PendingLimitAnswer;
 pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};

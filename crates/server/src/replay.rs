@@ -15,7 +15,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use futures_util::FutureExt;
-use tollgate::{Answer, Limit, Limiter, ManualClock, Scope, StoreError};
+use tollgate::{Answer, Limit, Limiter, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
 use crate::cli::ReplayArgs;
@@ -144,16 +144,15 @@ struct ReplayTally {
 
 impl Replay {
     fn new(store: &str, limit: Limit) -> Result<Replay, tollgate::Error> {
-        let clock = ManualClock::default();
         let store = match store {
             "memory" => {
-                let limiter = Limiter::builder().clock(&clock).keep_every_key().build();
+                let limiter = Limiter::builder().keep_every_key().build();
                 let scope = limiter.scope("replay", limit)?;
                 ReplayStore::Memory { limiter, scope }
             }
-            url => ReplayStore::Redis(ReplayRedis::open(url, limit, &clock)?),
+            url => ReplayStore::Redis(ReplayRedis::open(url, limit)?),
         };
-        Ok(Replay { store, holds: ReplayHolds::at(clock), tally: ReplayTally::default() })
+        Ok(Replay { store, holds: ReplayHolds::default(), tally: ReplayTally::default() })
     }
 
     fn decide_all(&mut self, input: impl Read, output: &mut Output) -> Result<(), ReplayError> {

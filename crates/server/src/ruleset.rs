@@ -90,6 +90,11 @@ impl RuleSet {
         self.limits.get(&self.rules, name)
     }
 
+    /// Returns the tally of the holds of a limit by its name; `None` if there is no such limit.
+    pub(crate) fn hold_tally(&self, name: &str) -> Option<Arc<HoldTally>> {
+        Some(Arc::clone(&self.limit(name)?.holds))
+    }
+
     /// Returns every limit of the file, in alphabetical order.
     pub(crate) fn limits(&self) -> Vec<(Box<str>, Arc<NamedLimit>)> {
         self.limits.all(&self.rules)

@@ -268,9 +268,9 @@ pub use tollgate_core::{
 pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
     ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Hold, HoldDecision,
-    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision, Key,
-    Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope, ServerHealth, StoreError,
-    Usage, store,
+    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision,
+    JointExtension, JointHold, JointHoldDecision, Key, Limiter, ManualClock, OnFailure, Receipt,
+    RemoteBuilder, ReservationPart, Scope, ServerHealth, StoreError, Usage, store,
 };
 #[cfg(feature = "redis")]
 pub use tollgate_redis::Redis;

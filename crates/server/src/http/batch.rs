@@ -14,7 +14,7 @@ use super::ApiProblem;
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::check_body::{self, MAX_REQUESTS};
-use super::hold_answers::{ExtensionJson, ReservationJson, SettlementJson};
+use super::hold_answers::{ExtendAnswerJson, ReservationJson, SettleAnswerJson};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
@@ -113,10 +113,10 @@ impl SentItem<'_> {
                 append(to, &ReservationJson::from(pipeline.reserved(sent).await?));
             }
             SentItem::Settlement(sent) => {
-                append(to, &SettlementJson::from(pipeline.settled(sent).await?));
+                append(to, &SettleAnswerJson::from(pipeline.settled(sent).await?));
             }
             SentItem::Extension(sent) => {
-                append(to, &ExtensionJson::from(pipeline.extended(sent).await?));
+                append(to, &ExtendAnswerJson::from(pipeline.extended(sent).await?));
             }
         }
         Ok(())

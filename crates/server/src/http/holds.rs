@@ -11,7 +11,7 @@ use super::ApiProblem;
 use super::batch::{self, BatchKind, answer_each};
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, MAX_BYTES};
-use super::hold_answers::{ExtensionJson, ReservationJson, SettlementJson};
+use super::hold_answers::{ExtendAnswerJson, ReservationJson, SettleAnswerJson};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{
     BodyProblems, ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswers,
@@ -70,7 +70,7 @@ pub(super) async fn reserve(
     tag = "holds",
     request_body(content = SettleRequestSchema, example = json!({"hold": "AgNs…", "cost": 812})),
     responses(
-        (status = 200, description = "The effect: also if the hold had ended.", body = SettlementJson, example = json!({
+        (status = 200, description = "The effect: also if the hold had ended.", body = SettleAnswerJson, example = json!({
             "allowed": true, "limit": 10_000, "remaining": 9_188,
             "retry_after_us": null, "reset_after_us": 4_060_000, "delay_us": 0,
             "charged": 812, "excess": 0, "cut": 0, "receipt": "AQb2…"
@@ -86,7 +86,7 @@ pub(super) async fn reserve(
 pub(super) async fn settle(
     State(pipeline): State<Arc<Pipeline>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Json<SettlementJson>, ApiProblem> {
+) -> Result<Json<SettleAnswerJson>, ApiProblem> {
     let sent = pipeline.send_settlement(&decode_settle(&body)?)?;
     let answering = pipeline.in_store_span(pipeline.settled(sent));
     Ok(Json(Box::pin(answering).await?.into()))
@@ -103,7 +103,7 @@ pub(super) async fn settle(
     tag = "holds",
     request_body(content = ExtendRequestSchema, example = json!({"hold": "AgNs…", "cost": 500, "for": "30s"})),
     responses(
-        (status = 200, description = "The decision: also if the hold had ended.", body = ExtensionJson, example = json!({
+        (status = 200, description = "The decision: also if the hold had ended.", body = ExtendAnswerJson, example = json!({
             "allowed": true, "limit": 10_000, "remaining": 8_500,
             "retry_after_us": null, "reset_after_us": 37_500_000, "delay_us": 0,
             "hold": "AgNs…", "hold_expires_after_us": 30_000_000
@@ -119,7 +119,7 @@ pub(super) async fn settle(
 pub(super) async fn extend(
     State(pipeline): State<Arc<Pipeline>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Json<ExtensionJson>, ApiProblem> {
+) -> Result<Json<ExtendAnswerJson>, ApiProblem> {
     let sent = pipeline.send_extension(&decode_extend(&body)?)?;
     let answering = pipeline.in_store_span(pipeline.extended(sent));
     Ok(Json(Box::pin(answering).await?.into()))

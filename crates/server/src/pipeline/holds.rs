@@ -1,4 +1,8 @@
 //! Reservations, and the operations on their holds.
+//!
+//! A hold has one part for each limit whose units it holds. Its token names them.
+
+mod target;
 
 use std::borrow::Cow;
 use std::future::IntoFuture;
@@ -6,18 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::{
-    Answer, Decision, EndedHold, Error, Hold, HoldDecision, HoldExtension, HoldReference,
-    HoldSettlement, Scope,
+    Answer, Decision, EndedHold, Error, HoldDecision, HoldExtension, HoldSettlement,
+    JointExtension, JointHold,
 };
-use tollgate_core::{Cost, LimitDecision, UnitRequest, Verdict};
+use tollgate_core::LimitDecision;
 
 use super::{DecisionTarget, Pipeline, UnknownTarget};
-use crate::receipt::{HoldPart, max_key_bytes};
-use crate::ruleset::{HoldOperation, HoldTally, NamedLimit};
-
-/// How long the store has for a settlement or an extension. Longer than the deadline of checks, because a hold whose
-/// settlement is lost is charged in full.
-const DEADLINE: Duration = Duration::from_secs(1);
+use crate::receipt::{HeldBy, HoldPart, max_key_bytes};
+use crate::ruleset::{HoldOperation, NamedLimit};
+use target::{HoldTarget, TargetPart};
 
 /// How long units are held if the request does not say it.
 const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
@@ -85,27 +86,51 @@ pub(crate) struct GrantedHold {
     pub(crate) expires_after: Duration,
 }
 
-/// The answer to a settlement of one limit's hold.
+/// The answer to a settlement.
 #[derive(Debug)]
 pub(crate) struct Settled {
+    pub(crate) by: HeldBy,
+    /// One for each part of the hold, at least one if it was reserved by a limit.
+    pub(crate) parts: Vec<SettledPart>,
+    /// The receipt of everything that was charged.
+    pub(crate) receipt: Option<String>,
+}
+
+/// The settlement of one limit's part of a hold.
+#[derive(Debug)]
+pub(crate) struct SettledPart {
+    /// The name of the limit, or of the rule.
+    pub(crate) name: String,
     pub(crate) decision: LimitDecision,
-    /// Whether the hold was admitted without the store, so that there was nothing to settle.
+    /// Whether it was admitted without the store, so that there was nothing to settle.
     pub(crate) is_degraded: bool,
     pub(crate) charged_units: u64,
     pub(crate) excess_units: u64,
     pub(crate) cut_units: u64,
-    pub(crate) receipt: Option<String>,
     /// Why nothing was charged; `None` if the hold was open.
     pub(crate) ended: Option<EndedHold>,
 }
 
-/// The answer to an extension of one limit's hold.
+/// The answer to an extension.
 #[derive(Debug)]
 pub(crate) struct Extended {
-    pub(crate) decision: LimitDecision,
-    pub(crate) is_degraded: bool,
+    pub(crate) by: HeldBy,
+    /// One for each part of the hold, at least one if it was reserved by a limit.
+    pub(crate) parts: Vec<ExtendedPart>,
     /// `None` if the extension was refused, or the hold had ended.
     pub(crate) granted: Option<GrantedHold>,
+    /// How long a refused extension must wait; `None` if it was granted, or if waiting cannot help.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The extension of one limit's part of a hold.
+#[derive(Debug)]
+pub(crate) struct ExtendedPart {
+    /// The name of the limit, or of the rule.
+    pub(crate) name: String,
+    pub(crate) decision: LimitDecision,
+    /// Whether it was admitted without the store, so that there was nothing to extend.
+    pub(crate) is_degraded: bool,
     /// Why the hold was not extended; `None` if it was open.
     pub(crate) ended: Option<EndedHold>,
 }
@@ -126,8 +151,7 @@ pub(crate) struct SentReservation<'a> {
 pub(crate) struct SentSettlement {
     target: HoldTarget,
     keeps_rest: bool,
-    /// `None` for a hold that was admitted without the store.
-    answer: Option<Answer<HoldSettlement>>,
+    answer: Answer<Vec<HoldSettlement>>,
     sent_at: Option<Instant>,
 }
 
@@ -135,23 +159,12 @@ pub(crate) struct SentSettlement {
 #[derive(Debug)]
 pub(crate) struct SentExtension {
     target: HoldTarget,
-    /// The hold, whose expiry moves when the extension is granted.
-    hold: Hold,
+    /// The holds, whose expiries move when the extension is granted.
+    holds: JointHold,
     more: u64,
     hold_for: Duration,
-    /// `None` for a hold that was admitted without the store.
-    answer: Option<Answer<HoldExtension>>,
+    answer: Answer<JointExtension>,
     sent_at: Option<Instant>,
-}
-
-/// The limit and the key of a hold.
-#[derive(Debug)]
-struct HoldTarget {
-    scope: Scope,
-    key: Box<[u8]>,
-    reference: HoldReference,
-    is_degraded: bool,
-    tally: Option<Arc<HoldTally>>,
 }
 
 impl Pipeline {
@@ -195,8 +208,8 @@ impl Pipeline {
         tally.count_reservation(&decision, cost);
         let granted = reserved.hold().and_then(|hold| {
             let (scope, reference) = (limit.scope.name(), hold.reference());
-            let part = HoldPart { scope, key, reference, is_degraded: decision.is_degraded() };
-            self.granted(part, hold_for)
+            let part = HoldPart { scope, key, reference, is_degraded: hold.is_degraded() };
+            self.granted(HeldBy::Limit, [part], hold_for)
         });
         Ok(Reserved { decision, granted })
     }
@@ -206,131 +219,123 @@ impl Pipeline {
         &self,
         SettleRequest { token, used, keeps_rest }: &SettleRequest<'_>,
     ) -> Result<SentSettlement, HoldProblem<'static>> {
-        let target = self.target(token)?;
+        let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
+        let holds = target.holds().map_err(HoldProblem::Failed)?;
         let sent_at = self.recorder.metrics.store_call();
-        let answer = match target.hold()? {
-            None => None,
-            Some(hold) if *keeps_rest => Some(hold.settle_part(*used)),
-            Some(hold) => Some(hold.settle(*used)),
-        };
+        let answer =
+            if *keeps_rest { holds.settle_part(|_| *used) } else { holds.settle(|_| *used) };
         Ok(SentSettlement { target, keeps_rest: *keeps_rest, answer, sent_at })
     }
 
     /// Waits for the answer to a settlement, records it, and makes the receipt of what it charged.
     pub(crate) async fn settled(&self, sent: SentSettlement) -> Result<Settled, Error> {
         let SentSettlement { target, keeps_rest, answer, sent_at } = sent;
-        let Some(answer) = answer else {
-            return Ok(Settled {
-                decision: target.unspent(),
-                is_degraded: true,
-                charged_units: 0,
-                excess_units: 0,
-                cut_units: 0,
-                receipt: None,
-                ended: None,
-            });
-        };
         let settled = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let settled =
             settled.inspect_err(|error| target.count_error(HoldOperation::Settle, error))?;
-        if let Some(tally) = &target.tally {
-            tally.count_settlement(&settled, keeps_rest);
+        for (part, settled) in target.on_store().zip(&settled) {
+            part.tally.count_settlement(settled, keeps_rest);
         }
-        let receipt = self.receipts.of_settlement([(&target.scope, &*target.key, &settled)]);
-        Ok(Settled {
-            decision: *settled.decided(),
-            is_degraded: false,
-            charged_units: settled.charged_units(),
-            excess_units: settled.excess_units(),
-            cut_units: settled.cut_units(),
-            receipt,
-            ended: settled.ended(),
-        })
+        let charged = target.on_store().zip(&settled);
+        let receipt = self
+            .receipts
+            .of_settlement(charged.map(|(part, settled)| (&part.scope, &*part.key, settled)));
+        let mut settled = settled.into_iter();
+        let answers = target.parts.iter().map(|part| match part.is_degraded {
+            true => Some(SettledPart::degraded(part)),
+            false => Some(SettledPart::of(part, &settled.next()?)),
+        });
+        // OK because the store returns one answer for each part.
+        let parts = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
+        Ok(Settled { by: target.by, parts, receipt })
     }
 
     /// Sends an extension to the store. [`extended`](Self::extended) waits for the answer.
     pub(crate) fn send_extension(
         &self,
-        ExtendRequest { token, more, hold_for }: &ExtendRequest<'_>,
+        &ExtendRequest { ref token, more, hold_for }: &ExtendRequest<'_>,
     ) -> Result<SentExtension, HoldProblem<'static>> {
-        let target = self.target(token)?;
+        let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
+        let holds = target.holds().map_err(HoldProblem::Failed)?;
         let sent_at = self.recorder.metrics.store_call();
-        let hold = target.hold_anyway()?;
-        let answer = (!target.is_degraded).then(|| hold.extend(*more, *hold_for));
-        let (more, hold_for) = (*more, *hold_for);
-        Ok(SentExtension { target, hold, more, hold_for, answer, sent_at })
+        let answer = holds.extend(|_| (more, hold_for));
+        Ok(SentExtension { target, holds, more, hold_for, answer, sent_at })
     }
 
     /// Waits for the answer to an extension, records it, and makes the new token of the hold.
     pub(crate) async fn extended(&self, sent: SentExtension) -> Result<Extended, Error> {
-        let SentExtension { target, hold, more, hold_for, answer, sent_at } = sent;
-        let granted = |reference| {
-            let (scope, key) = (target.scope.name(), &*target.key);
-            let is_degraded = target.is_degraded;
-            self.granted(HoldPart { scope, key, reference, is_degraded }, hold_for)
-        };
-        let Some(answer) = answer else {
-            let decision = target.unspent();
-            let granted = granted(target.reference);
-            return Ok(Extended { decision, is_degraded: true, granted, ended: None });
-        };
+        let SentExtension { target, holds, more, hold_for, answer, sent_at } = sent;
         let extended = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let extended =
             extended.inspect_err(|error| target.count_error(HoldOperation::Extend, error))?;
-        if let Some(tally) = &target.tally {
-            tally.count_extension(&extended, more);
+        for (part, extended) in target.on_store().zip(extended.each()) {
+            part.tally.count_extension(extended, more);
         }
-        Ok(Extended {
-            decision: *extended.decided(),
-            is_degraded: false,
-            granted: if extended.is_granted() { granted(hold.reference()) } else { None },
-            ended: extended.ended(),
-        })
+        let mut each = extended.each().iter();
+        let answers = target.parts.iter().map(|part| match part.is_degraded {
+            true => Some(ExtendedPart::degraded(part)),
+            false => Some(ExtendedPart::of(part, each.next()?)),
+        });
+        // OK because the store returns one answer for each part.
+        let parts: Vec<ExtendedPart> = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
+        let mut holds = holds.holds().iter();
+        let tokens = target.parts.iter().map(|part| part.with_expiry_of(&mut holds));
+        let granted = match extended.is_granted() {
+            true => self.granted(target.by, tokens, hold_for),
+            false => None,
+        };
+        Ok(Extended { by: target.by, parts, granted, retry_after: extended.retry_after() })
     }
 
-    fn granted(&self, part: HoldPart<'_>, expires_after: Duration) -> Option<GrantedHold> {
-        let token = self.receipts.hold_token([part])?;
+    fn granted<'p>(
+        &self,
+        by: HeldBy,
+        parts: impl IntoIterator<Item = HoldPart<'p>>,
+        expires_after: Duration,
+    ) -> Option<GrantedHold> {
+        let token = self.receipts.hold_token(by, parts)?;
         Some(GrantedHold { token, expires_after })
-    }
-
-    /// Returns the limit and the key that a token names.
-    fn target(&self, token: &str) -> Result<HoldTarget, HoldProblem<'static>> {
-        let signed = self.receipts.read_hold(token).ok_or(HoldProblem::NotAToken)?;
-        let parts = signed.parts().ok_or(HoldProblem::NotAToken)?;
-        let part = parts.first().ok_or(HoldProblem::NotAToken)?;
-        let scope = self.rules.rules().scope(part.scope).ok_or(HoldProblem::NoLimit)?;
-        Ok(HoldTarget {
-            scope: scope.deadline(DEADLINE),
-            key: part.key.into(),
-            reference: part.reference,
-            is_degraded: part.is_degraded,
-            tally: self.rules.limit(part.scope).map(|limit| Arc::clone(&limit.holds)),
-        })
     }
 }
 
-impl HoldTarget {
-    /// Returns the hold; `None` if it was admitted without the store.
-    fn hold(&self) -> Result<Option<Hold>, HoldProblem<'static>> {
-        if self.is_degraded { Ok(None) } else { self.hold_anyway().map(Some) }
-    }
-
-    fn hold_anyway(&self) -> Result<Hold, HoldProblem<'static>> {
-        self.scope.hold(&*self.key, self.reference).map_err(HoldProblem::Failed)
-    }
-
-    /// Returns the decision on a hold that was admitted without the store, as if nothing was spent.
-    fn unspent(&self) -> LimitDecision {
-        let limit = self.scope.limit();
-        let decision = limit.peek(&limit.fresh(), 0, UnitRequest::new(Cost::ONE));
-        LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision }
-    }
-
-    fn count_error(&self, operation: HoldOperation, error: &Error) {
-        if let Some(tally) = &self.tally {
-            tally.count_error(operation, error);
+impl SettledPart {
+    fn of(part: &TargetPart, settled: &HoldSettlement) -> SettledPart {
+        SettledPart {
+            name: part.name().to_owned(),
+            decision: *settled.decided(),
+            is_degraded: settled.is_degraded(),
+            charged_units: settled.charged_units(),
+            excess_units: settled.excess_units(),
+            cut_units: settled.cut_units(),
+            ended: settled.ended(),
         }
+    }
+
+    /// Returns the settlement of a part that was admitted without the store.
+    fn degraded(part: &TargetPart) -> SettledPart {
+        SettledPart {
+            name: part.name().to_owned(),
+            decision: part.unspent(),
+            is_degraded: true,
+            charged_units: 0,
+            excess_units: 0,
+            cut_units: 0,
+            ended: None,
+        }
+    }
+}
+
+impl ExtendedPart {
+    fn of(part: &TargetPart, extended: &HoldExtension) -> ExtendedPart {
+        let (name, decision) = (part.name().to_owned(), *extended.decided());
+        ExtendedPart { name, decision, is_degraded: false, ended: extended.ended() }
+    }
+
+    /// Returns the extension of a part that was admitted without the store.
+    fn degraded(part: &TargetPart) -> ExtendedPart {
+        let (name, decision) = (part.name().to_owned(), part.unspent());
+        ExtendedPart { name, decision, is_degraded: true, ended: None }
     }
 }

@@ -1,6 +1,6 @@
 //! Holds as text, with which a client settles or extends them later, at any server that has the same secret.
 //!
-//! A hold token consists of a version, the parts of the hold, and a signature of all of them. It needs neither an id nor
+//! A hold token consists of a version, what the hold was reserved by, its parts, and a signature of all of them. It needs neither an id nor
 //! the lifetime of the store: a hold ends once, on the store, and is lost with the rest of the state.
 
 use std::fmt;
@@ -8,16 +8,28 @@ use std::fmt;
 use tollgate::{HoldId, HoldReference};
 
 use super::number::{read_number, read_text, write_number, write_text};
-use super::{MAX_BYTES, Receipts, SIGNATURE_BYTES};
+use super::{MAX_BYTES, Receipts, SIGNATURE_BYTES, USUAL_BYTES};
 
 /// The first byte of a hold token. A receipt begins with another one, so that neither is taken for the other.
 const HOLD_VERSION: u8 = 2;
+
+const BY_LIMIT: u8 = 0;
+const BY_RULES: u8 = 1;
 
 const ON_STORE: u8 = 0;
 const DEGRADED: u8 = 1;
 
 /// The most bytes of a part besides its texts: their lengths, the id, the expiry, and the flag.
 const NUMBER_BYTES: usize = 2 * 2 + 8 + 8 + 1;
+
+/// What a hold was reserved by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    /// The name of a limit. The hold has one part.
+    Limit,
+    /// Rules. The hold has a part for each rule whose units are held, which may be none.
+    Rules,
+}
 
 /// The hold of one limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,9 +52,15 @@ impl Receipts {
     /// Returns the token of a hold; `None` if there are too many or too long keys.
     pub(crate) fn hold_token<'p>(
         &self,
+        by: HeldBy,
         parts: impl IntoIterator<Item = HoldPart<'p>>,
     ) -> Option<String> {
-        let mut bytes = vec![HOLD_VERSION];
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
+        bytes.push(HOLD_VERSION);
+        bytes.push(match by {
+            HeldBy::Limit => BY_LIMIT,
+            HeldBy::Rules => BY_RULES,
+        });
         for part in parts {
             if part.key.len() > MAX_BYTES {
                 return None;
@@ -64,19 +82,24 @@ impl Receipts {
 
 /// Returns the most bytes that the key of a hold can have, so that its token is not too long.
 pub(crate) fn max_key_bytes(scope: &str) -> usize {
-    let others = 1 + NUMBER_BYTES + scope.len() + SIGNATURE_BYTES;
+    let others = 2 + NUMBER_BYTES + scope.len() + SIGNATURE_BYTES;
     MAX_BYTES.saturating_sub(others)
 }
 
 impl SignedHold {
-    /// Returns the parts; `None` if they are not as this server writes them.
-    pub(crate) fn parts(&self) -> Option<Vec<HoldPart<'_>>> {
+    /// Returns what the hold was reserved by, and its parts; `None` if this server does not write such tokens.
+    pub(crate) fn content(&self) -> Option<(HeldBy, Vec<HoldPart<'_>>)> {
         let mut rest = self.bytes.get(1..)?;
+        let by = match *rest.split_off_first()? {
+            BY_LIMIT => HeldBy::Limit,
+            BY_RULES => HeldBy::Rules,
+            _ => return None,
+        };
         let mut parts = Vec::new();
         while !rest.is_empty() {
             parts.push(HoldPart::read(&mut rest)?);
         }
-        Some(parts)
+        Some((by, parts))
     }
 }
 
@@ -124,8 +147,8 @@ pub(super) fn fuzz(receipts: &Receipts, input: &[u8]) {
         assert!(receipts.read_hold(text).is_none(), "unsigned text is accepted as a hold");
     }
     let signed = SignedHold { bytes: input.to_vec() };
-    let Some(parts) = signed.parts() else { return };
-    let Some(text) = receipts.hold_token(parts.iter().copied()) else { return };
+    let Some((by, parts)) = signed.content() else { return };
+    let Some(text) = receipts.hold_token(by, parts.iter().copied()) else { return };
     let again = receipts.read_hold(&text);
-    assert_eq!(again.as_ref().and_then(SignedHold::parts), Some(parts));
+    assert_eq!(again.as_ref().and_then(SignedHold::content), Some((by, parts)));
 }

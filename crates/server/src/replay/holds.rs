@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ahash::AHashMap;
 use siphasher::sip128::{Hasher128, SipHasher13};
-use tollgate::{Answer, EndedHold, Error, Hold, HoldId, HoldReference, ManualClock, Scope};
+use tollgate::{Answer, EndedHold, Error, Hold, HoldId, HoldReference, Scope};
 use tollgate_core::{LimitDecision, MAX_TIME_US};
 
 use super::trace::{HoldOperation, HoldStep};
@@ -19,9 +19,9 @@ pub(super) trait WaitForAnswer {
     fn wait<T>(&self, answer: Answer<T>) -> Result<T, Error>;
 }
 
-/// The holds of a replay, and the clock that they are decided at.
+/// The holds of a replay.
+#[derive(Default)]
 pub(super) struct ReplayHolds {
-    clock: ManualClock,
     names: HoldNames,
 }
 
@@ -33,11 +33,6 @@ pub(super) struct HoldOutcome {
 }
 
 impl ReplayHolds {
-    /// Makes holds that are decided at the time of this clock, which must be the limiter's.
-    pub(super) fn at(clock: ManualClock) -> ReplayHolds {
-        ReplayHolds { clock, names: HoldNames::new() }
-    }
-
     /// Decides an operation on a hold. `store` waits for its answer.
     ///
     /// A name means the hold that was last admitted under it. If an earlier one is still open, it is left to expire.
@@ -49,26 +44,25 @@ impl ReplayHolds {
         store: &impl WaitForAnswer,
     ) -> Result<HoldOutcome, Error> {
         scope.limit().can_hold()?;
-        self.clock.set_us(at_us);
         let name = self.names.hash(key, &step.hold);
         let known = self.names.get(name);
         let last = known.unwrap_or(NamedHold::NEVER_RESERVED);
         let (outcome, now) = match step.operation {
             HoldOperation::Reserve { cost, hold_for } => {
                 let hold_for = Duration::from_micros(hold_for.as_us());
-                let request = scope.reserve(key).cost(cost.units()).hold_for(hold_for);
+                let request = scope.reserve(key).cost(cost.units()).hold_for(hold_for).at_us(at_us);
                 let reserved = store.wait(request.into_future())?;
                 let decision = *reserved.decision().decided();
                 (HoldOutcome { decision, ended: None }, reserved.hold().map(NamedHold::of))
             }
             HoldOperation::Settle { used } => {
-                let hold = scope.hold(key, last.reference)?;
+                let hold = scope.hold(key, last.reference)?.at_us(at_us);
                 let settled = store.wait(hold.settle(used))?;
                 let outcome = HoldOutcome { decision: *settled.decided(), ended: settled.ended() };
                 (outcome, known.map(|hold| NamedHold { has_ended: true, ..hold }))
             }
             HoldOperation::Extend { more, hold_for } => {
-                let hold = scope.hold(key, last.reference)?;
+                let hold = scope.hold(key, last.reference)?.at_us(at_us);
                 let hold_for = Duration::from_micros(hold_for.as_us());
                 let extended = store.wait(hold.extend(more, hold_for))?;
                 let outcome =
@@ -118,8 +112,8 @@ struct HoldNames {
     sweep_at: usize,
 }
 
-impl HoldNames {
-    fn new() -> HoldNames {
+impl Default for HoldNames {
+    fn default() -> HoldNames {
         let random = RandomState::new();
         HoldNames {
             hasher: SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)),
@@ -127,7 +121,9 @@ impl HoldNames {
             sweep_at: 2 * MIN_ENDED,
         }
     }
+}
 
+impl HoldNames {
     /// Returns the hash of a key and a name under it.
     fn hash(&self, key: &str, name: &str) -> u128 {
         use std::hash::Hasher;
@@ -171,7 +167,7 @@ mod tests {
 
     #[test]
     fn ended_holds_are_forgotten_in_the_order_of_their_expiries_and_open_holds_are_not() {
-        let mut names = HoldNames::new();
+        let mut names = HoldNames::default();
         let hold = |number: u64, expires_us| NamedHold {
             reference: HoldReference { id: HoldId(number), expires_us },
             has_ended: false,

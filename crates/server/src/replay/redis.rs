@@ -5,9 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
-use tollgate::{
-    Answer, Check, Error, JointDecision, Limit, Limiter, ManualClock, OnFailure, Scope, StoreError,
-};
+use tollgate::{Answer, Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
 use super::ReplayError;
@@ -29,16 +27,15 @@ pub(super) struct ReplayRedis {
 }
 
 impl ReplayRedis {
-    /// Connects to the server at this URL, and waits until it has answered. Operations on holds are decided at the time
-    /// of the clock.
-    pub(super) fn open(url: &str, limit: Limit, clock: &ManualClock) -> Result<ReplayRedis, Error> {
+    /// Connects to the server at this URL, and waits until it has answered.
+    pub(super) fn open(url: &str, limit: Limit) -> Result<ReplayRedis, Error> {
         if !url.contains("://") {
             let problem = "neither `memory` nor a URL; use `memory`, or redis://host[:port] of a \
                            Redis or Valkey";
             return Err(Error::Setting { setting: "store", problem: problem.to_owned() });
         }
         let settings = tollgate::Redis::at(url)?.prefix(&unique_prefix())?;
-        let settings = settings.on_failure(OnFailure::Closed).clock(clock);
+        let settings = settings.on_failure(OnFailure::Closed);
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Setting {
             setting: "store",

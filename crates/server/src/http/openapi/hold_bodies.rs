@@ -91,9 +91,9 @@ batches! {
     /// The answers to reservations, in their order.
     ReserveAnswers: ["Reservation", "Problem"];
     /// The answers to settlements, in their order.
-    SettleAnswers: ["Settlement", "Problem"];
+    SettleAnswers: ["SettleAnswer", "Problem"];
     /// The answers to extensions, in their order.
-    ExtendAnswers: ["Extension", "Problem"];
+    ExtendAnswers: ["ExtendAnswer", "Problem"];
 }
 
 fn one_of(names: &[&str]) -> RefOr<Schema> {
