@@ -4,13 +4,29 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Fill, FixedWindow, LeakyBucket, Level, Limit, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Mode,
-    Rate, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Window, WindowPair,
+    Concurrency, Fill, FixedWindow, LeakyBucket, Level, Limit, MAX_HOLDS, MAX_LOG_UNITS, MAX_UNITS,
+    MAX_WINDOW_US, Mode, Rate, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Window,
+    WindowPair,
 };
 
-/// Returns limits of every algorithm.
+/// Returns limits of every algorithm that can be checked: all but concurrency limits.
 pub fn limit() -> impl Strategy<Value = Limit> {
     prop_oneof![window_limit(), bucket_limit()]
+}
+
+/// Returns limits of every algorithm that can have holds.
+pub fn holding_limit() -> impl Strategy<Value = Limit> {
+    let can_hold = |limit: &Limit| limit.can_hold().is_ok();
+    prop_oneof![
+        4 => limit().prop_filter("can have holds", can_hold),
+        1 => concurrency_limit(),
+    ]
+}
+
+/// Returns concurrency limits.
+pub fn concurrency_limit() -> impl Strategy<Value = Limit> {
+    let units = prop_oneof![6 => 1..10_u64, 1 => 1..=MAX_HOLDS as u64];
+    (units, window()).prop_map(|(limit, time)| Concurrency::new(limit, time).unwrap().into())
 }
 
 /// Returns limits with a window: fixed windows, counters and logs.

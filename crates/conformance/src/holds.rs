@@ -442,7 +442,12 @@ impl HoldTrace {
         let model = &mut self.models[key];
         match *act {
             Act::Check => {
-                let decision = scope.check(text).cost(units).await.unwrap();
+                let decision = scope.check(text).cost(units).await;
+                if limit.only_holds() {
+                    prop_assert!(must_reserve(&decision), "{:?}", decision);
+                    return Ok(());
+                }
+                let decision = decision.unwrap();
                 let decides = model.reach(&limit, now_us, cost);
                 let (state, holds) = (&mut model.state, &mut model.holds);
                 let expected = decides.check_beside(state, holds, now_us, request);
@@ -461,7 +466,12 @@ impl HoldTrace {
             Act::Together => {
                 let checks =
                     [scope.check(text).cost(units), self.other.check(text).cost(units.min(3))];
-                let joint = self.limiter.check_all(&checks).await.unwrap();
+                let joint = self.limiter.check_all(&checks).await;
+                if limit.only_holds() || self.other.only_holds() {
+                    prop_assert!(must_reserve(&joint), "{:?}", joint);
+                    return Ok(());
+                }
+                let joint = joint.unwrap();
                 let (other, own) = (&mut self.others[key], *self.other.limit());
                 let decides = model.reach(&limit, now_us, cost);
                 let second = Cost::new(units.min(3)).unwrap();
@@ -509,6 +519,7 @@ impl HoldTrace {
                 let hold_for = Duration::from_micros(hold_for_us);
                 let (other, own) = (&mut self.others[key], *self.other.limit());
                 let second = units.min(3);
+                let is_held = is_held || own.only_holds();
                 let parts = [
                     scope.reserve(text).cost(units).hold_for(hold_for).into(),
                     match is_held {
@@ -742,6 +753,10 @@ fn uncounted(place: ChargePlace) -> ChargePlace {
     }
 }
 
+fn must_reserve<T>(answer: &Result<T, Error>) -> bool {
+    matches!(answer, Err(Error::MustReserve { .. }))
+}
+
 fn settlement(given: &HoldSettlement) -> (u64, u64, u64, Option<EndedHold>) {
     (given.charged_units(), given.excess_units(), given.cut_units(), given.ended())
 }
@@ -755,13 +770,9 @@ fn settlement_fields(expected: &Settlement) -> (u64, u64, u64, Option<EndedHold>
     }
 }
 
-fn can_hold() -> impl Strategy<Value = Limit> {
-    any::limit().prop_filter("can have holds", |limit| limit.can_hold().is_ok())
-}
-
 /// On a clock that only moves forward, so that a forgotten key cannot be told from a whole one.
 pub fn every_operation_on_holds_is_the_algorithms_own(make: Make) {
-    let limits = (can_hold(), can_hold(), can_hold());
+    let limits = (any::holding_limit(), any::holding_limit(), any::holding_limit());
     let index = any::<prop::sample::Index>;
     let changes = prop_oneof![4 => Just(0_usize), 1 => Just(1_usize)];
     let units = prop_oneof![4 => 1..4_u64, 3 => 1..1_000_u64];

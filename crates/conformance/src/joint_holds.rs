@@ -269,6 +269,38 @@ pub async fn operations_on_holds_are_made_at_the_time_given(make: Make) {
     }
 }
 
+pub async fn concurrency_limit_is_reserved_beside_other_limits_and_released_when_dropped(
+    make: Make,
+) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let jobs = named(&limiter, "jobs", "concurrency limit=2 for=5m");
+        let tokens = named(&limiter, "tokens", text);
+        let parts = || {
+            let tokens = tokens.reserve("a").cost(3).hold_for(SECOND);
+            [jobs.reserve("a").into(), tokens.into()]
+        };
+        let hold = hold_all(&parts(), &limiter).await;
+        let expiries: Vec<u64> = hold.holds().iter().map(|hold| hold.expires_at_us()).collect();
+        assert_eq!(expiries, [START_US + 300 * S, START_US + S], "{text}");
+        let settled = hold.settle(|_| 2).await.unwrap();
+        assert_eq!(charged(&settled), [0, 2], "{text}: nothing is charged to a concurrency limit");
+        assert_eq!(both(&jobs, &tokens).await, (2, 8), "{text}");
+        drop(hold_all(&parts(), &limiter).await);
+        assert_eq!(both(&jobs, &tokens).await, (2, 5), "{text}: the others are left to expire");
+        let left = hold_all(&parts(), &limiter).await;
+        left.into_holds().into_iter().for_each(|hold| _ = hold.into_reference());
+        assert_eq!(both(&jobs, &tokens).await, (1, 2), "{text}");
+        // Nothing is held when the other limit refuses.
+        assert!(!reserve_all(&parts(), &limiter).await.is_allowed(), "{text}");
+        assert_eq!(both(&jobs, &tokens).await, (1, 2), "{text}");
+        let checked = limiter.reserve_all(&[jobs.check("a").into()]).await;
+        assert_eq!(checked.unwrap_err(), Error::MustReserve { scope: "jobs".to_owned() });
+        let looked = [jobs.peek("a").cost(2).into(), tokens.reserve("a").into()];
+        assert_eq!(reserve_all(&looked, &limiter).await.decision().refused_by(), Some(0));
+    }
+}
+
 pub async fn invalid_part_of_a_reservation_holds_nothing(make: Make) {
     let (_, limiter) = open(make);
     let (first, second) = pair(&limiter, LIMITS[0]);

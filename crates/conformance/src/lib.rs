@@ -49,6 +49,8 @@ pub mod changing;
 #[doc(hidden)]
 pub mod clocks;
 #[doc(hidden)]
+pub mod concurrency;
+#[doc(hidden)]
 pub mod holds;
 #[doc(hidden)]
 pub mod joint_holds;

@@ -205,13 +205,30 @@ macro_rules! hold_suite {
                 reservation_without_holds_is_a_check,
                 hold_made_again_from_its_reference_is_settled_once,
                 operations_on_holds_are_made_at_the_time_given,
+                concurrency_limit_is_reserved_beside_other_limits_and_released_when_dropped,
                 invalid_part_of_a_reservation_holds_nothing,
                 holds_of_one_key_cannot_be_joined,
+            ]
+            concurrency: [
+                concurrency_limit_admits_its_size_at_a_time,
+                concurrency_limit_sets_the_hold_time_of_a_reservation_that_gives_none,
+                units_of_a_concurrency_limit_are_never_charged,
+                refused_reservation_waits_exactly_until_enough_holds_have_expired,
+                check_of_a_concurrency_limit_is_an_error_that_says_to_reserve,
+                dropped_hold_of_a_concurrency_limit_is_released,
+                extension_of_a_concurrency_hold_adds_units_and_moves_the_expiry,
+                reset_of_a_concurrency_limit_forgets_its_holds,
+                concurrency_holds_keep_their_expiry_on_a_clock_that_steps_back_and_move_with_a_new_one,
+                key_moves_between_a_concurrency_limit_and_another,
+                concurrency_limit_that_is_lowered_keeps_its_open_holds,
             ]
         }
         $crate::suite! { @properties $make,
             holds: [every_operation_on_holds_is_the_algorithms_own]
-            threads: [threads_that_reserve_and_settle_admit_exactly_what_one_would]
+            threads: [
+                threads_that_reserve_and_settle_admit_exactly_what_one_would,
+                threads_hold_no_more_than_a_concurrency_limit_at_a_time,
+            ]
         }
     };
 }

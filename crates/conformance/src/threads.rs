@@ -3,6 +3,7 @@
 //! The clock is stopped, so that the number of admitted requests does not depend on their timing.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
@@ -281,4 +282,28 @@ fn compare_reserved(make: Make, assert: impl Fn(&str, u64, u64)) {
         let left: u64 = keys.iter().map(|key| remaining(&scope, key)).sum();
         assert(text, used, 12_000 - left);
     }
+}
+
+pub fn threads_hold_no_more_than_a_concurrency_limit_at_a_time(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = named(&limiter, "jobs", "concurrency limit=20 for=1h");
+    let (running, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    let admitted = on_threads(|number, handle| {
+        let mut admitted = 0;
+        for turn in 0..300 {
+            let units = 1 + (number + turn) as u64 % 7;
+            let reserved = handle.block_on(scope.reserve("a").cost(units).into_future()).unwrap();
+            let Some(hold) = reserved.into_hold() else { continue };
+            // Counted while it is held: never more than what the store counts.
+            most.fetch_max(running.fetch_add(units, Ordering::Relaxed) + units, Ordering::Relaxed);
+            admitted += units;
+            running.fetch_sub(units, Ordering::Relaxed);
+            assert_eq!(handle.block_on(hold.release()).unwrap().ended(), None);
+        }
+        admitted
+    });
+    let most = most.into_inner();
+    assert!(most <= 20, "{most} at once");
+    assert!(admitted > 20, "{admitted}: units are used again");
+    assert_eq!(remaining(&scope, "a"), 20);
 }

@@ -113,7 +113,8 @@ end
 -- Decides one request and charges nothing. Returns the same values as `check`, without the place.
 function algorithm.peek(limit, state, now_us, cost, max_wait_us)
   local seen, standing = read_standing(limit, state, now_us)
-  local is_allowed, delay_us, retry_after_us = verdict(limit, seen, standing, cost, max_wait_us)
+  local is_allowed, delay_us, retry_after_us =
+    (limit.decide.peek_verdict or verdict)(limit, seen, standing, cost, max_wait_us)
   local remaining = limit.decide.remaining(limit, standing, max_wait_us)
   local reset_after_us = limit.decide.reset_after_us(limit, standing)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us,
@@ -151,9 +152,13 @@ local function with_size(limit, size)
   return other
 end
 
--- A window of the same kind that is no shorter counts everything that the old one counts.
+-- A window of the same kind that is no shorter counts everything that the old one counts, and so does a
+-- limit on held units of one on held units.
 local function counts_all_of(limit, old)
-  return limit.decide == old.decide and limit.window_us and limit.window_us >= old.window_us
+  if limit.decide ~= old.decide then
+    return false
+  end
+  return limit.decide.only_holds or limit.window_us and limit.window_us >= old.window_us
 end
 
 -- Whether a key that has spent `units` under the `old` limit can move to this one, for a request that needs

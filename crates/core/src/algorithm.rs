@@ -1,6 +1,7 @@
 //! The algorithms, one file each, and the trait that they share. `decide` has the steps of a decision.
 
 mod bucket;
+mod concurrency;
 mod decide;
 mod fast_path;
 mod fixed_window;
@@ -12,6 +13,7 @@ mod token_bucket;
 
 pub(crate) use bucket::{Bucket, BucketKind};
 pub use bucket::{Fill, Level};
+pub use concurrency::{Concurrency, KeyClock};
 pub use fast_path::FastPath;
 pub use fixed_window::{FixedWindow, Window};
 pub use leaky_bucket::{LeakyBucket, Mode};

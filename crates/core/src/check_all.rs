@@ -173,6 +173,9 @@ impl<'a> LimitCheck<'a> {
                         let cost = self.request.cost;
                         self.limit.peek_reserve_unchecked(self.state, holds, now_us, cost)
                     }
+                    None if is_charged => {
+                        self.limit.peek_check_beside(self.state, holds, now_us, self.request)
+                    }
                     None => self.limit.peek_beside(self.state, holds, now_us, self.request),
                 }
             }
@@ -181,7 +184,10 @@ impl<'a> LimitCheck<'a> {
                     // First, so that also a refusal restarts the clock of every key on a new clock.
                     self.limit.restart_clock(self.state, now_us);
                 }
-                self.limit.peek(self.state, now_us, self.request)
+                match is_charged {
+                    true => self.limit.peek_check(self.state, now_us, self.request),
+                    false => self.limit.peek(self.state, now_us, self.request),
+                }
             }
         };
         if let Some(retry_after_us) = self.without_memory_us.filter(|_| decision.is_allowed()) {

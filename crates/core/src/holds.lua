@@ -14,7 +14,8 @@
 -- taken         the units that are spent and held together
 --
 -- A hold at its expiry turns into a charge of the same units, so `taken` grows only when a request is
--- admitted, or is settled above its hold.
+-- admitted, or is settled above its hold. A limit whose units are only held (decide.only_holds) charges
+-- nothing: units that are settled, or whose hold expires, are free at once.
 --
 -- Example       local limit = token_bucket.new(10, 1, 1000000)
 --               local state, holds = bucket.fresh(), {}
@@ -68,12 +69,13 @@ local function expired_count(holds, at_us)
   return #holds
 end
 
--- Charges units at at_us, whether they fit or not. Returns the place of the charge, or nothing for 0 units.
+-- Charges units at at_us, whether they fit or not. Returns the place of the charge; or nothing if nothing
+-- is charged: for 0 units, and under a limit whose units are only held.
 local function charge_anyway(limit, state, at_us, units)
-  if units == 0 then
+  local decide = limit.decide
+  if units == 0 or decide.only_holds then
     return
   end
-  local decide = limit.decide
   local standing = decide.charge(state, decide.standing(limit, state, at_us), units)
   return decide.place(limit, standing, at_us + decide.reset_after_us(limit, standing))
 end
@@ -83,6 +85,9 @@ end
 local function falls_to_after_us(limit, state, at_us, most)
   -- A request for the other `size - most` units waits exactly that long.
   local decide = limit.decide
+  if decide.only_holds then
+    return 0
+  end
   local standing = decide.standing(limit, state, at_us)
   local _, _, wait_us = decide.verdict(limit, state, standing, limit.size - most)
   return wait_us or 0
@@ -97,7 +102,8 @@ local function with_expired(limit, state, holds, count)
   return copy
 end
 
--- The functions for fixed windows and sliding window counters. Logs and buckets have their own below.
+-- The functions for fixed windows, sliding window counters and concurrency limits. Logs and buckets have
+-- their own below.
 local beside = {}
 
 -- The units spent at at_us, including the units of the first `count` holds, which have expired.
@@ -214,6 +220,13 @@ local function store_standing(limit, state, at_us)
   decide.charge(state, decide.standing(limit, state, at_us), 0)
 end
 
+-- Called after each operation that changed the key, with the holds that are left.
+local function after_change(limit, state, holds)
+  if limit.decide.after_change then
+    limit.decide.after_change(state, holds)
+  end
+end
+
 -- The key's own time.
 local function key_time_us(limit, state, now_us)
   return max(min(now_us, MAX_TIME_US), limit.decide.floor_us(state))
@@ -242,7 +255,7 @@ local function falls_after_us(seen, most)
 end
 
 -- Returns is_allowed, and retry_after_us when denied.
-local function verdict_on_check(seen, cost)
+local function verdict_on_units(seen, cost)
   local most = seen.limit.size - cost
   if most < 0 then
     return false, NEVER
@@ -252,9 +265,21 @@ local function verdict_on_check(seen, cost)
   return false, falls_after_us(seen, most)
 end
 
+-- The verdict on a check, which needs units that can be charged. Under a limit whose units are only held a
+-- check is always denied. It can be a check of another limit, to which the key moves once enough holds
+-- have ended.
+local function verdict_on_check(seen, cost)
+  local is_allowed, wait_us = verdict_on_units(seen, cost)
+  if not seen.limit.decide.only_holds or not is_allowed then
+    return is_allowed, wait_us
+  end
+  local last = #seen.holds > seen.expired and seen.holds[#seen.holds]
+  return false, last and last.expires_us - seen.now_us or NEVER
+end
+
 -- The verdict on one more hold. A key that has MAX_HOLDS open holds waits for the first to expire.
 local function verdict_on_hold(seen, cost)
-  local is_allowed, wait_us = verdict_on_check(seen, cost)
+  local is_allowed, wait_us = verdict_on_units(seen, cost)
   if #seen.holds - seen.expired < MAX_HOLDS then
     return is_allowed, wait_us
   end
@@ -334,10 +359,20 @@ local function find_open(limit, state, holds, now_us, id, expires_us)
   return hold, hold and position or "unknown"
 end
 
--- Decides a check and charges nothing. Returns the same values as `algorithm.peek`.
+-- Decides a check and charges nothing; a reservation, if the limit's units are only held. Returns the same
+-- values as `algorithm.peek`.
 function held.peek(limit, state, holds, now_us, cost)
   local seen = look(limit, state, holds, now_us)
+  if limit.decide.only_holds then
+    return decision(seen, verdict_on_hold(seen, cost))
+  end
   return decision(seen, verdict_on_check(seen, cost))
+end
+
+-- Decides whether more units fit a hold. Returns the same values as `algorithm.peek`.
+function held.peek_units(limit, state, holds, now_us, cost)
+  local seen = look(limit, state, holds, now_us)
+  return decision(seen, verdict_on_units(seen, cost))
 end
 
 -- Decides a reservation and holds nothing. Returns the same values as `algorithm.peek`.
@@ -398,6 +433,10 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
   else
     open.units, open.used = open.units - within, max(open.used, used)
   end
+  if limit.decide.only_holds then
+    after_change(limit, state, holds)
+    return "done", 0, 0, 0
+  end
   return "done", within + excess, excess, beyond - excess,
     charge_anyway(limit, state, at_us, within + excess)
 end
@@ -409,7 +448,7 @@ function held.extend(limit, state, holds, now_us, id, expires_us, more, hold_for
   local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
   if not open then
     return ended
-  elseif more > 0 and not verdict_on_check(look(limit, state, holds, now_us), more) then
+  elseif more > 0 and not verdict_on_units(look(limit, state, holds, now_us), more) then
     return "refused"
   end
   local at_us = bring_up(limit, state, holds, now_us)
@@ -427,6 +466,9 @@ end
 
 -- Gives back the part of a charge that still counts. Returns by how much `remaining` grew.
 function held.refund(limit, state, holds, now_us, cost, place, place_too)
+  if limit.decide.only_holds then
+    return 0
+  end
   restart_clock(limit, state, holds, now_us)
   local at_us = bring_up(limit, state, holds, now_us)
   local before = max(limit.size - view(limit, state, holds, at_us).taken, 0)
@@ -438,16 +480,24 @@ end
 function held.carry_over(limit, old, state, holds, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
   local seen = look(old, state, holds, now_us)
+  local has_open = #seen.holds > seen.expired
+  if limit.is_shaping and old.decide.only_holds and has_open then
+    -- At this size the old limit has room for the request when nothing is held any more.
+    return nil, algorithm.with_size(old, cost), state
+  end
   local spent = min(seen.taken - seen.held, MAX_UNITS)
   if not algorithm.takes_over(limit, old, spent, seen.held + cost) then
     return nil, algorithm.with_size(old, limit.size), state
   end
   -- A hold that is far larger than a slow bucket would take longer to drain than can be computed.
-  if limit.is_shaping or seen.taken > beside_of(limit).most_taken(limit) then
+  if limit.is_shaping and has_open or seen.taken > beside_of(limit).most_taken(limit) then
     return nil, algorithm.with_size(old, min(limit.size, old.size)), state
   end
   restart_clock(old, state, holds, now_us)
-  bring_up(old, state, holds, now_us)
+  local at_us = bring_up(old, state, holds, now_us)
+  if limit.decide.only_holds and #holds > 0 then
+    return true, limit, { at_us = at_us }
+  end
   return true, limit, algorithm.carried(limit, old, state, spent, now_us)
 end
 end

@@ -36,6 +36,15 @@ impl HoldTime {
         }
     }
 
+    /// The valid time that is nearest to `us`.
+    pub(crate) const fn nearest_us(us: u64) -> HoldTime {
+        match us {
+            0 => HoldTime(1),
+            1..=MAX_WINDOW_US => HoldTime(us),
+            _ => HoldTime(MAX_WINDOW_US),
+        }
+    }
+
     /// The time in microseconds.
     pub const fn as_us(self) -> u64 {
         self.0

@@ -54,8 +54,9 @@ mod serialize;
 pub mod store;
 
 pub use algorithm::{
-    Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
-    Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
+    Algorithm, Concurrency, Entry, Fill, FixedWindow, KeyClock, LeakyBucket, Level, Log,
+    MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+    Window, WindowPair,
 };
 pub use check_all::{
     CombinedDecision, DecisionPart, Intent, LimitCheck, Role, TightestLimit, check_all,

@@ -10,7 +10,7 @@ mod text;
 pub use state::State;
 
 use crate::algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, FixedWindow, LeakyBucket, MAX_TIME_US, Mode,
+    Algorithm, Bucket, BucketKind, Concurrency, Entry, FixedWindow, LeakyBucket, MAX_TIME_US, Mode,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision, UnitRequest};
@@ -45,6 +45,8 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// A level that leaks at a steady rate, as a meter or as a queue.
     LeakyBucket(LeakyBucket),
+    /// A bound on the units that are held at a time.
+    Concurrency(Concurrency),
 }
 
 /// The result of moving a key from one limit to another: [`Limit::carry_over`].
@@ -72,13 +74,14 @@ impl CarryOver {
     }
 }
 
-/// The most a limit admits over one interval (P11).
+/// The most a limit admits over one interval (P11). A concurrency limit bounds what is held at an instant instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The interval's length.
     pub interval_us: u64,
     /// The most units admitted in any interval this long, on a clock that does not step back and
-    /// a store that loses nothing. Each loss of state adds at most one full burst.
+    /// a store that loses nothing. Each loss of state adds at most one full burst. Of a
+    /// [concurrency limit](Limit::only_holds): the most units held at any instant.
     pub max_units: u64,
     /// The formula of `max_units`, with t the interval in microseconds.
     pub formula: &'static str,
@@ -107,6 +110,7 @@ macro_rules! __each {
             $crate::Limit::SlidingWindowCounter($algorithm) => $body,
             $crate::Limit::TokenBucket($algorithm) => $body,
             $crate::Limit::LeakyBucket($algorithm) => $body,
+            $crate::Limit::Concurrency($algorithm) => $body,
         }
     };
 }
@@ -121,6 +125,7 @@ impl Limit {
             Limit::SlidingWindowCounter(_) => AlgorithmName::SlidingWindowCounter,
             Limit::TokenBucket(_) => AlgorithmName::TokenBucket,
             Limit::LeakyBucket(_) => AlgorithmName::LeakyBucket,
+            Limit::Concurrency(_) => AlgorithmName::Concurrency,
         }
     }
 
@@ -139,7 +144,7 @@ impl Limit {
         self.after_spending(0, 0)
     }
 
-    /// Decides one request and charges it if it is allowed.
+    /// Decides one request and charges it if it is allowed. A check of a [concurrency limit](Self::only_holds) is denied.
     pub fn check(&self, state: &mut State, now_us: u64, request: UnitRequest) -> CheckResult {
         each!(self, limit => change(limit, state, now_us, |own| limit.check(own, now_us, request)))
     }
@@ -184,7 +189,8 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| limit.restart_clock(own, now_us)))
     }
 
-    /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back.
+    /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back. Of
+    /// a [concurrency limit](Self::only_holds) the most units held at any instant; the interval is its default hold time.
     pub fn bound(&self) -> Bound {
         self.bound_over(each!(self, limit => limit.interval_us()))
     }
@@ -248,7 +254,7 @@ impl Limit {
     }
 
     /// Whether everything that counts under the `old` limit also counts under this one: both are windows of
-    /// the same kind, and this one is no shorter.
+    /// the same kind, and this one is no shorter; or both count held units only.
     fn counts_all_of(&self, old: &Limit) -> bool {
         match (self, old) {
             (Limit::FixedWindow(new), Limit::FixedWindow(old)) => {
@@ -260,6 +266,7 @@ impl Limit {
             (Limit::SlidingWindowCounter(new), Limit::SlidingWindowCounter(old)) => {
                 new.window_us() >= old.window_us()
             }
+            (Limit::Concurrency(_), Limit::Concurrency(_)) => true,
             _ => false,
         }
     }
@@ -291,7 +298,8 @@ impl Limit {
                 | L::SlidingWindowLog(_)
                 | L::SlidingWindowCounter(_)
                 | L::TokenBucket(_)
-                | L::LeakyBucket(_),
+                | L::LeakyBucket(_)
+                | L::Concurrency(_),
                 ..,
             ) => self.after_spending(spent, now_us),
         }
@@ -319,9 +327,10 @@ impl Limit {
         match self {
             Limit::TokenBucket(limit) => Some(limit.bucket()),
             Limit::LeakyBucket(limit) => Some(limit.bucket()),
-            Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => {
-                None
-            }
+            Limit::FixedWindow(_)
+            | Limit::SlidingWindowLog(_)
+            | Limit::SlidingWindowCounter(_)
+            | Limit::Concurrency(_) => None,
         }
     }
 }
@@ -336,4 +345,11 @@ macro_rules! from_algorithm {
     )*};
 }
 
-from_algorithm!(FixedWindow, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket);
+from_algorithm!(
+    FixedWindow,
+    SlidingWindowLog,
+    SlidingWindowCounter,
+    TokenBucket,
+    LeakyBucket,
+    Concurrency
+);

@@ -10,7 +10,7 @@ mod rate;
 mod time;
 mod value;
 
-pub(crate) use accept::{limit_units, log_units, window_us};
+pub(crate) use accept::{concurrent_units, hold_time, limit_units, log_units, window_us};
 pub use error::{Excerpt, LimitError, Notation};
 pub use name::AlgorithmName;
 pub use rate::Rate;

@@ -172,7 +172,21 @@ impl<'a> Check<'a> {
                 Some(mirror) => self.charge(scope, mirror),
                 None => self.charge(scope, limit),
             },
+            Limit::Concurrency(_) => self.refuse_charge(),
         }
+    }
+
+    /// Returns the error of a check of a limit whose units are only ever held.
+    #[cold]
+    #[inline(never)]
+    fn refuse_charge(&self) -> Result<Decision, Error> {
+        self.unit_request()?;
+        Err(Error::MustReserve { scope: self.scope.name().to_owned() })
+    }
+
+    /// Returns an error if this is a check of a limit whose units are only ever held.
+    pub(crate) fn can_charge(&self) -> Result<(), Error> {
+        if self.intent == Intent::Peek { Ok(()) } else { self.scope.can_check() }
     }
 
     #[inline(always)]
@@ -199,7 +213,7 @@ impl<'a> Check<'a> {
     }
 
     fn send(&self, scope: &RemoteScope) -> Answer<Decision> {
-        let request = match self.unit_request() {
+        let request = match self.unit_request().and_then(|it| self.can_charge().map(|()| it)) {
             Ok(request) => request,
             Err(error) => return Answer::ready(Err(error)),
         };

@@ -65,7 +65,13 @@ impl Limiter {
         }
         let now_us = time(checks).unwrap_or_else(|| backend.clock.now_us());
         let mut each = Vec::with_capacity(checks.len());
-        let decided = backend.memory.check_all(&parts, now_us, &mut each);
+        let decided = match backend.memory.check_all_known(&parts, now_us, &mut each) {
+            Some(decided) => decided,
+            None => {
+                checks.iter().try_for_each(Check::can_charge)?;
+                backend.memory.check_all_any(&parts, now_us, &mut each)
+            }
+        };
         Ok(JointDecision::new(decided, each))
     }
 
@@ -151,6 +157,7 @@ fn joined(
     let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
         let demand = demand(limiter, check)?;
+        check.can_charge()?;
         let ScopeBackend::Remote(scope) = check.scope.backend() else {
             return Err(Error::DifferentLimiters);
         };

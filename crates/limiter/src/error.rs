@@ -18,6 +18,15 @@ pub enum Error {
     /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping.
     #[error(transparent)]
     Hold(#[from] HoldError),
+    /// A check of a concurrency limit, whose units are only ever held.
+    #[error(
+        "the limit `{scope}` counts what runs at the same time, so it cannot be checked; reserve a unit, and release \
+         it at the end"
+    )]
+    MustReserve {
+        /// The name of the limit, or of the rule and its domain.
+        scope: String,
+    },
     /// The store across the network has no holds.
     #[error("this store has no holds; use a limiter in memory for reservations")]
     HoldsUnsupported,
@@ -215,6 +224,14 @@ impl StoreError {
     /// Every [kind](Self::kind).
     pub const KINDS: [&'static str; 7] =
         ["unreachable", "timeout", "refused", "corrupt", "gone", "breaker_open", "overloaded"];
+
+    /// Whether the request may have been charged.
+    pub(crate) fn may_have_charged(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Unreachable { .. } | StoreError::Timeout { .. } | StoreError::Gone
+        )
+    }
 
     /// Returns the kind of the error in a word, for example `timeout`. Stable, for counting.
     pub fn kind(&self) -> &'static str {

@@ -19,8 +19,7 @@ use crate::store::{Call, ExtendPart, ExtendRequest, SettlePart, SettleRequest};
 
 /// Units of a key that are set aside until the hold is settled or expires.
 ///
-/// At its expiry a hold is charged in full. A dropped hold is left to expire, because its units may have been used: only
-/// a settlement says how many were. [Release](Hold::release) a hold whose units were not used.
+/// At its expiry a hold is charged in full. [Release](Hold::release) a hold whose units were not used.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -43,8 +42,31 @@ use crate::store::{Call, ExtendPart, ExtendRequest, SettlePart, SettleRequest};
 /// ```
 ///
 /// The limit of the scope may change while the hold is open: the hold stays valid until it ends.
+///
+/// # Dropped holds
+///
+/// A dropped hold is left to expire, because its units may have been used: only a settlement says how many were.
+///
+/// A hold of a concurrency limit is different, because its units are only ever held. When it is dropped, it is released,
+/// so it can be kept as a permit:
+///
+/// ```
+/// # use tollgate::Limiter;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::memory();
+/// let exports = limiter.scope("exports", "concurrency limit=2 for=5m")?;
+/// let permit = exports.reserve("team:7").now()?.into_hold();
+/// assert_eq!(exports.peek("team:7").now()?.remaining(), 1);
+/// drop(permit); // also when the job returns early, or panics
+/// assert_eq!(exports.peek("team:7").now()?.remaining(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// In memory that is done at once. On a store across the network the release is sent, and its answer is not read: if the
+/// store cannot be reached, the units stay held until the hold expires. [`release`](Hold::release) tells.
 #[derive(Debug)]
-#[must_use = "a dropped hold is charged in full at its expiry: settle or release it"]
+#[must_use = "a dropped hold is charged in full at its expiry, or released under a concurrency limit: settle or release it"]
 pub struct Hold {
     scope: Scope,
     key: Box<[u8]>,
@@ -56,6 +78,8 @@ pub struct Hold {
     /// The units of checks that were merged with the reservation: charged by every settlement.
     checked_units: u64,
     source: HoldSource,
+    /// Whether the hold is released when this is dropped.
+    releases: bool,
 }
 
 /// Where the units of a hold are set aside.
@@ -74,7 +98,8 @@ impl Scope {
     /// of the hold that was reserved under this name. An error if the key is longer than 1 MiB.
     ///
     /// The caller vouches for the reference: with an invented one it may end a hold of another caller. If there is no such
-    /// hold, its operations change nothing and say so.
+    /// hold, its operations change nothing and say so. A hold that was made again is not released when it is dropped, also
+    /// under a concurrency limit.
     ///
     /// ```
     /// # use tollgate::{EndedHold, HoldReference, Limiter};
@@ -82,8 +107,7 @@ impl Scope {
     /// # let limiter = Limiter::memory();
     /// let tokens = limiter.scope("llm", "fixed-window limit=10000 window=1h")?;
     /// let Some(hold) = tokens.reserve("team:7").cost(1_000).now()?.into_hold() else { return Ok(()) };
-    /// let reference: HoldReference = hold.reference();
-    /// drop(hold); // the request continues elsewhere
+    /// let reference: HoldReference = hold.into_reference(); // the request continues elsewhere
     /// let settled = tokens.hold("team:7", reference)?.settle_now(700)?;
     /// assert_eq!(settled.charged_units(), 700);
     /// let again = tokens.hold("team:7", reference)?.settle_now(700)?;
@@ -97,14 +121,17 @@ impl Scope {
         reference: HoldReference,
     ) -> Result<Hold, Error> {
         let key = key.into();
-        Ok(Hold::new(self.clone(), bounded(key.as_bytes())?, reference))
+        let mut hold = Hold::new(self.clone(), bounded(key.as_bytes())?, reference);
+        hold.releases = false;
+        Ok(hold)
     }
 }
 
 impl Hold {
-    /// Returns a hold on the store.
+    /// Returns a hold on the store, or on this process's share of a limit.
     pub(crate) fn new(scope: Scope, key: &[u8], reference: HoldReference) -> Hold {
         Hold {
+            releases: scope.only_holds(),
             scope,
             key: key.into(),
             id: reference.id,
@@ -115,18 +142,51 @@ impl Hold {
         }
     }
 
-    pub(crate) fn of_source(self, source: HoldSource) -> Hold {
-        Hold { source, ..self }
+    /// Returns the hold of a reservation that is not answered yet. If the answer is never read, this is dropped, and the
+    /// hold is released if its limit says so.
+    pub(crate) fn pending(scope: Scope, key: &[u8], id: HoldId) -> Hold {
+        Hold::new(scope, key, HoldReference { id, expires_us: u64::MAX })
     }
 
-    pub(crate) fn with_checked(self, checked_units: u64) -> Hold {
-        Hold { checked_units, ..self }
+    /// Returns a pending hold with its expiry, once the store has made the reservation.
+    pub(crate) fn granted(self, expires_us: u64) -> Hold {
+        self.expires_us.store(expires_us, Ordering::Relaxed);
+        self
+    }
+
+    /// From now on, nothing is released when this is dropped.
+    pub(crate) fn keep_open(&mut self) {
+        self.releases = false;
+    }
+
+    /// Drops a hold without a release.
+    pub(crate) fn leave(mut self) {
+        self.keep_open();
+    }
+
+    /// Returns the hold that this pending hold became when the store failed.
+    pub(crate) fn elsewhere(
+        &self,
+        scope: Scope,
+        reference: HoldReference,
+        source: HoldSource,
+    ) -> Hold {
+        let mut hold = Hold::new(scope, &self.key, reference).with_checked(self.checked_units);
+        hold.releases &= source != HoldSource::Nowhere;
+        hold.source = source;
+        hold
+    }
+
+    pub(crate) fn with_checked(mut self, checked_units: u64) -> Hold {
+        self.checked_units = checked_units;
+        self
     }
 
     /// Makes the operations on this hold at this time, in microseconds since the Unix epoch, instead of the clock's: for
     /// replaying a trace.
-    pub fn at_us(self, now_us: u64) -> Hold {
-        Hold { at_us: Some(now_us), ..self }
+    pub fn at_us(mut self, now_us: u64) -> Hold {
+        self.at_us = Some(now_us);
+        self
     }
 
     /// Returns when the hold expires, in microseconds since the Unix epoch by the store's clock.
@@ -137,6 +197,13 @@ impl Hold {
     /// Returns the id of the hold and its last expiry, from which [`Scope::hold`] makes it again.
     pub fn reference(&self) -> HoldReference {
         HoldReference { id: self.id, expires_us: self.expires_at_us() }
+    }
+
+    /// Takes the reference, and leaves the hold open, also under a concurrency limit: another process settles it.
+    pub fn into_reference(self) -> HoldReference {
+        let reference = self.reference();
+        self.leave();
+        reference
     }
 
     /// Returns the key whose units are held.
@@ -165,19 +232,25 @@ impl Hold {
     /// Units used beyond the hold are charged too, because they were consumed: requests are refused until the debt has
     /// drained. At most one whole limit is charged beyond a hold, and the answer says how much was cut.
     ///
+    /// Under a concurrency limit nothing is charged, and all units of the hold are free at once.
+    ///
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
-    pub fn settle(self, used: u64) -> Answer<HoldSettlement> {
+    pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
+        self.releases = false;
         self.send_settlement(self.last_use(used))
     }
 
-    /// [`settle`](Self::settle), in memory. On a store across the network this is an error, and the hold is left to
-    /// expire.
-    pub fn settle_now(self, used: u64) -> Result<HoldSettlement, Error> {
-        self.settle_here(self.last_use(used))
+    /// [`settle`](Self::settle), in memory. On a store across the network this is an error, and the hold is dropped.
+    pub fn settle_now(mut self, used: u64) -> Result<HoldSettlement, Error> {
+        let settled = self.settle_here(self.last_use(used))?;
+        self.releases = false;
+        Ok(settled)
     }
 
     /// Charges the units that were used since the reservation and not charged yet. The rest stays held until the same
     /// expiry. `used_so_far` is a total: a settlement that is sent twice charges nothing twice.
+    ///
+    /// Under a concurrency limit nothing is charged: the used units are free at once.
     pub fn settle_part(&self, used_so_far: u64) -> Answer<HoldSettlement> {
         self.send_settlement(self.use_so_far(used_so_far))
     }
@@ -319,6 +392,15 @@ impl Hold {
     /// The last expiry that was granted, for the answer to an extension that is pending.
     pub(crate) fn shared_expiry(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.expires_us)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.releases {
+            // The release is done or sent by now, so its answer can be dropped. If it fails, the hold expires.
+            drop(self.send_settlement(HoldUse { units: 0, is_last: true }));
+        }
     }
 }
 

@@ -16,8 +16,9 @@ use crate::error::Error;
 use crate::hold::{Hold, HoldSource};
 use crate::joint::{Demand, JointDecision};
 use crate::key::Key;
+use crate::limiter::RemoteBackend;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::{Call, JointRequest};
+use crate::store::{Call, Charge, JointRequest};
 
 /// How long units are held by default.
 const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
@@ -25,7 +26,7 @@ const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
 ///
 /// Awaiting it, or calling `into_future`, sends it before the first poll. If the future is dropped before it returns the
-/// hold, the units are held until the hold expires.
+/// hold, the units are held until the hold expires; those of a concurrency limit are [released](Hold#dropped-holds).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is reserved until this is awaited, or `now` is called"]
 pub struct HoldRequest<'a> {
@@ -40,7 +41,7 @@ pub struct HoldRequest<'a> {
 
 impl Scope {
     /// Sets units of `key` aside, if a check of them would be allowed. The cost is 1 unless [set](HoldRequest::cost), and
-    /// the units are held for 60 s unless [set](HoldRequest::hold_for).
+    /// the units are held for 60 s unless [set](HoldRequest::hold_for); under a concurrency limit for the limit's own time.
     ///
     /// For costs that are known only afterwards, such as the tokens of an LLM call: reserve an estimate, make the call,
     /// and [settle](Hold::settle) what it used. Held units count as spent, so that calls at the same time do not exceed
@@ -76,7 +77,7 @@ impl Scope {
             key: key.into(),
             at_us: None,
             cost: Ok(Cost::ONE),
-            hold_for: HoldTime::try_from(DEFAULT_HOLD_FOR),
+            hold_for: self.limit().hold_for().map_or_else(|| DEFAULT_HOLD_FOR.try_into(), Ok),
             within: None,
             role: Role::Enforced,
         }
@@ -90,7 +91,7 @@ impl<'a> HoldRequest<'a> {
     }
 
     /// Sets how long the units are held unless the hold is settled or [extended](Hold::extend) before: 1 us to 366 days.
-    /// The default is 60 s.
+    /// The default is 60 s; under a concurrency limit it is the limit's own time.
     pub fn hold_for(self, time: Duration) -> HoldRequest<'a> {
         HoldRequest { hold_for: HoldTime::try_from(time), ..self }
     }
@@ -138,10 +139,11 @@ impl<'a> HoldRequest<'a> {
         let request = JointRequest { charges: vec![scope.charge(key, demand)], call };
         let (remote, again) = (Arc::clone(&scope.remote), request.clone());
         let answer = scope.remote.store.check_all(request);
-        let (scope, key) = (self.scope.clone(), key.to_vec());
+        let mut pending = pending_holds(&[self.scope], &again);
         answer.then(move |answer| {
-            let joint = remote.decide_all_instead(answer, &again)?;
-            let hold = admitted_hold(&joint, 0, &scope, &key, &again);
+            let joint = decided_instead(&remote, answer, &again, &mut pending)?;
+            let hold = pending.pop().flatten();
+            let hold = hold.and_then(|pending| decided_hold(pending, &joint, 0, &again));
             // OK because a store returns one decision for each charge.
             let decision = joint.into_each().pop().ok_or(Error::AnswerTaken)?;
             Ok(HoldDecision { decision, hold })
@@ -191,29 +193,60 @@ impl<'a> HoldRequest<'a> {
     }
 }
 
+/// Returns a hold for each charge of a reservation that sets units aside, before the store has answered. `scopes` are
+/// those of the charges.
+pub(crate) fn pending_holds(scopes: &[&Scope], request: &JointRequest) -> Vec<Option<Hold>> {
+    let pending = |(scope, charge): (&&Scope, &Charge)| {
+        let reservation = charge.demand().reservation()?;
+        Some(Hold::pending((*scope).clone(), charge.key(), reservation.id))
+    };
+    scopes.iter().zip(&request.charges).map(pending).collect()
+}
+
+/// Applies the failure policy, if the store failed. If the store cannot have made the reservation, nothing is released.
+pub(crate) fn decided_instead(
+    remote: &RemoteBackend,
+    answer: Result<JointDecision, Error>,
+    request: &JointRequest,
+    pending: &mut [Option<Hold>],
+) -> Result<JointDecision, Error> {
+    if let Err(error) = &answer
+        && !matches!(error, Error::Store(error) if error.may_have_charged())
+    {
+        for hold in pending.iter_mut().filter_map(Option::as_mut) {
+            hold.keep_open();
+        }
+    }
+    remote.decide_all_instead(answer, request)
+}
+
 /// Returns the hold of the charge at this index, if its units were set aside: on the store, or by the failure policy.
-pub(crate) fn admitted_hold(
+pub(crate) fn decided_hold(
+    pending: Hold,
     joint: &JointDecision,
     index: usize,
-    scope: &Scope,
-    key: &[u8],
     JointRequest { charges, call }: &JointRequest,
 ) -> Option<Hold> {
     let (decision, charge) = (joint.each().get(index)?, charges.get(index)?);
+    let scope = pending.scope();
     match (joint.hold(index), decision.is_degraded()) {
-        (Some(reference), false) => Some(Hold::new(scope.clone(), key, reference)),
+        (Some(reference), false) => Some(pending.granted(reference.expires_us)),
         (Some(reference), true) => {
             let share = scope.on_share(charge, call)?;
-            Some(Hold::new(share, key, reference).of_source(HoldSource::Share))
+            Some(pending.elsewhere(share, reference, HoldSource::Share))
         }
         (None, true) if joint.is_allowed() && decision.is_allowed() => {
             let reservation = charge.demand().reservation()?;
             let now_us = call.at_us.unwrap_or_else(|| scope.limiter().clock().now_us());
             let expires_us = now_us.saturating_add(reservation.hold_for.as_us());
             let reference = HoldReference { id: reservation.id, expires_us };
-            Some(Hold::new(scope.clone(), key, reference).of_source(HoldSource::Nowhere))
+            Some(pending.elsewhere(scope.clone(), reference, HoldSource::Nowhere))
         }
-        (None, _) => None,
+        (None, true) => None,
+        (None, false) => {
+            pending.leave();
+            None
+        }
     }
 }
 

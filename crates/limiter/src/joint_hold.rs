@@ -18,7 +18,8 @@ use crate::store::{Call, ExtendRequest, SettleRequest, Wake};
 /// are settled or expire.
 ///
 /// It has one [`Hold`] for each key whose units are held. Each operation is on all of them, in one request to the store;
-/// [`into_holds`](Self::into_holds) takes them apart.
+/// [`into_holds`](Self::into_holds) takes them apart. When it is dropped, the holds of concurrency limits are released, and
+/// the others are left to expire ([`Hold`](Hold#dropped-holds)).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -40,7 +41,7 @@ use crate::store::{Call, ExtendRequest, SettleRequest, Wake};
 /// # }
 /// ```
 #[derive(Debug, Default)]
-#[must_use = "dropped holds are charged in full at their expiry: settle or release them"]
+#[must_use = "dropped holds are charged in full at their expiry, or released under a concurrency limit: settle or release them"]
 pub struct JointHold {
     holds: Vec<Hold>,
     /// The index of the hold of each part of the reservation.
@@ -98,13 +99,24 @@ impl JointHold {
 
     /// Ends all holds, and charges what was used of each, as [`Hold::settle`] does: `used` returns the units for a hold.
     /// The answer has one entry for each hold, in their order.
-    pub fn settle(self, used: impl FnMut(&Hold) -> u64) -> Answer<Vec<HoldSettlement>> {
+    pub fn settle(mut self, used: impl FnMut(&Hold) -> u64) -> Answer<Vec<HoldSettlement>> {
+        self.keep_open();
         self.send_settlements(self.last_uses(used))
     }
 
     /// [`settle`](Self::settle), in memory.
-    pub fn settle_now(self, used: impl FnMut(&Hold) -> u64) -> Result<Vec<HoldSettlement>, Error> {
-        self.settle_here(&self.last_uses(used))
+    pub fn settle_now(
+        mut self,
+        used: impl FnMut(&Hold) -> u64,
+    ) -> Result<Vec<HoldSettlement>, Error> {
+        let settled = self.settle_here(&self.last_uses(used))?;
+        self.keep_open();
+        Ok(settled)
+    }
+
+    /// From now on, nothing is released when this is dropped.
+    fn keep_open(&mut self) {
+        self.holds.iter_mut().for_each(Hold::keep_open);
     }
 
     /// Charges what was used of each hold and not charged yet, as [`Hold::settle_part`] does.

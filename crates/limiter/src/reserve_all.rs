@@ -11,7 +11,7 @@ use crate::check_all::{CallerPart, CallerParts, empty_decision};
 use crate::error::Error;
 use crate::failure::StoreTerms;
 use crate::hold::Hold;
-use crate::hold_request::{HoldRequest, admitted_hold};
+use crate::hold_request::{HoldRequest, decided_hold, decided_instead, pending_holds};
 use crate::joint::{Demand, JointDecision};
 use crate::joint_hold::JointHold;
 use crate::limiter::{Backend, Limiter, RemoteBackend};
@@ -60,7 +60,7 @@ impl ReservationPart<'_> {
     fn demand(&self) -> Result<Demand, Error> {
         match &self.0 {
             PartKind::Hold(hold) => hold.bounded_demand(),
-            PartKind::Check(check) => check.demand(),
+            PartKind::Check(check) => check.can_charge().and_then(|()| check.demand()),
         }
     }
 
@@ -132,18 +132,19 @@ impl Limiter {
             Err(error) => return Answer::ready(Err(error)),
         };
         let (remote, again) = (Arc::clone(remote), request.clone());
-        let own = |part: &MergedPart<'_>| (part.scope.clone(), part.checked_units);
-        let owned: Vec<(Scope, u64)> = merged.parts.iter().map(own).collect();
+        let scopes: Vec<&Scope> = merged.parts.iter().map(|part| part.scope).collect();
+        let mut pending = pending_holds(&scopes, &request);
+        for (hold, part) in pending.iter_mut().zip(&merged.parts) {
+            *hold = hold.take().map(|hold| hold.with_checked(part.checked_units));
+        }
         let callers = merged.callers;
         let answer = remote.store.check_all(request);
         answer.then(move |answer| {
-            let joint = remote.decide_all_instead(answer, &again)?;
-            let hold = |(index, (scope, checked_units)): (usize, &(Scope, u64))| {
-                let key = again.charges.get(index)?.key();
-                let hold = admitted_hold(&joint, index, scope, key, &again)?;
-                Some(hold.with_checked(*checked_units))
+            let joint = decided_instead(&remote, answer, &again, &mut pending)?;
+            let decided = |(index, pending): (usize, Option<Hold>)| {
+                decided_hold(pending?, &joint, index, &again)
             };
-            let holds = owned.iter().enumerate().map(hold).collect();
+            let holds = pending.into_iter().enumerate().map(decided).collect();
             JointHoldDecision::new(joint, holds, &callers)
         })
     }

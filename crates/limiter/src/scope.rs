@@ -156,6 +156,9 @@ impl Limiter {
                 ScopeBackend::Memory { backend: Arc::clone(backend), memory_scope }
             }
             Backend::Remote(remote) => {
+                if limit.only_holds() && !remote.store.has_holds() {
+                    return Err(Error::HoldsUnsupported);
+                }
                 let encode = || remote.store.encode_name(name);
                 let name = self.names().get_bounded(name, encode)?;
                 let (remote, terms) = (Arc::clone(remote), remote.terms);
@@ -190,6 +193,20 @@ impl Scope {
     /// Whether the limit delays requests.
     pub fn is_shaping(&self) -> bool {
         self.limit().is_shaping()
+    }
+
+    /// Whether the limit's units are only ever held: true only for a concurrency limit. [Reserve](Self::reserve) its
+    /// units. A check is [`Error::MustReserve`], and a peek answers for a reservation.
+    pub fn only_holds(&self) -> bool {
+        self.limit().only_holds()
+    }
+
+    /// Returns the error of a check, if the limit's units are only ever held.
+    pub(crate) fn can_check(&self) -> Result<(), Error> {
+        match self.only_holds() {
+            true => Err(Error::MustReserve { scope: self.name().to_owned() }),
+            false => Ok(()),
+        }
     }
 
     /// Returns the limiter of this scope.

@@ -40,8 +40,8 @@
 //!    reservation comes alone, or in a [`JointRequest`] with other charges and peeks, of which all are made or none is.
 //! 2. Keeps the [`Holds`] of a key with its state, and passes both to every operation, because held units count in every
 //!    check, peek and refund. The methods of [`StoredState`] and [`Charge`] take both.
-//! 3. Charges a hold at its expiry, by the clock that it decides at. It needs no timer: every operation computes what has
-//!    expired.
+//! 3. Charges a hold at its expiry, by the clock that it decides at; under a concurrency limit the hold is released
+//!    instead. It needs no timer: every operation computes what has expired.
 //! 4. Keeps a state with open holds at least until the last of them has expired.
 //! 5. Forgets the holds with the state, when a key is reset.
 //! 6. Refuses a reservation when it has no memory for one more hold. That is a denial, not an error.

@@ -82,6 +82,8 @@ impl DecidingLimitJson {
             Limit::SlidingWindowCounter(own) => (Some(own.window_us()), None),
             Limit::TokenBucket(own) => (None, Some(own.refill())),
             Limit::LeakyBucket(own) => (None, Some(own.leak())),
+            // Not in the playground: it decides checks only.
+            Limit::Concurrency(_) => (None, None),
         };
         let per_second = rate.map(|rate| rate.units() as f64 * 1e6 / rate.per_us() as f64);
         DecidingLimitJson {
@@ -163,6 +165,7 @@ fn stored_state(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> Sto
             StoredStateJson::Entries(each.collect())
         }
         tollgate_core::State::Fill(fill) => StoredStateJson::Level(level(limit, fill, now_us)),
+        tollgate_core::State::KeyClock(_) => StoredStateJson::Level(0.0),
     }
 }
 
@@ -171,9 +174,10 @@ fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
     let rate = match limit {
         Limit::TokenBucket(own) => own.refill(),
         Limit::LeakyBucket(own) => own.leak(),
-        Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => {
-            return 0.0;
-        }
+        Limit::FixedWindow(_)
+        | Limit::SlidingWindowLog(_)
+        | Limit::SlidingWindowCounter(_)
+        | Limit::Concurrency(_) => return 0.0,
     };
     let per_us = rate.per_us() as f64;
     let held = fill.level.units as f64 + fill.level.fraction as f64 / per_us;

@@ -45,6 +45,8 @@ impl Abilities {
             Limit::SlidingWindowCounter(_) => SLIDING_WINDOW_COUNTER.0,
             Limit::SlidingWindowLog(_) => SLIDING_WINDOW_LOG.0,
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => BUCKETS.0,
+            // Not reached: this store has no holds, so it has no scope of a concurrency limit.
+            Limit::Concurrency(_) => BEYOND_CHECKS.0,
         };
     }
 

@@ -261,8 +261,8 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 pub use tollgate_core::{
-    Bound, ChargePlace, Cost, CostError, EndedHold, Entry, Extension, FixedWindow, HoldError,
-    HoldId, HoldReference, LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry,
+    Bound, ChargePlace, Concurrency, Cost, CostError, EndedHold, Entry, Extension, FixedWindow,
+    HoldError, HoldId, HoldReference, LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry,
     SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{

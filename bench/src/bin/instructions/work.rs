@@ -30,6 +30,7 @@ pub(crate) fn run(
             Limit::SlidingWindowCounter(limit) => decide(&limit, scenario, count, see)?,
             Limit::TokenBucket(limit) => decide(&limit, scenario, count, see)?,
             Limit::LeakyBucket(limit) => decide(&limit, scenario, count, see)?,
+            limit @ Limit::Concurrency(_) => anyhow::bail!("`{limit}` is reserved, not checked"),
         },
     }
     Ok(())

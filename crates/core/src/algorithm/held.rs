@@ -3,6 +3,9 @@
 //! Held units count in addition to the spent units, and do not come back while they are held. At its expiry a hold
 //! turns into a charge of the same units. So the sum of spent and held units grows only when a request is admitted, or
 //! when a hold is settled with more units than it has.
+//!
+//! A limit whose units are [only held](BesideHolds::ONLY_HOLDS) charges nothing: units that are settled, or whose hold
+//! expires, are free at once.
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
 use crate::decision::{
@@ -18,6 +21,9 @@ use crate::range::MAX_UNITS;
 // Sealed like `Decide`, which it requires.
 #[allow(unreachable_pub)]
 pub trait BesideHolds: Algorithm {
+    /// Whether the limit's units are only ever held, and never charged.
+    const ONLY_HOLDS: bool = false;
+
     /// The most units that a key may have spent and held together, also after a settlement beyond its hold. With more,
     /// the times until they have left would not be exact in doubles.
     fn most_taken(&self) -> u64 {
@@ -28,6 +34,9 @@ pub trait BesideHolds: Algorithm {
     /// moves forward too.
     fn store_standing(&self, state: &mut Self::State, now_us: u64);
 
+    /// Called after each operation that changed the key, with the holds that are left.
+    fn after_change(&self, _: &mut Self::State, _: &Holds) {}
+
     /// Charges the units of a hold at its expiry, whether they fit or not.
     fn charge_expired(&self, state: &mut Self::State, hold: &OpenHold) {
         charge_anyway(self, state, hold.expires_us, hold.units);
@@ -36,6 +45,9 @@ pub trait BesideHolds: Algorithm {
     /// The earliest time, not before `at_us`, at which at most `most` units are spent if nothing more is charged. `most`
     /// is below the size.
     fn when_spent_at_most_us(&self, state: &Self::State, at_us: u64, most: u64) -> u64 {
+        if Self::ONLY_HOLDS {
+            return at_us;
+        }
         // A request for the other `size - most` units fits from exactly that time on.
         let request = UnitRequest::new(Cost::of(self.size() - most));
         let verdict = self.verdict(state, &self.standing(state, at_us), request);
@@ -80,13 +92,17 @@ pub trait BesideHolds: Algorithm {
     }
 }
 
-/// Charges units at `at_us`, whether they fit or not. Returns their receipt, or `None` for 0 units.
-fn charge_anyway<A: Algorithm + ?Sized>(
+/// Charges units at `at_us`, whether they fit or not. Returns their receipt, or `None` if nothing is charged: for 0
+/// units, and under a limit whose units are only held.
+fn charge_anyway<A: BesideHolds + ?Sized>(
     limit: &A,
     state: &mut A::State,
     at_us: u64,
     units: u64,
 ) -> Option<ChargeReceipt> {
+    if A::ONLY_HOLDS {
+        return None;
+    }
     let cost = Cost::new(units).ok()?;
     let standing = limit.standing(state, at_us);
     let standing = limit.charge(state, standing, cost);
@@ -96,14 +112,28 @@ fn charge_anyway<A: Algorithm + ?Sized>(
     Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
 
-/// The units that are spent or held at `now_us`, and the held units alone.
-pub(crate) fn taken_and_held<A: BesideHolds>(
+/// What a key has taken of its limit at one instant.
+pub(crate) struct TakenUnits {
+    /// The units that are spent or held.
+    pub(crate) taken: u64,
+    /// The held units alone.
+    pub(crate) held: u64,
+    /// Whether a hold is open. It may have no units left.
+    pub(crate) has_open: bool,
+}
+
+/// Returns what the key has taken at `now_us`.
+pub(crate) fn taken_units<A: BesideHolds>(
     limit: &A,
     state: &A::State,
     holds: &Holds,
     now_us: u64,
-) -> (u64, u64) {
-    look(limit, state, holds, now_us, |view| (view.taken, units_of(view.open)))
+) -> TakenUnits {
+    look(limit, state, holds, now_us, |view| TakenUnits {
+        taken: view.taken,
+        held: units_of(view.open),
+        has_open: !view.open.is_empty(),
+    })
 }
 
 /// A key with holds at one instant. The state does not have the charges of the expired holds yet.
@@ -161,6 +191,19 @@ impl<'v, A: BesideHolds> View<'v, A> {
             Verdict::Allowed { .. } => Verdict::Denied { retry: by_number },
             Verdict::Denied { retry } => Verdict::Denied { retry: retry.max(by_number) },
         }
+    }
+
+    /// The verdict on a check, which needs units that can be charged. Under a limit whose units are only held a check is
+    /// always denied. It can be a check of another limit, to which the key moves once enough holds have ended.
+    fn verdict_on_check(&self, cost: Cost) -> Verdict {
+        let verdict = self.verdict(cost);
+        if !A::ONLY_HOLDS || !verdict.is_allowed() {
+            return verdict;
+        }
+        let retry = self.open.last().map_or(Retry::Never, |last| {
+            Retry::AfterUs(last.expires_us.saturating_sub(self.now_us))
+        });
+        Verdict::Denied { retry }
     }
 
     fn decision(&self, verdict: Verdict) -> LimitDecision {
@@ -228,7 +271,7 @@ pub(crate) fn bring_up<A: BesideHolds>(
     at_us
 }
 
-/// Decides a check and charges nothing.
+/// Decides a check and charges nothing; a reservation, if the limit's units are only held.
 pub(crate) fn peek<A: BesideHolds>(
     limit: &A,
     state: &A::State,
@@ -236,7 +279,21 @@ pub(crate) fn peek<A: BesideHolds>(
     now_us: u64,
     cost: Cost,
 ) -> LimitDecision {
-    look(limit, state, holds, now_us, |view| view.decision(view.verdict(cost)))
+    if A::ONLY_HOLDS {
+        return peek_reserve(limit, state, holds, now_us, cost);
+    }
+    peek_check(limit, state, holds, now_us, cost)
+}
+
+/// Decides a check and charges nothing. Denied if the limit's units are only held.
+pub(crate) fn peek_check<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    cost: Cost,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(view.verdict_on_check(cost)))
 }
 
 /// Decides a reservation and holds nothing.
@@ -259,7 +316,7 @@ pub(crate) fn check<A: BesideHolds>(
     cost: Cost,
 ) -> CheckResult {
     restart_clock(limit, state, holds, now_us);
-    let decision = peek(limit, state, holds, now_us, cost);
+    let decision = peek_check(limit, state, holds, now_us, cost);
     if !decision.is_allowed() {
         return CheckResult { decision, receipt: None };
     }
@@ -311,17 +368,23 @@ pub(crate) fn settle<A: BesideHolds>(
     let newly_used = used.min(MAX_UNITS).saturating_sub(open.used);
     let within = newly_used.min(open.units);
     let beyond = newly_used - within;
-    let excess = beyond.min(limit.size()).min(limit.most_taken().saturating_sub(taken));
+    let most_excess = limit.size().min(limit.most_taken().saturating_sub(taken));
+    let excess = beyond.min(most_excess);
     if !is_last {
         let used = open.used.max(used.min(MAX_UNITS));
         holds.insert(OpenHold { units: open.units - within, used, ..open });
     }
     let receipt = charge_anyway(limit, state, at_us, within + excess);
-    let settlement = Settlement::Done {
-        charged_units: within + excess,
-        excess_units: excess,
-        cut_units: beyond - excess,
-        receipt,
+    limit.after_change(state, holds);
+    let settlement = if A::ONLY_HOLDS {
+        Settlement::Done { charged_units: 0, excess_units: 0, cut_units: 0, receipt }
+    } else {
+        Settlement::Done {
+            charged_units: within + excess,
+            excess_units: excess,
+            cut_units: beyond - excess,
+            receipt,
+        }
     };
     SettleAnswer { decision: decision_after(limit, state, holds, now_us), settlement }
 }
@@ -344,7 +407,7 @@ pub(crate) fn extend<A: BesideHolds>(
         }
     };
     if let Some(more) = more {
-        let decision = peek(limit, state, holds, now_us, more);
+        let decision = peek_units(limit, state, holds, now_us, more);
         if !decision.is_allowed() {
             return ExtendAnswer { decision, extension: Extension::Refused };
         }
@@ -367,11 +430,37 @@ pub(crate) fn refund<A: BesideHolds>(
     now_us: u64,
     receipt: ChargeReceipt,
 ) -> u64 {
+    if A::ONLY_HOLDS {
+        return 0;
+    }
     restart_clock(limit, state, holds, now_us);
     let at_us = bring_up(limit, state, holds, now_us);
     let before = View::new(limit, state, holds, at_us).remaining();
     limit.give_back(state, at_us, receipt);
     View::new(limit, state, holds, at_us).remaining().saturating_sub(before)
+}
+
+/// Charges the holds that have expired at `now_us`, and changes nothing else.
+pub(crate) fn charge_expired<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+) {
+    restart_clock(limit, state, holds, now_us);
+    bring_up(limit, state, holds, now_us);
+    limit.after_change(state, holds);
+}
+
+/// Decides whether more units fit, without regard to how they are used.
+fn peek_units<A: BesideHolds>(
+    limit: &A,
+    state: &A::State,
+    holds: &Holds,
+    now_us: u64,
+    cost: Cost,
+) -> LimitDecision {
+    look(limit, state, holds, now_us, |view| view.decision(view.verdict(cost)))
 }
 
 /// Finds a hold that is open at `now_us`.

@@ -2,11 +2,12 @@
 
 use super::state::{State, change, read};
 use super::{CarryOver, Limit};
-use crate::algorithm::{BesideHolds, held};
-use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision};
+use crate::algorithm::held::{self, TakenUnits};
+use crate::algorithm::{BesideHolds, KeyClock};
+use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, Verdict};
 use crate::holds::{
-    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Reservation, ReserveAnswer,
-    SettleAnswer,
+    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds, Reservation,
+    ReserveAnswer, SettleAnswer,
 };
 use crate::range::MAX_UNITS;
 use crate::{__each as each, UnitRequest};
@@ -36,6 +37,20 @@ use crate::{__each as each, UnitRequest};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Limit {
+    /// Whether the limit's units are only ever held: true only for a concurrency limit. [Reserve](Self::reserve) its
+    /// units. A check is denied and charges nothing; a peek answers for a reservation.
+    pub const fn only_holds(&self) -> bool {
+        matches!(self, Limit::Concurrency(_))
+    }
+
+    /// Returns the hold time of a reservation that gives none; `None` if the limit does not set it.
+    pub const fn hold_for(&self) -> Option<HoldTime> {
+        match self {
+            Limit::Concurrency(limit) => Some(limit.hold_for()),
+            _ => None,
+        }
+    }
+
     /// Returns an error if this limit cannot have holds.
     pub fn can_hold(&self) -> Result<(), HoldError> {
         if self.is_shaping() { Err(HoldError::Shaping) } else { Ok(()) }
@@ -71,6 +86,38 @@ impl Limit {
         each!(self, limit => read(limit, state, now_us, |own| {
             held::peek(limit, own, holds, now_us, request.cost)
         }))
+    }
+
+    /// Decides a check beside the holds of its key, and charges nothing. A check of a limit whose units are only held is
+    /// denied.
+    pub(crate) fn peek_check_beside(
+        &self,
+        state: &State,
+        holds: &Holds,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
+        if holds.is_empty() {
+            return self.peek_check(state, now_us, request);
+        }
+        each!(self, limit => read(limit, state, now_us, |own| {
+            held::peek_check(limit, own, holds, now_us, request.cost)
+        }))
+    }
+
+    /// Decides a check of a key without holds, and charges nothing. A check of a limit whose units are only held is
+    /// denied.
+    pub(crate) fn peek_check(
+        &self,
+        state: &State,
+        now_us: u64,
+        request: UnitRequest,
+    ) -> LimitDecision {
+        let decision = self.peek(state, now_us, request);
+        match self.only_holds() {
+            true => LimitDecision { verdict: Verdict::Denied { retry: Retry::Never }, ..decision },
+            false => decision,
+        }
     }
 
     /// Decides a reservation and holds nothing.
@@ -141,8 +188,7 @@ impl Limit {
             return;
         }
         each!(self, limit => change(limit, state, now_us, |own| {
-            held::restart_clock(limit, own, holds, now_us);
-            held::bring_up(limit, own, holds, now_us);
+            held::charge_expired(limit, own, holds, now_us);
         }));
     }
 
@@ -199,6 +245,9 @@ impl Limit {
     /// stay as they are, even if more units are held than this limit's size.
     ///
     /// Under a shaping limit a key cannot have holds, so it stays under the old limit until they have ended.
+    ///
+    /// The limit that a key is under determines what happens to a hold that expires or is settled: a concurrency limit
+    /// frees its units, any other limit charges them.
     pub fn carry_over_beside(
         &self,
         old: &Limit,
@@ -210,9 +259,13 @@ impl Limit {
         if holds.is_empty() {
             return self.carry_over(old, state, now_us, cost);
         }
-        let (taken, held) = each!(old, limit => read(limit, &state, now_us, |own| {
-            held::taken_and_held(limit, own, holds, now_us)
-        }));
+        let TakenUnits { taken, held, has_open } = each!(old, limit => {
+            read(limit, &state, now_us, |own| held::taken_units(limit, own, holds, now_us))
+        });
+        if self.is_shaping() && old.only_holds() && has_open {
+            // At this size the old limit has room for the request when nothing is held any more.
+            return CarryOver::Stays { decides: old.with_size(cost.units()), state };
+        }
         let spent = (taken - held).min(MAX_UNITS);
         let units = held.saturating_add(cost.units());
         if !self.takes_over(old, spent, units) {
@@ -221,13 +274,16 @@ impl Limit {
         // If a key has far more units held than a slow bucket has capacity, they take longer to drain than can be
         // computed.
         let is_too_much = taken > each!(self, limit => limit.most_taken());
-        if self.is_shaping() || is_too_much {
+        if (self.is_shaping() && has_open) || is_too_much {
             return CarryOver::Stays { decides: old.with_size(self.size().min(old.size())), state };
         }
-        each!(old, limit => change(limit, &mut state, now_us, |own| {
+        let at_us = each!(old, limit => change(limit, &mut state, now_us, |own| {
             held::restart_clock(limit, own, holds, now_us);
-            held::bring_up(limit, own, holds, now_us);
+            held::bring_up(limit, own, holds, now_us)
         }));
-        CarryOver::Done(self.carried(old, state, spent, now_us))
+        CarryOver::Done(match self {
+            Limit::Concurrency(_) if !holds.is_empty() => KeyClock { at_us }.into(),
+            _ => self.carried(old, state, spent, now_us),
+        })
     }
 }

@@ -3,18 +3,18 @@
 use core::num::NonZeroU64;
 
 use super::Limit;
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{Concurrency, TokenBucket};
 
 const SECOND_US: NonZeroU64 = NonZeroU64::new(1_000_000).unwrap();
 const MINUTE_US: NonZeroU64 = NonZeroU64::new(60_000_000).unwrap();
 const HOUR_US: NonZeroU64 = NonZeroU64::new(3_600_000_000).unwrap();
 const DAY_US: NonZeroU64 = NonZeroU64::new(86_400_000_000).unwrap();
 
-/// Common limits. Each is a token bucket of `units` that refills evenly, from empty to full in the time named, like
-/// `Quota::per_second` of the crate `governor`. [`TokenBucket::burst`] gives it another capacity.
+/// Common limits. Those with a time in their name are token buckets of `units` that refill evenly, from empty to full in
+/// that time, like `Quota::per_second` of the crate `governor`. [`TokenBucket::burst`] gives a bucket another capacity.
 ///
-/// They return a [`TokenBucket`], because only a bucket has a burst. It converts into a [`Limit`], and every function
-/// that takes an `impl Into<Limit>` or `impl TryInto<Limit>` accepts it.
+/// They return a [`TokenBucket`], because only a bucket has a burst, or a [`Concurrency`] limit. Both convert into a
+/// [`Limit`], and every function that takes an `impl Into<Limit>` or `impl TryInto<Limit>` accepts them.
 ///
 /// Every number makes a valid limit: a `u32` is never too large, and 0 counts as 1. For larger numbers, and where a 0
 /// should be an error, use [`TokenBucket::new`].
@@ -72,5 +72,19 @@ impl Limit {
     /// ```
     pub fn per_day(units: u32) -> TokenBucket {
         TokenBucket::of_units_per(units, DAY_US)
+    }
+
+    /// Returns a limit of `units` at a time, each held for 60 s unless it is released before.
+    /// [`Concurrency::held_for`] gives it another hold time. At most 1,024 units can be held at a time, and a larger
+    /// number counts as 1,024; [`Concurrency::new`] refuses it.
+    ///
+    /// ```
+    /// # use tollgate_core::Limit;
+    /// let limit: Limit = Limit::concurrent(10).into();
+    /// assert_eq!(limit, "concurrency limit=10 for=60s".parse()?);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn concurrent(units: u32) -> Concurrency {
+        Concurrency::of_units(units)
     }
 }

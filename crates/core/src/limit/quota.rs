@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use super::Limit;
 use crate::algorithm::{
-    FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+    Concurrency, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::parameter::{LimitError, Rate};
 
 impl Limit {
     /// Returns the same algorithm, in the same mode, for `units` in every `per`: a window of that length, or
-    /// a bucket of `units` that refills in that time.
+    /// a bucket of `units` that refills in that time. A concurrency limit is of `units` that are each held for that time.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -29,6 +29,7 @@ impl Limit {
             Limit::LeakyBucket(own) => {
                 LeakyBucket::new(units, Rate::new(units, per)?, own.mode())?.into()
             }
+            Limit::Concurrency(_) => Concurrency::new(units, per)?.into(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A key's state under any limit.
 
-use crate::algorithm::{Algorithm, Fill, Log, Window, WindowPair};
+use crate::algorithm::{Algorithm, Fill, KeyClock, Log, Window, WindowPair};
 
 /// A key's stored state under any algorithm.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,8 @@ pub enum State {
     WindowPair(WindowPair),
     /// The state of a token bucket or a leaky bucket.
     Fill(Fill),
+    /// The state of a concurrency limit.
+    KeyClock(KeyClock),
 }
 
 /// Runs `act` on the state as the algorithm's own type. If the state is of another algorithm, its units count as spent
@@ -59,6 +61,7 @@ impl State {
             State::Log(log) => log.units(),
             State::WindowPair(windows) => windows.current.saturating_add(windows.previous),
             State::Fill(fill) => fill.level.ceil(),
+            State::KeyClock(_) => 0,
         }
     }
 }
@@ -89,4 +92,4 @@ macro_rules! state_kinds {
     )*};
 }
 
-state_kinds!(Window, Log, WindowPair, Fill);
+state_kinds!(Window, Log, WindowPair, Fill, KeyClock);

@@ -7,7 +7,8 @@ use core::time::Duration;
 
 use super::Limit;
 use crate::algorithm::{
-    FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+    Concurrency, FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog,
+    TokenBucket,
 };
 use crate::parameter::{
     AlgorithmName, Excerpt, LimitError, MAX_TEXT_BYTES, ParameterText, duration, parse_rate, units,
@@ -104,6 +105,11 @@ fn read<'t>(
             let (capacity, leak) = (capacity.required(name)?, leak.required(name)?);
             LeakyBucket::new(units(capacity)?, parse_rate(leak)?, self::mode(mode)?)?.into()
         }
+        AlgorithmName::Concurrency => {
+            let [limit, hold_for] = values(name, ["limit", "for"], pairs)?;
+            let (limit, hold_for) = (limit.required(name)?, hold_for.required(name)?);
+            Concurrency::new(units(limit)?, duration(hold_for)?)?.into()
+        }
     })
 }
 
@@ -121,6 +127,10 @@ impl fmt::Display for Limit {
             Limit::LeakyBucket(it) => {
                 let (capacity, leak, mode) = (it.capacity(), it.leak(), it.mode());
                 return write!(f, "capacity={capacity} leak={leak} mode={mode}");
+            }
+            Limit::Concurrency(it) => {
+                write!(f, "limit={} for=", it.limit())?;
+                return write_duration(f, it.hold_for().as_us());
             }
         };
         write!(f, "limit={limit} window=")?;

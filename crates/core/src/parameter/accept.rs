@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::error::LimitError;
 use super::rate::{Rate, greatest_common_divisor};
+use crate::holds::{HoldTime, MAX_HOLDS};
 use crate::range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 
 pub(crate) fn limit_units(parameter: &'static str, units: u64) -> Result<u64, LimitError> {
@@ -29,6 +30,19 @@ pub(crate) fn window_us(window: Duration) -> Result<NonZeroU64, LimitError> {
         return Err(LimitError::WindowTooLong);
     }
     Ok(window_us)
+}
+
+pub(crate) fn concurrent_units(limit: u64) -> Result<u64, LimitError> {
+    let limit = limit_units("limit", limit)?;
+    if limit > MAX_HOLDS as u64 {
+        return Err(LimitError::TooManyAtOnce { limit });
+    }
+    Ok(limit)
+}
+
+pub(crate) fn hold_time(time: Duration) -> Result<HoldTime, LimitError> {
+    // OK because `whole_us` has refused 0.
+    HoldTime::from_us(whole_us("for", time)?.get()).map_err(|_| LimitError::HoldTooLong)
 }
 
 /// Converts a duration to microseconds; refuses it where that would round.

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::Rate;
 use super::name::AlgorithmName;
+use crate::holds::MAX_HOLDS;
 use crate::range::{MAX_LOG_UNITS, MAX_UNITS};
 
 /// Why a limit was refused. The message names the parameter and the remedy.
@@ -108,8 +109,15 @@ pub enum LimitError {
         /// The limit.
         limit: u64,
     },
+    /// A concurrency limit is above the number of holds that a key can have.
+    TooManyAtOnce {
+        /// The limit.
+        limit: u64,
+    },
     /// A window is longer than 366 days.
     WindowTooLong,
+    /// A hold time is longer than 366 days.
+    HoldTooLong,
     /// A duration is not a whole number of microseconds.
     NotWholeMicroseconds {
         /// The parameter.
@@ -190,8 +198,9 @@ impl LimitError {
             | LimitError::NotWholeMicroseconds { parameter, .. }
             | LimitError::RateOutOfRange { parameter } => Some(parameter),
             LimitError::UnknownMode { .. } => Some("mode"),
-            LimitError::LogTooLarge { .. } => Some("limit"),
+            LimitError::LogTooLarge { .. } | LimitError::TooManyAtOnce { .. } => Some("limit"),
             LimitError::WindowTooLong => Some("window"),
+            LimitError::HoldTooLong => Some("for"),
             LimitError::FillsTooSlowly { rate_parameter, .. } => Some(rate_parameter),
         }
     }
@@ -230,7 +239,11 @@ impl LimitError {
             LimitError::LogTooLarge { limit } => format!(
                 "`limit{is}{limit}` is above the {MAX_LOG_UNITS} that a sliding-window-log keeps"
             ),
+            LimitError::TooManyAtOnce { limit } => format!(
+                "`limit{is}{limit}` is above the {MAX_HOLDS} that a concurrency limit can hold at once"
+            ),
             LimitError::WindowTooLong => "`window` is above 366 days".into(),
+            LimitError::HoldTooLong => "`for` is above 366 days".into(),
             LimitError::NotWholeMicroseconds { parameter, duration } => {
                 format!("`{parameter}` of {duration:?} is not whole microseconds")
             }
@@ -281,7 +294,11 @@ impl LimitError {
             LimitError::Zero { .. } => "use a value above zero".into(),
             LimitError::TooManyUnits { .. } => format!("use at most {MAX_UNITS}"),
             LimitError::LogTooLarge { .. } => "use sliding-window-counter".into(),
+            LimitError::TooManyAtOnce { .. } => format!("use at most {MAX_HOLDS}"),
             LimitError::WindowTooLong => "use a shorter window".into(),
+            LimitError::HoldTooLong => {
+                "use a shorter time, and extend holds that last longer".into()
+            }
             LimitError::NotWholeMicroseconds { .. } => "round it".into(),
             LimitError::RateOutOfRange { .. } => "use a rounder or faster one".into(),
             LimitError::FillsTooSlowly { rate_parameter, .. } => {

@@ -16,16 +16,19 @@ pub enum AlgorithmName {
     TokenBucket,
     /// `leaky-bucket`
     LeakyBucket,
+    /// `concurrency`
+    Concurrency,
 }
 
 impl AlgorithmName {
     /// Every algorithm.
-    pub const ALL: [AlgorithmName; 5] = [
+    pub const ALL: [AlgorithmName; 6] = [
         AlgorithmName::FixedWindow,
         AlgorithmName::SlidingWindowLog,
         AlgorithmName::SlidingWindowCounter,
         AlgorithmName::TokenBucket,
         AlgorithmName::LeakyBucket,
+        AlgorithmName::Concurrency,
     ];
 
     /// The name as it is written.
@@ -36,6 +39,7 @@ impl AlgorithmName {
             AlgorithmName::SlidingWindowCounter => "sliding-window-counter",
             AlgorithmName::TokenBucket => "token-bucket",
             AlgorithmName::LeakyBucket => "leaky-bucket",
+            AlgorithmName::Concurrency => "concurrency",
         }
     }
 
@@ -47,6 +51,7 @@ impl AlgorithmName {
             | AlgorithmName::SlidingWindowCounter => &["limit", "window"],
             AlgorithmName::TokenBucket => &["capacity", "refill"],
             AlgorithmName::LeakyBucket => &["capacity", "leak", "mode"],
+            AlgorithmName::Concurrency => &["limit", "for"],
         }
     }
 
@@ -57,6 +62,7 @@ impl AlgorithmName {
             AlgorithmName::SlidingWindowCounter => "sliding-window-counter limit=100 window=60s",
             AlgorithmName::TokenBucket => "token-bucket capacity=10 refill=1/s",
             AlgorithmName::LeakyBucket => "leaky-bucket capacity=10 leak=1/s mode=policing",
+            AlgorithmName::Concurrency => "concurrency limit=10 for=60s",
         }
     }
 

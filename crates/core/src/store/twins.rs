@@ -26,6 +26,9 @@ pub const TOKEN_BUCKET: &str = include_str!("../algorithm/token_bucket.lua");
 /// Twin of [`LeakyBucket`](crate::LeakyBucket).
 pub const LEAKY_BUCKET: &str = include_str!("../algorithm/leaky_bucket.lua");
 
+/// Twin of [`Concurrency`](crate::Concurrency).
+pub const CONCURRENCY: &str = include_str!("../algorithm/concurrency.lua");
+
 /// Twin of the operations on a key with [`Holds`](crate::Holds). It needs all sections of the other twins, also "beyond a
 /// check" and "carrying over".
 pub const HOLDS: &str = include_str!("../holds.lua");

@@ -39,6 +39,7 @@ impl History {
                 let rate = self.rate();
                 self.level_parts(now_us).div_ceil(u128::from(rate.per_us()))
             }
+            Limit::Concurrency(_) => 0,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Constructors of common limits: every argument makes a valid limit.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tollgate_core::{Limit, TokenBucket};
 
@@ -29,6 +31,21 @@ fn common_limits_are_token_buckets_of_that_capacity_and_refill() {
         (Limit::per_second(1).burst(9).burst(2), "token-bucket capacity=2 refill=1/s"),
     ] {
         assert_eq!(Limit::from(limit).to_string(), text);
+    }
+}
+
+#[test]
+fn concurrent_makes_the_nearest_limit_and_hold_time() {
+    let time = Duration::from_secs;
+    for (limit, text) in [
+        (Limit::concurrent(10), "concurrency limit=10 for=60s"),
+        (Limit::concurrent(0), "concurrency limit=1 for=60s"),
+        (Limit::concurrent(1_025), "concurrency limit=1024 for=60s"),
+        (Limit::concurrent(1).held_for(time(5)), "concurrency limit=1 for=5s"),
+        (Limit::concurrent(1).held_for(time(0)), "concurrency limit=1 for=1us"),
+        (Limit::concurrent(1).held_for(Duration::MAX), "concurrency limit=1 for=366d"),
+    ] {
+        assert_eq!(Limit::from(limit), text.parse().unwrap(), "{text}");
     }
 }
 

@@ -70,6 +70,7 @@ fn with_size(limit: &Limit, size: u64) -> Limit {
         Limit::SlidingWindowCounter(limit) => limit.with_size(size).into(),
         Limit::TokenBucket(limit) => limit.with_size(size).into(),
         Limit::LeakyBucket(limit) => limit.with_size(size).into(),
+        Limit::Concurrency(limit) => limit.with_size(size).into(),
     }
 }
 

@@ -21,6 +21,7 @@ fn limited_to_changes_only_the_numbers() {
             "leaky-bucket capacity=1 leak=7/s mode=shaping",
             "leaky-bucket capacity=90 leak=90/h mode=shaping",
         ),
+        ("concurrency limit=1 for=7s", "concurrency limit=90 for=1h"),
     ] {
         let limit: Limit = limit.parse().unwrap();
         assert_eq!(limit.limited_to(90, HOUR), Ok(wanted.parse().unwrap()));

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    AlgorithmName, Cost, FixedWindow, Limit, LimitError, Notation, Rate, SlidingWindowLog,
-    TokenBucket, parse_duration,
+    AlgorithmName, Concurrency, Cost, FixedWindow, Limit, LimitError, Notation, Rate,
+    SlidingWindowLog, TokenBucket, parse_duration,
 };
 
 use tollgate_conformance::any;
 
 proptest! {
     #[test]
-    fn printed_limit_parses_back(limit in any::limit()) {
+    fn printed_limit_parses_back(limit in prop_oneof![any::limit(), any::concurrency_limit()]) {
         prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
     }
 
@@ -23,9 +23,9 @@ proptest! {
 
     #[test]
     fn misspelt_text_parses_or_is_refused_with_a_message(
-        algorithm in "fixed-window|sliding-window-log|sliding-window-counter|token-bucket|leaky-bucket|leaky",
+        algorithm in "fixed-window|sliding-window-log|sliding-window-counter|token-bucket|leaky-bucket|leaky|concurrency",
         parameters in prop::collection::vec(
-            ("limit|window|capacity|refill|leak|mode|x", "[=:]?", "[0-9]{0,21}", "[./]?", "[0-9]{0,21}", "(us|ms|s|m|h|d|µs|policing|/s)?")
+            ("limit|window|capacity|refill|leak|mode|for|x", "[=:]?", "[0-9]{0,21}", "[./]?", "[0-9]{0,21}", "(us|ms|s|m|h|d|µs|policing|/s)?")
                 .prop_map(|(name, equals, a, sep, b, unit)| format!("{name}{equals}{a}{sep}{b}{unit}")),
             0..4,
         ),
@@ -39,6 +39,7 @@ proptest! {
         let messages = [
             FixedWindow::new(units, duration).err(),
             SlidingWindowLog::new(units, duration).err(),
+            Concurrency::new(units, duration).err(),
             Rate::new(units, duration).err(),
             Rate::per_second(units).and_then(|rate| TokenBucket::new(per, rate)).err(),
         ];
@@ -228,6 +229,15 @@ fn every_limit_error_names_the_problem_and_the_remedy() {
         "fixed-window limit=10 window=99999999999999999999d",
         "fixed-window limit=10 window=1h30m",
         "sliding-window-log limit=65537 window=1s",
+        "concurrency",
+        "concurrency limit=10",
+        "concurrency limit=10 window=60s",
+        "concurrency limit=0 for=60s",
+        "concurrency limit=1025 for=60s",
+        "concurrency limit=10 for=60",
+        "concurrency limit=10 for=0s",
+        "concurrency limit=10 for=367d",
+        "concurrencylimit=10",
     ];
     let mut report = String::new();
     for text in refused {
@@ -241,5 +251,7 @@ fn every_limit_error_names_the_problem_and_the_remedy() {
         &format!("fixed-window and 500 times y\n    {}\n", long.parse::<Limit>().unwrap_err());
     let uneven = FixedWindow::new(1, Duration::from_nanos(1_500)).unwrap_err();
     report += &format!("a window of 1,500 ns\n    {uneven}\n");
+    let uneven = Concurrency::new(1, Duration::from_nanos(1_500)).unwrap_err();
+    report += &format!("a hold time of 1,500 ns\n    {uneven}\n");
     insta::assert_snapshot!(report);
 }

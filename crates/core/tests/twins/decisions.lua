@@ -88,7 +88,7 @@ sliding_window_log.fresh = table_log.fresh
 -- and becomes NOWHERE: a time that is never reached, and a charge that is already over.
 local KIND = {
   [fixed_window] = "window", [sliding_window_counter] = "window", [sliding_window_log] = "entry",
-  [bucket] = "bucket",
+  [bucket] = "bucket", [concurrency] = "none",
 }
 local NOWHERE = { place = 2 ^ 53, place_too = 0 }
 
@@ -113,6 +113,8 @@ local function parse_limit(line)
     return leaky_bucket.policing(size, rate, per_us), bucket.fresh
   elseif name == "shaping" then
     return leaky_bucket.shaping(size, rate, per_us), bucket.fresh
+  elseif name == "concurrency" then
+    return concurrency.new(size), concurrency.fresh
   end
   error("unknown limit " .. line)
 end
@@ -134,6 +136,8 @@ local function show_state(limit, state, now_us)
       end
     end
     return table.concat(shown, " ")
+  elseif limit.decide == concurrency then
+    return "at " .. digits(state.at_us)
   end
   return "level " .. digits(state.units) .. "+" .. digits(state.fraction)
     .. " as of " .. digits(state.as_of_us) .. " charged " .. digits(state.charged)
@@ -220,7 +224,7 @@ local function play(trace)
         tonumber(hold_for_us))
       local after
       if done == "refused" then
-        after = show_decision(limit, held.peek(limit, state, holds, now_us, cost))
+        after = show_decision(limit, held.peek_units(limit, state, holds, now_us, cost))
       else
         after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       end

@@ -151,15 +151,26 @@ fn carry_over_within_an_algorithm_agrees() {
     twins_agree_over(limits, trace::changing_steps(), 1..8);
 }
 
+/// Any limit, concurrency limits included.
+fn limit_with_holds() -> impl Strategy<Value = Limit> {
+    prop_oneof![3 => limit(), 1 => any::concurrency_limit()]
+}
+
 #[test]
 fn holds_agree() {
-    let same = limit().prop_map(|limit| [limit; 2]);
+    let same = limit_with_holds().prop_map(|limit| [limit; 2]);
+    twins_agree_over(same, trace::holding_steps(), 1..8);
+}
+
+#[test]
+fn concurrency_limits_agree() {
+    let same = any::concurrency_limit().prop_map(|limit| [limit; 2]);
     twins_agree_over(same, trace::holding_steps(), 1..8);
 }
 
 #[test]
 fn holds_under_a_limit_that_changes_agree() {
-    twins_agree_over([limit(), limit()], trace::holding_steps(), 1..8);
+    twins_agree_over([limit_with_holds(), limit_with_holds()], trace::holding_steps(), 1..8);
 }
 
 #[test]

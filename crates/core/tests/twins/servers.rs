@@ -9,7 +9,7 @@ use tollgate_core::store::twins;
 use tollgate_launcher::{Flavour, Launch, Server, SharedServers};
 
 /// The texts of all twins, each after the twins that it uses.
-const TWINS: [&str; 9] = [
+const TWINS: [&str; 10] = [
     twins::MULDIV,
     twins::ALGORITHM,
     twins::FIXED_WINDOW,
@@ -18,6 +18,7 @@ const TWINS: [&str; 9] = [
     twins::BUCKET,
     twins::TOKEN_BUCKET,
     twins::LEAKY_BUCKET,
+    twins::CONCURRENCY,
     twins::HOLDS,
 ];
 

@@ -449,6 +449,7 @@ impl Walk {
                 "level {}+{} as of {} charged {}",
                 it.level.units, it.level.fraction, it.as_of_us, it.charged
             ),
+            State::KeyClock(it) => format!("at {}", it.at_us),
         }
     }
 }
@@ -470,6 +471,7 @@ fn limit_text(limit: Limit, age: u64) -> String {
             let (mode, rate): (Mode, _) = (it.mode(), it.leak());
             format!("{mode} {} {} {}", it.capacity(), rate.units(), rate.per_us())
         }
+        Limit::Concurrency(it) => format!("concurrency {} {}", it.limit(), it.hold_for().as_us()),
     }
 }
 

@@ -122,6 +122,7 @@ impl<'a> AcquireFuture<'a> {
     fn arrive(&mut self) -> Result<StepOutcome<'a>, Error> {
         let Acquire { scope, key, cost, max_wait_us, .. } = self.request;
         let (cost, _) = (cost?, bounded(key)?);
+        scope.can_check()?;
         if cost.units() > scope.limit().size() {
             return Ok(self.refuse(None));
         }

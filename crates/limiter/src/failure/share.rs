@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{FixedWindow, LeakyBucket, Limit, Rate, SlidingWindowCounter};
+use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Limit, Rate, SlidingWindowCounter};
 use tollgate_core::{LimitError, SlidingWindowLog, TokenBucket};
 
 /// Returns the share of a limit that one of `processes` processes may admit on its own.
@@ -31,6 +31,7 @@ fn divided(limit: &Limit, size_by: u64, rate_by: u64) -> Result<Limit, LimitErro
         }
         Limit::TokenBucket(own) => TokenBucket::new(size, rate(own.refill())?)?.into(),
         Limit::LeakyBucket(own) => LeakyBucket::new(size, rate(own.leak())?, own.mode())?.into(),
+        Limit::Concurrency(own) => Concurrency::new(size, window(own.hold_for().as_us()))?.into(),
     })
 }
 
@@ -55,6 +56,7 @@ mod tests {
                 2,
                 "leaky-bucket capacity=3 leak=7/2s mode=shaping",
             ),
+            ("concurrency limit=9 for=30s", 2, "concurrency limit=4 for=30s"),
             ("fixed-window limit=5 window=1m", 0, "fixed-window limit=5 window=1m"),
             ("fixed-window limit=5 window=1m", u32::MAX, "fixed-window limit=1 window=1m"),
             // The slowest rate that a limit can have.

@@ -41,7 +41,7 @@ impl StoredState {
 
 impl Charge {
     /// Decides this charge on the state of its key; `None` is a key without state. Changes the state to what
-    /// must be written back. A peek does not change it.
+    /// must be written back; `None` removes the key. A peek does not change it.
     pub fn decide(&self, stored: &mut Option<StoredState>, now_us: u64) -> Decision {
         if self.demand().intent == Intent::Peek {
             return Decision::uncharged(self.peek(stored.as_ref(), now_us), DecisionSource::Store);
@@ -144,7 +144,11 @@ impl Charge {
     ) -> SettleAnswer {
         match stored {
             Some(StoredState { limit, state, holds }) => {
-                limit.settle_hold(state, holds, now_us, hold, used)
+                let answer = limit.settle_hold(state, holds, now_us, hold, used);
+                if holds.is_empty() && *state == limit.fresh() {
+                    *stored = None;
+                }
+                answer
             }
             None => {
                 let (mut state, mut holds) = (self.limit().fresh(), Holds::default());
@@ -168,7 +172,7 @@ impl Charge {
                 self.carry_over_for(Some(stored), now_us, more)
             }
             (Some(StoredState { limit, state, holds }), _) => {
-                CarriedState { under: limit, decides: limit, state, holds, is_new: false }
+                CarriedState { under: limit, decides: limit, state, holds }
             }
             (None, more) => self.carry_over_for(None, now_us, more.unwrap_or(Cost::ONE)),
         };
@@ -228,20 +232,20 @@ impl Charge {
 
     /// Does the same for a request with another cost than this charge has.
     fn carry_over_for(&self, stored: Option<StoredState>, now_us: u64, cost: Cost) -> CarriedState {
-        let (requested, is_new) = (*self.limit(), stored.is_none());
+        let requested = *self.limit();
         let Some(StoredState { limit: old, state, mut holds }) = stored else {
             let (state, holds) = (requested.fresh(), Holds::default());
-            return CarriedState { under: requested, decides: requested, state, holds, is_new };
+            return CarriedState { under: requested, decides: requested, state, holds };
         };
         if old == requested {
-            return CarriedState { under: old, decides: old, state, holds, is_new };
+            return CarriedState { under: old, decides: old, state, holds };
         }
         match requested.carry_over_beside(&old, state, &mut holds, now_us, cost) {
             CarryOver::Done(state) => {
-                CarriedState { under: requested, decides: requested, state, holds, is_new }
+                CarriedState { under: requested, decides: requested, state, holds }
             }
             CarryOver::Stays { decides, state } => {
-                CarriedState { under: old, decides, state, holds, is_new }
+                CarriedState { under: old, decides, state, holds }
             }
         }
     }
@@ -288,14 +292,13 @@ struct CarriedState {
     decides: Limit,
     state: State,
     holds: Holds,
-    is_new: bool,
 }
 
 impl CarriedState {
-    /// Returns what is written back; `None` for a new key that was not charged.
+    /// Returns what is written back; `None` for a key with nothing spent or held.
     fn stored(self) -> Option<StoredState> {
-        let CarriedState { under, state, holds, is_new, .. } = self;
-        let is_changed = !holds.is_empty() || state != under.fresh();
-        (!is_new || is_changed).then_some(StoredState { limit: under, state, holds })
+        let CarriedState { under, state, holds, .. } = self;
+        let has_any = !holds.is_empty() || state != under.fresh();
+        has_any.then_some(StoredState { limit: under, state, holds })
     }
 }

@@ -321,6 +321,7 @@ fn is_new_clock(state: &State, when: When) -> bool {
         State::WindowPair(state) => state.start_us,
         State::Log(log) => log.coarsened().charged_us,
         State::Fill(fill) => fill.as_of_us,
+        State::KeyClock(clock) => clock.at_us,
     };
     floor_us > when.us() + MAX_STEP_BACK_US
 }

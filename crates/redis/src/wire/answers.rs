@@ -173,6 +173,8 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
             ChargePlace::Window { start_us: last, window_us: limit.window_us() }
         }
         Limit::SlidingWindowLog(_) => ChargePlace::Entry { at_us: last },
+        // A check of a concurrency limit is denied, so it has no receipt.
+        Limit::Concurrency(_) => ChargePlace::Entry { at_us: 0 },
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
             ChargePlace::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
         }

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    FixedWindow, LeakyBucket, Limit, Mode, Rate, SlidingWindowCounter, SlidingWindowLog,
-    TokenBucket,
+    Concurrency, FixedWindow, LeakyBucket, Limit, Mode, Rate, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket,
 };
 
 use super::number::put_number;
 
 /// The script's number for a sliding window log.
 const LOG: u8 = 3;
+
+/// The script's number for a concurrency limit.
+const CONCURRENCY: u8 = 7;
 
 /// The length of a log's tag: the same for all logs, so that the charges stay where they are when the limit changes.
 const LOG_TAG_BYTES: usize = 11;
@@ -42,6 +45,7 @@ fn numbers(limit: &Limit) -> (u8, [u64; 3]) {
             let algorithm = if limit.mode() == Mode::Policing { 5 } else { 6 };
             (algorithm, limit.leak().units(), limit.leak().per_us())
         }
+        Limit::Concurrency(limit) => (CONCURRENCY, limit.hold_for().as_us(), 0),
     };
     (algorithm, [limit.size(), a, b])
 }
@@ -54,7 +58,7 @@ fn numbers(limit: &Limit) -> (u8, [u64; 3]) {
 fn tag(limit: &Limit) -> Vec<u8> {
     let (algorithm, numbers) = numbers(limit);
     let mut tag = vec![algorithm];
-    // The only number that can be 0 is the third one of a window, which has no third parameter.
+    // The only number that can be 0 is the third one of a limit which has no third parameter.
     for mut number in numbers.into_iter().filter(|&number| number > 0) {
         while number >= 128 {
             tag.push(number as u8 | 128);
@@ -77,7 +81,7 @@ pub(super) fn of_tag(bytes: &[u8]) -> Option<(Limit, &[u8])> {
         Some(number)
     };
     let (size, a) = (number()?, number()?);
-    let b = if algorithm > LOG { number()? } else { 0 };
+    let b = if matches!(algorithm, 4..=6) { number()? } else { 0 };
     if algorithm == LOG {
         rest = bytes.get(LOG_TAG_BYTES..)?;
     }
@@ -89,6 +93,7 @@ pub(super) fn of_tag(bytes: &[u8]) -> Option<(Limit, &[u8])> {
         4 => TokenBucket::new(size, rate().ok()?).ok()?.into(),
         5 => LeakyBucket::new(size, rate().ok()?, Mode::Policing).ok()?.into(),
         6 => LeakyBucket::new(size, rate().ok()?, Mode::Shaping).ok()?.into(),
+        CONCURRENCY => Concurrency::new(size, window).ok()?.into(),
         _ => return None,
     };
     Some((limit, rest))
@@ -113,7 +118,7 @@ fn format(limit: &Limit, tag_bytes: usize) -> String {
         Limit::SlidingWindowCounter(_) => "I7I7I7",
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => "I7I7I7I7",
         // Never in `plain.lua`.
-        Limit::SlidingWindowLog(_) => "",
+        Limit::SlidingWindowLog(_) | Limit::Concurrency(_) => "",
     };
     format!("<c{tag_bytes}{numbers}")
 }
@@ -155,8 +160,9 @@ mod tests {
                     format!("token-bucket capacity={size} refill=131/{span}"),
                     format!("leaky-bucket capacity={size} leak=1/{span} mode=policing"),
                     format!("leaky-bucket capacity={size} leak=1/{span} mode=shaping"),
+                    format!("concurrency limit={size} for={span}"),
                 ] {
-                    // Some would take longer than 100 years to fill.
+                    // Some would take longer than 100 years to fill, or hold too many units at once.
                     let Ok(limit) = text.parse() else { continue };
                     let mut state = tag(&limit);
                     state.extend_from_slice(b"rest");

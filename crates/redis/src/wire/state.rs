@@ -1,6 +1,6 @@
 //! The state of a key as bytes.
 
-use tollgate_core::{Cost, Fill, Level, Limit, State, Window, WindowPair};
+use tollgate_core::{Cost, Fill, KeyClock, Level, Limit, State, Window, WindowPair};
 
 use super::number::take_numbers;
 use super::{limit, log};
@@ -39,5 +39,9 @@ fn state_of(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {
             State::Fill(Fill { level: Level { units, fraction }, as_of_us, charged })
         }
         Limit::SlidingWindowLog(_) => State::Log(log::read(bytes, slots)?),
+        Limit::Concurrency(_) => {
+            let [at_us] = take_numbers(bytes)?;
+            State::KeyClock(KeyClock { at_us })
+        }
     })
 }

@@ -252,7 +252,7 @@ fn limit_of_parameters(
 /// Returns a value that is valid with any other parameters.
 fn stand_in(parameter: &str) -> &'static str {
     match parameter {
-        "window" => "1s",
+        "window" | "for" => "1s",
         "refill" | "leak" => "1000000000/s",
         "mode" => "policing",
         _ => "1",
@@ -266,13 +266,14 @@ const fn mapping(algorithm: AlgorithmName) -> &'static Mapping {
         AlgorithmName::SlidingWindowCounter => &SLIDING_WINDOW_COUNTER,
         AlgorithmName::TokenBucket => &TOKEN_BUCKET,
         AlgorithmName::LeakyBucket => &LEAKY_BUCKET,
+        AlgorithmName::Concurrency => &CONCURRENCY,
     }
 }
 
 /// A limit of any algorithm.
 const ANY: Mapping = Mapping {
     name: "a limit",
-    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode"],
+    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode", "for"],
     remedy: ALGORITHM_REMEDY,
 };
 const FIXED_WINDOW: Mapping = Mapping {
@@ -293,3 +294,5 @@ const LEAKY_BUCKET: Mapping = Mapping {
     fields: &["algorithm", "capacity", "leak", "mode"],
     ..FIXED_WINDOW
 };
+const CONCURRENCY: Mapping =
+    Mapping { name: "a concurrency limit", fields: &["algorithm", "limit", "for"], ..FIXED_WINDOW };

@@ -206,9 +206,9 @@ impl Pipeline {
         let decision = reserved.decision().without_receipt();
         self.recorder.record_decision(&limit, key, &decision);
         tally.count_reservation(&decision, cost);
-        let granted = reserved.hold().and_then(|hold| {
-            let (scope, reference) = (limit.scope.name(), hold.reference());
-            let part = HoldPart { scope, key, reference, is_degraded: hold.is_degraded() };
+        let granted = reserved.into_hold().and_then(|hold| {
+            let (scope, is_degraded) = (limit.scope.name(), hold.is_degraded());
+            let part = HoldPart { scope, key, reference: hold.into_reference(), is_degraded };
             self.granted(HeldBy::Limit, [part], hold_for)
         });
         Ok(Reserved { decision, granted })

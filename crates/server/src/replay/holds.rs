@@ -53,7 +53,7 @@ impl ReplayHolds {
                 let request = scope.reserve(key).cost(cost.units()).hold_for(hold_for).at_us(at_us);
                 let reserved = store.wait(request.into_future())?;
                 let decision = *reserved.decision().decided();
-                (HoldOutcome { decision, ended: None }, reserved.hold().map(NamedHold::of))
+                (HoldOutcome { decision, ended: None }, reserved.into_hold().map(NamedHold::of))
             }
             HoldOperation::Settle { used } => {
                 let hold = scope.hold(key, last.reference)?.at_us(at_us);
@@ -98,8 +98,8 @@ impl NamedHold {
         has_ended: true,
     };
 
-    fn of(hold: &Hold) -> NamedHold {
-        NamedHold { reference: hold.reference(), has_ended: false }
+    fn of(hold: Hold) -> NamedHold {
+        NamedHold { reference: hold.into_reference(), has_ended: false }
     }
 }
 

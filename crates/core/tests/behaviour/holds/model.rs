@@ -25,7 +25,7 @@ impl Model {
         Model { limit, charges: Vec::new(), holds: Vec::new() }
     }
 
-    /// Charges the holds that have expired at `now_us`, in order of expiry.
+    /// Charges the holds that have expired at `now_us`, in order of expiry. Under a concurrency limit no charge counts.
     pub(super) fn expire(&mut self, now_us: u64) {
         self.holds.sort_by_key(|hold| (hold.expires_us, hold.id));
         let is_expired = |hold: &ModelHold| hold.expires_us <= now_us;
@@ -65,6 +65,7 @@ impl Model {
             }
             Limit::TokenBucket(limit) => self.level(limit.refill(), at_us),
             Limit::LeakyBucket(limit) => self.level(limit.leak(), at_us),
+            Limit::Concurrency(_) => 0,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse, Holds, Limit,
-    LimitDecision, Reservation, Settlement, State, UnitRequest,
+    CheckResult, Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
+    Holds, Limit, LimitDecision, Reservation, Settlement, State, UnitRequest,
 };
 
 use super::model::{Model, ModelHold};
@@ -45,7 +45,9 @@ fn small_limit() -> impl Strategy<Value = Limit> {
             false => format!("leaky-bucket capacity={capacity} leak={units}/{per_us}us"),
         },
     );
-    prop_oneof![3 => window, 2 => bucket].prop_map(|text| text.parse().unwrap())
+    let concurrency = (1..12_u64, 1..40_u64)
+        .prop_map(|(limit, for_us)| format!("concurrency limit={limit} for={for_us}us"));
+    prop_oneof![3 => window, 2 => bucket, 2 => concurrency].prop_map(|text| text.parse().unwrap())
 }
 
 /// A key under test beside its model.
@@ -82,6 +84,10 @@ impl Pair {
                 let request = UnitRequest::new(Cost::new(units).unwrap());
                 let (state, holds) = (&mut self.state, &mut self.holds);
                 let checked = self.limit.check_beside(state, holds, self.now_us, request);
+                if self.limit.only_holds() {
+                    self.agree_on_refused_check(&checked, units, &before)?;
+                    return self.agree(&checked.decision);
+                }
                 admitted = self.agree_on_admission(&checked.decision, units, &before)?;
                 if admitted > 0 {
                     self.model.charges.push((self.now_us, units));
@@ -155,7 +161,7 @@ impl Pair {
         let before = self.clone_state();
         let (state, holds) = (&mut self.state, &mut self.holds);
         let answer = self.limit.settle_hold(state, holds, self.now_us, hold, used);
-        let size = self.limit.size();
+        let (size, only_holds) = (self.limit.size(), self.limit.only_holds());
         let excess = match (answer.settlement, self.open(hold)) {
             (Settlement::Ended(ended), None) => {
                 self.agree_on_end(ended, hold, &answer.decision, &before)?;
@@ -164,9 +170,13 @@ impl Pair {
             (Settlement::Done { charged_units, excess_units, cut_units, receipt }, Some(open)) => {
                 let new = used.units.saturating_sub(open.used);
                 let beyond = new.saturating_sub(open.units);
-                prop_assert_eq!(excess_units, beyond.min(size));
-                prop_assert_eq!(cut_units, beyond - excess_units);
-                prop_assert_eq!(charged_units, new - cut_units);
+                if only_holds {
+                    prop_assert_eq!((charged_units, excess_units, cut_units), (0, 0, 0));
+                } else {
+                    prop_assert_eq!(excess_units, beyond.min(size));
+                    prop_assert_eq!(cut_units, beyond - excess_units);
+                    prop_assert_eq!(charged_units, new - cut_units);
+                }
                 prop_assert_eq!(receipt.is_some(), charged_units > 0);
                 open.used += new;
                 open.units -= new - beyond;
@@ -218,6 +228,27 @@ impl Pair {
         prop_assert_eq!(decision.retry_after_us(), wait_us);
         self.retry_after_us = wait_us.unwrap_or(0);
         Ok(0)
+    }
+
+    /// A check of a limit whose units are only held is denied: until it fits beside the holds, or, if it fits, until the
+    /// last of them has ended.
+    fn agree_on_refused_check(
+        &self,
+        checked: &CheckResult,
+        units: u64,
+        before: &(State, Holds),
+    ) -> Result<(), TestCaseError> {
+        let (size, taken) = (self.limit.size(), self.model.taken(self.now_us));
+        let last_us = self.model.holds.iter().map(|hold| hold.expires_us).max();
+        let wait_us = match size.checked_sub(units) {
+            Some(most) if taken > most => Some(self.model.wait_us(self.now_us, most)),
+            Some(_) => last_us.map(|last_us| last_us - self.now_us),
+            None => None,
+        };
+        prop_assert!(!checked.decision.is_allowed() && checked.receipt.is_none());
+        prop_assert_eq!(checked.decision.retry_after_us(), wait_us);
+        prop_assert!(*before == self.clone_state(), "a refusal changes nothing");
+        Ok(())
     }
 
     fn agree_on_end(
@@ -286,8 +317,15 @@ proptest! {
             if is_within {
                 pair.apply(operation)?;
             }
+            // P11 of a concurrency limit.
+            if limit.only_holds() {
+                let held = pair.model.taken(pair.now_us);
+                prop_assert!(held <= limit.bound().max_units, "{held} held");
+            }
         }
         pair.model.expire(u64::MAX);
-        crate::bounds::within_bound(&limit, &pair.model.charges)?;
+        if !limit.only_holds() {
+            crate::bounds::within_bound(&limit, &pair.model.charges)?;
+        }
     }
 }

@@ -3,8 +3,8 @@
 use tollgate_core::store::each;
 use tollgate_core::{
     Algorithm, Cost, Entry, ExtendAnswer, Fill, HoldError, HoldGrowth, HoldReference, HoldUse,
-    Holds, Limit, LimitDecision, Log, Reservation, ReserveAnswer, SettleAnswer, State, UnitRequest,
-    Window, WindowPair,
+    Holds, KeyClock, Limit, LimitDecision, Log, Reservation, ReserveAnswer, SettleAnswer, State,
+    UnitRequest, Window, WindowPair,
 };
 
 use super::held::HeldKey;
@@ -94,6 +94,15 @@ impl MemoryStore {
                 now_us,
                 Cost::ONE,
                 |it: &Log| own(it.clone().into()),
+                other,
+                held,
+            ),
+            Limit::Concurrency(_) => self.read_state(
+                scope,
+                key,
+                now_us,
+                Cost::ONE,
+                |it: &KeyClock| own((*it).into()),
                 other,
                 held,
             ),

@@ -77,7 +77,7 @@ impl MemoryStore {
         each: &mut Vec<Decision>,
     ) -> CombinedDecision {
         let known = self.check_all_known(parts, now_us, each);
-        known.unwrap_or_else(|| self.check_all_any(parts, now_us, each).combined)
+        known.unwrap_or_else(|| self.check_all_any(parts, now_us, each))
     }
 
     /// [`check_all`](Self::check_all), for a request that sets the units of some parts aside. Those parts' limits can
@@ -94,11 +94,20 @@ impl MemoryStore {
                 holds: Vec::new(),
             };
         }
-        self.check_all_any(parts, now_us, each)
+        self.decide_all(parts, now_us, each)
+    }
+
+    pub(crate) fn check_all_any(
+        &self,
+        parts: &[JointPart<'_>],
+        now_us: u64,
+        each: &mut Vec<Decision>,
+    ) -> CombinedDecision {
+        self.decide_all(parts, now_us, each).combined
     }
 
     #[cold]
-    pub(super) fn check_all_any(
+    fn decide_all(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,

@@ -4,7 +4,9 @@
 //! from the heap unless there are many limits. [`MemoryStore::check_all`] tries this path first, and handles all
 //! other cases.
 
-use tollgate_core::{self as core, CombinedDecision, Intent, Limit, Role, UnitRequest};
+use tollgate_core::{
+    self as core, Algorithm, CombinedDecision, Intent, KeyClock, Limit, Role, UnitRequest,
+};
 
 use super::budget::StoreBudget;
 use super::lock::LockGuard;
@@ -21,7 +23,7 @@ const MAX_PARTS: usize = 16;
 impl MemoryStore {
     /// Does the same as [`check_all`](Self::check_all), if the fast path can; otherwise `None`, and nothing has
     /// changed.
-    pub(super) fn check_all_known(
+    pub(crate) fn check_all_known(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,
@@ -111,7 +113,7 @@ impl JointPart<'_> {
 }
 
 impl Shard {
-    /// Decides without charging; `None` if the clock has stepped back.
+    /// Decides without charging; `None` if the clock has stepped back, and for a limit whose units are only held.
     #[inline]
     fn peek_known(
         &self,
@@ -120,6 +122,9 @@ impl Shard {
         now_us: u64,
         request: UnitRequest,
     ) -> Option<core::LimitDecision> {
+        if let Limit::Concurrency(_) = limit {
+            return None;
+        }
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
         is_later.then(|| slot.peek(limit, logs, now_us, request))
@@ -152,6 +157,10 @@ impl Shard {
             Limit::LeakyBucket(limit) => {
                 self.charge_by(at, fingerprint, limit, budget, now_us, request)
             }
+            // Not reached: the peek has returned `None`. A check of this limit is denied.
+            Limit::Concurrency(limit) => self.change(at, budget, |clock: &mut KeyClock| {
+                Decision::of_key(limit.check(clock, now_us, request), fingerprint)
+            }),
         }
     }
 

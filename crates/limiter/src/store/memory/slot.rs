@@ -2,8 +2,8 @@
 
 use tollgate_core::store::{LogStorage, ThreeUnitLog};
 use tollgate_core::{
-    Algorithm, Cost, Fill, Level, Limit, LimitDecision, Log, MAX_STEP_BACK_US, State, UnitRequest,
-    Window, WindowPair,
+    Algorithm, Cost, Fill, KeyClock, Level, Limit, LimitDecision, Log, MAX_STEP_BACK_US, State,
+    UnitRequest, Window, WindowPair,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -161,6 +161,7 @@ impl Slot {
             Limit::SlidingWindowCounter(_) => WindowPair::from(words).start_us,
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => Fill::from(words).as_of_us,
             Limit::SlidingWindowLog(_) => logs.read(words, |log| log.coarsened().charged_us),
+            Limit::Concurrency(_) => KeyClock::from(words).at_us,
         }
     }
 
@@ -184,6 +185,7 @@ impl Slot {
             Limit::SlidingWindowLog(limit) => {
                 logs.read(words, |log| limit.peek(log, now_us, request))
             }
+            Limit::Concurrency(limit) => limit.peek(&KeyClock::from(words), now_us, request),
         }
     }
 }
@@ -209,6 +211,15 @@ impl From<Words> for Fill {
     }
 }
 
+/// A key under a concurrency limit has a slot only without holds, and then its state is the default: for instance a key
+/// that was carried over for a reservation which was refused.
+impl From<Words> for KeyClock {
+    #[inline]
+    fn from(Words([at_us, ..]): Words) -> KeyClock {
+        KeyClock { at_us }
+    }
+}
+
 impl Words {
     /// Takes the state out, as a state of any algorithm.
     pub(super) fn take_state(self, limit: &Limit, logs: &mut Logs) -> State {
@@ -226,6 +237,7 @@ impl Words {
             Limit::SlidingWindowCounter(_) => State::WindowPair(self.into()),
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Fill(self.into()),
             Limit::SlidingWindowLog(_) => State::Log(log(self)),
+            Limit::Concurrency(_) => State::KeyClock(self.into()),
         }
     }
 
@@ -236,6 +248,7 @@ impl Words {
             State::WindowPair(own) => own.into(),
             State::Fill(own) => own.into(),
             State::Log(own) => logs.put(self, own, budget),
+            State::KeyClock(own) => own.into(),
         }
     }
 }
@@ -338,6 +351,7 @@ macro_rules! kept_in_words {
 
 kept_in_words!(Window, it => [it.start_us, it.spent, 0, 0]);
 kept_in_words!(WindowPair, it => [it.start_us, it.current, it.previous, 0]);
+kept_in_words!(KeyClock, it => [it.at_us, 0, 0, 0]);
 kept_in_words!(Fill, it => [it.as_of_us, it.level.units, it.level.fraction, it.charged]);
 
 impl SlotState for Log {
