@@ -160,7 +160,7 @@ impl Pipeline {
                     self.recorder.metrics.store_answered(pending.sent_at);
                 }
                 let (limit, key) = (&pending.limit, pending.key.as_bytes());
-                let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
+                let decision = decided.inspect_err(|error| limit.count_failure(error))?;
                 self.recorder.record_decision(limit, key, &decision);
                 let receipt = self.receipts.of_limit(&limit.scope, key, &decision);
                 Ok(PipelineAnswer::Limit { decision, receipt })

@@ -20,7 +20,7 @@ use crate::receipt::{HeldBy, HoldPart, max_key_bytes};
 use crate::ruleset::{HoldOperation, NamedLimit};
 use target::{HoldTarget, TargetPart};
 
-/// How long units are held if the request does not say it.
+/// How long units are held if neither the request nor the limit says it.
 const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 
 /// A request to set units aside, decoded by a front end.
@@ -29,7 +29,7 @@ pub(crate) struct ReserveRequest<'a> {
     pub(crate) target: DecisionTarget<'a>,
     /// The units; `None` for 1.
     pub(crate) cost: Option<u64>,
-    /// How long they are held; `None` for 60 s.
+    /// How long they are held; `None` for the time of a concurrency limit, and for 60 s under any other limit.
     pub(crate) hold_for: Option<Duration>,
 }
 
@@ -184,7 +184,10 @@ impl Pipeline {
         if key.len() > most {
             return Err(HoldProblem::KeyTooLong { bytes: key.len(), most });
         }
-        let (cost, hold_for) = (cost.unwrap_or(1), hold_for.unwrap_or(DEFAULT_HOLD_FOR));
+        let cost = cost.unwrap_or(1);
+        let of_limit =
+            || limit.scope.limit().hold_for().map(|time| Duration::from_micros(time.as_us()));
+        let hold_for = hold_for.or_else(of_limit).unwrap_or(DEFAULT_HOLD_FOR);
         let sent_at = self.recorder.metrics.store_call();
         let request = limit.scope.reserve(key.as_bytes()).cost(cost).hold_for(hold_for);
         let answer = request.into_future();
@@ -198,9 +201,7 @@ impl Pipeline {
         let reserved = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let reserved = reserved.inspect_err(|error| {
-            if let Error::Store(_) = error {
-                limit.tally.count_failure();
-            }
+            limit.count_failure(error);
             tally.count_error(HoldOperation::Reserve, error);
         })?;
         let decision = reserved.decision().without_receipt();

@@ -7,7 +7,7 @@ use ahash::AHashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules};
-use tollgate::{Decision, Scope};
+use tollgate::{Decision, Error, Scope};
 
 use super::holds::HoldTally;
 
@@ -36,6 +36,15 @@ pub(crate) struct NamedLimit {
     pub(crate) holds: Arc<HoldTally>,
 }
 
+impl NamedLimit {
+    /// Counts an error, if the store failed. A request that is not valid is not counted.
+    pub(crate) fn count_failure(&self, error: &Error) {
+        if let Error::Store(_) = error {
+            self.tally.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The numbers of decisions of a limit in checks by name.
 #[derive(Debug, Default)]
 pub(crate) struct LimitTally {
@@ -44,7 +53,7 @@ pub(crate) struct LimitTally {
     /// Decided without the store, which failed; not counted in `allowed` and `denied`.
     degraded_allowed: AtomicU64,
     degraded_denied: AtomicU64,
-    /// Checks that ended with an error because the store failed.
+    /// Checks and reservations that ended with an error because the store failed.
     failed: AtomicU64,
 }
 
@@ -57,10 +66,6 @@ impl LimitTally {
             (false, true) => &self.degraded_denied,
         };
         outcome.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_failure(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the counts in the form that rules have: degraded decisions count as allowed or denied, too.
