@@ -22,8 +22,9 @@ use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
 pub(crate) use holds::{
-    ExtendRequest, Extended, ExtendedPart, GrantedHold, HoldProblem, ReserveRequest, Reserved,
-    SentExtension, SentReservation, SentSettlement, SettleRequest, Settled, SettledPart,
+    Extended, ExtendedPart, ExtensionRequest, GrantedHold, HoldProblem, ReservationRequest,
+    Reserved, SentExtension, SentReservation, SentSettlement, Settled, SettledPart,
+    SettlementRequest,
 };
 use pending::PendingLimitAnswer;
 pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};

@@ -27,7 +27,7 @@ use tollgate::rules::Ruling;
 use tollgate::{Decision, Error, HoldSettlement, Limiter, Scope};
 
 use crate::secret::Secret;
-pub(crate) use hold_token::{HeldBy, HoldPart, max_key_bytes};
+pub(crate) use hold_token::{HeldBy, TokenPart, max_key_bytes};
 use lifetime::StoreLifetime;
 use mark::Marks;
 use number::{read_number, write_number};

@@ -19,11 +19,11 @@ use tollgate::{Answer, Limit, Limiter, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
 use crate::cli::ReplayArgs;
-use holds::{HoldOutcome, ReplayHolds, WaitForAnswer};
+use holds::{ReplayHolds, ReplayOutcome, WaitForAnswer};
 use output::{Output, ReplayLine};
 use progress::ReplayProgress;
 use redis::ReplayRedis;
-use trace::{ReadAhead, Trace, TraceRequest};
+use trace::{ReadAhead, Trace, TraceAction};
 
 const INPUT_BUFFER_BYTES: usize = 256 * 1024;
 
@@ -84,11 +84,17 @@ fn open(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
 
 /// Describes a failure of the store, with a remedy.
 fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
-    use tollgate::Error::{Hold, Setting, Store};
+    use tollgate::Error::{Hold, MustReserve, Setting, Store};
     let remedy = match error {
         // `problem` has its own remedy.
         Setting { problem, .. } => return anyhow!("--store: {problem}"),
         Hold(problem) => return anyhow!("--limit: {problem}"),
+        MustReserve { .. } => {
+            return anyhow!(
+                "--limit: a concurrency limit counts what runs at the same time, so it cannot be checked; reserve and settle \
+                 in the trace, with the columns `at_us,key,cost,op,hold,for_us`"
+            );
+        }
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
             let scheme = store.split(':').next().unwrap_or_default();
             match scheme.split('+').next() {
@@ -124,6 +130,7 @@ enum ReplayError {
 
 /// A replay: its limit on a store, its holds, and the number of decisions so far.
 struct Replay {
+    limit: Limit,
     store: ReplayStore,
     holds: ReplayHolds,
     tally: ReplayTally,
@@ -152,12 +159,13 @@ impl Replay {
             }
             url => ReplayStore::Redis(ReplayRedis::open(url, limit)?),
         };
-        Ok(Replay { store, holds: ReplayHolds::default(), tally: ReplayTally::default() })
+        Ok(Replay { limit, store, holds: ReplayHolds::default(), tally: ReplayTally::default() })
     }
 
     fn decide_all(&mut self, input: impl Read, output: &mut Output) -> Result<(), ReplayError> {
-        let mut trace = Trace::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, input));
-        let Replay { store, holds, tally } = self;
+        let input = BufReader::with_capacity(INPUT_BUFFER_BYTES, input);
+        let mut trace = Trace::new(input, self.limit.hold_for());
+        let Replay { store, holds, tally, .. } = self;
         let decided = match store {
             ReplayStore::Memory { scope, .. } => {
                 decide_each(scope, holds, tally, &mut trace, output)
@@ -218,11 +226,11 @@ fn decide_each<R: Read>(
         }
         let Some(entry) = trace.next_request()? else { return Ok(()) };
         let (decision, ended) = match &entry.request {
-            TraceRequest::Check(cost) => {
+            TraceAction::Check(cost) => {
                 let check = scope.check(&*entry.key).cost(cost.units()).at_us(entry.at_us);
                 (*check.now()?.decided(), None)
             }
-            TraceRequest::OnHold(step) => {
+            TraceAction::OnHold(step) => {
                 let outcome = holds.decide(scope, (entry.at_us, &entry.key), step, &InMemory)?;
                 (outcome.decision, outcome.ended)
             }
@@ -247,7 +255,7 @@ fn decide_batches<R: Read>(
         for alike in requests.chunk_by(|one, next| one.is_check() && next.is_check()) {
             redis.decide(alike, holds, |entry, outcome| {
                 tally.count(&outcome.decision);
-                let HoldOutcome { decision, ended } = outcome;
+                let ReplayOutcome { decision, ended } = outcome;
                 output.line(&ReplayLine::new(columns, entry, &decision, ended))
             })?;
         }

@@ -13,7 +13,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::Limiter;
 use tollgate::rules::{Rules, RulesFile};
 
-pub(crate) use holds::{HoldOperation, HoldTally};
+pub(crate) use holds::{CountedOperation, HoldTally};
 pub(crate) use limits::NamedLimit;
 use limits::NamedLimits;
 

@@ -10,7 +10,7 @@ use super::ApiProblem;
 use super::check_body::{
     BorrowedText, JsonInteger, TargetFields, is_object, not_null, target, units,
 };
-use crate::pipeline::{ExtendRequest, ReserveRequest, SettleRequest};
+use crate::pipeline::{ExtensionRequest, ReservationRequest, SettlementRequest};
 use crate::trust::Pairs;
 
 const RESERVE_EXAMPLES: &str = "send {\"limit\":\"tpm\",\"key\":\"team:7\",\"cost\":1000,\"for\":\"30s\"} or \
@@ -63,12 +63,12 @@ struct ExtendFields<'a> {
 }
 
 /// Decodes the body of a reservation, or a reservation of a batch.
-pub(crate) fn decode_reserve(json: &[u8]) -> Result<ReserveRequest<'_>, ApiProblem> {
+pub(crate) fn decode_reserve(json: &[u8]) -> Result<ReservationRequest<'_>, ApiProblem> {
     let example = || format!("a reservation must be a JSON object; {RESERVE_EXAMPLES}");
     let fields: ReserveFields<'_> = object(json, example)?;
     let ReserveFields { limit, key, domain, attributes, verified, said, cost, hold_for } = fields;
     let named = TargetFields { limit, key, domain, attributes, verified, said };
-    Ok(ReserveRequest {
+    Ok(ReservationRequest {
         target: target(named, RESERVE_EXAMPLES)?,
         cost: units(cost)?,
         hold_for: hold_for.map(|text| hold_time(&text)).transpose()?,
@@ -76,22 +76,22 @@ pub(crate) fn decode_reserve(json: &[u8]) -> Result<ReserveRequest<'_>, ApiProbl
 }
 
 /// Decodes the body of a settlement, or a settlement of a batch.
-pub(crate) fn decode_settle(json: &[u8]) -> Result<SettleRequest<'_>, ApiProblem> {
+pub(crate) fn decode_settle(json: &[u8]) -> Result<SettlementRequest<'_>, ApiProblem> {
     let example =
         || "a settlement must be a JSON object; send {\"hold\":\"…\",\"cost\":812}".to_owned();
     let SettleFields { hold, cost, keep } = object(json, example)?;
-    Ok(SettleRequest { token: hold.0, used: cost.0, keeps_rest: keep })
+    Ok(SettlementRequest { token: hold.0, used: cost.0, keeps_rest: keep })
 }
 
 /// Decodes the body of an extension, or an extension of a batch.
-pub(crate) fn decode_extend(json: &[u8]) -> Result<ExtendRequest<'_>, ApiProblem> {
+pub(crate) fn decode_extend(json: &[u8]) -> Result<ExtensionRequest<'_>, ApiProblem> {
     let example = || {
         "an extension must be a JSON object; send {\"hold\":\"…\",\"cost\":500,\"for\":\"30s\"}"
             .to_owned()
     };
     let ExtendFields { hold, cost, hold_for } = object(json, example)?;
     let more = cost.map_or(0, |cost| cost.0);
-    Ok(ExtendRequest { token: hold.0, more, hold_for: hold_time(&hold_for)? })
+    Ok(ExtensionRequest { token: hold.0, more, hold_for: hold_time(&hold_for)? })
 }
 
 fn object<'a, T: Deserialize<'a>>(

@@ -16,8 +16,8 @@ use tollgate::{
 use tollgate_core::LimitDecision;
 
 use super::{DecisionTarget, Pipeline, UnknownTarget};
-use crate::receipt::{HeldBy, HoldPart, max_key_bytes};
-use crate::ruleset::{HoldOperation, NamedLimit};
+use crate::receipt::{HeldBy, TokenPart, max_key_bytes};
+use crate::ruleset::{CountedOperation, NamedLimit};
 use target::{HoldTarget, TargetPart};
 
 /// How long units are held if neither the request nor the limit says it.
@@ -25,7 +25,7 @@ const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 
 /// A request to set units aside, decoded by a front end.
 #[derive(Debug)]
-pub(crate) struct ReserveRequest<'a> {
+pub(crate) struct ReservationRequest<'a> {
     pub(crate) target: DecisionTarget<'a>,
     /// The units; `None` for 1.
     pub(crate) cost: Option<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct ReserveRequest<'a> {
 
 /// A request to charge what was used of a hold.
 #[derive(Debug)]
-pub(crate) struct SettleRequest<'a> {
+pub(crate) struct SettlementRequest<'a> {
     pub(crate) token: Cow<'a, str>,
     /// The units used since the reservation.
     pub(crate) used: u64,
@@ -45,7 +45,7 @@ pub(crate) struct SettleRequest<'a> {
 
 /// A request to add units to a hold, and to move its expiry.
 #[derive(Debug)]
-pub(crate) struct ExtendRequest<'a> {
+pub(crate) struct ExtensionRequest<'a> {
     pub(crate) token: Cow<'a, str>,
     pub(crate) more: u64,
     pub(crate) hold_for: Duration,
@@ -171,9 +171,9 @@ impl Pipeline {
     /// Sends a reservation to the store. [`reserved`](Self::reserved) waits for the answer.
     pub(crate) fn send_reservation<'a>(
         &self,
-        request: ReserveRequest<'a>,
+        request: ReservationRequest<'a>,
     ) -> Result<SentReservation<'a>, HoldProblem<'a>> {
-        let ReserveRequest { target, cost, hold_for } = request;
+        let ReservationRequest { target, cost, hold_for } = request;
         let DecisionTarget::Limit { name, key } = target else {
             return Err(HoldProblem::NoRules);
         };
@@ -202,14 +202,14 @@ impl Pipeline {
         self.recorder.metrics.store_answered(sent_at);
         let reserved = reserved.inspect_err(|error| {
             limit.count_failure(error);
-            tally.count_error(HoldOperation::Reserve, error);
+            tally.count_error(CountedOperation::Reserve, error);
         })?;
         let decision = reserved.decision().without_receipt();
         self.recorder.record_decision(&limit, key, &decision);
         tally.count_reservation(&decision, cost);
         let granted = reserved.into_hold().and_then(|hold| {
             let (scope, is_degraded) = (limit.scope.name(), hold.is_degraded());
-            let part = HoldPart { scope, key, reference: hold.into_reference(), is_degraded };
+            let part = TokenPart { scope, key, reference: hold.into_reference(), is_degraded };
             self.granted(HeldBy::Limit, [part], hold_for)
         });
         Ok(Reserved { decision, granted })
@@ -218,7 +218,7 @@ impl Pipeline {
     /// Sends a settlement to the store. [`settled`](Self::settled) waits for the answer.
     pub(crate) fn send_settlement(
         &self,
-        SettleRequest { token, used, keeps_rest }: &SettleRequest<'_>,
+        SettlementRequest { token, used, keeps_rest }: &SettlementRequest<'_>,
     ) -> Result<SentSettlement, HoldProblem<'static>> {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
         let holds = target.holds().map_err(HoldProblem::Failed)?;
@@ -234,7 +234,7 @@ impl Pipeline {
         let settled = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let settled =
-            settled.inspect_err(|error| target.count_error(HoldOperation::Settle, error))?;
+            settled.inspect_err(|error| target.count_error(CountedOperation::Settle, error))?;
         for (part, settled) in target.on_store().zip(&settled) {
             part.tally.count_settlement(settled, keeps_rest);
         }
@@ -255,7 +255,7 @@ impl Pipeline {
     /// Sends an extension to the store. [`extended`](Self::extended) waits for the answer.
     pub(crate) fn send_extension(
         &self,
-        &ExtendRequest { ref token, more, hold_for }: &ExtendRequest<'_>,
+        &ExtensionRequest { ref token, more, hold_for }: &ExtensionRequest<'_>,
     ) -> Result<SentExtension, HoldProblem<'static>> {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
         let holds = target.holds().map_err(HoldProblem::Failed)?;
@@ -270,7 +270,7 @@ impl Pipeline {
         let extended = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let extended =
-            extended.inspect_err(|error| target.count_error(HoldOperation::Extend, error))?;
+            extended.inspect_err(|error| target.count_error(CountedOperation::Extend, error))?;
         for (part, extended) in target.on_store().zip(extended.each()) {
             part.tally.count_extension(extended, more);
         }
@@ -293,7 +293,7 @@ impl Pipeline {
     fn granted<'p>(
         &self,
         by: HeldBy,
-        parts: impl IntoIterator<Item = HoldPart<'p>>,
+        parts: impl IntoIterator<Item = TokenPart<'p>>,
         expires_after: Duration,
     ) -> Option<GrantedHold> {
         let token = self.receipts.hold_token(by, parts)?;

@@ -33,7 +33,7 @@ pub(crate) enum HeldBy {
 
 /// The hold of one limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HoldPart<'p> {
+pub(crate) struct TokenPart<'p> {
     /// The name of the limit, or of the rule.
     pub(crate) scope: &'p str,
     pub(crate) key: &'p [u8],
@@ -53,7 +53,7 @@ impl Receipts {
     pub(crate) fn hold_token<'p>(
         &self,
         by: HeldBy,
-        parts: impl IntoIterator<Item = HoldPart<'p>>,
+        parts: impl IntoIterator<Item = TokenPart<'p>>,
     ) -> Option<String> {
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
         bytes.push(HOLD_VERSION);
@@ -88,7 +88,7 @@ pub(crate) fn max_key_bytes(scope: &str) -> usize {
 
 impl SignedHold {
     /// Returns what the hold was reserved by, and its parts; `None` if this server does not write such tokens.
-    pub(crate) fn content(&self) -> Option<(HeldBy, Vec<HoldPart<'_>>)> {
+    pub(crate) fn content(&self) -> Option<(HeldBy, Vec<TokenPart<'_>>)> {
         let mut rest = self.bytes.get(1..)?;
         let by = match *rest.split_off_first()? {
             BY_LIMIT => HeldBy::Limit,
@@ -97,13 +97,13 @@ impl SignedHold {
         };
         let mut parts = Vec::new();
         while !rest.is_empty() {
-            parts.push(HoldPart::read(&mut rest)?);
+            parts.push(TokenPart::read(&mut rest)?);
         }
         Some((by, parts))
     }
 }
 
-impl<'p> HoldPart<'p> {
+impl<'p> TokenPart<'p> {
     fn write(&self, bytes: &mut Vec<u8>) {
         write_text(bytes, self.scope.as_bytes());
         write_text(bytes, self.key);
@@ -113,7 +113,7 @@ impl<'p> HoldPart<'p> {
         bytes.push(if self.is_degraded { DEGRADED } else { ON_STORE });
     }
 
-    fn read(bytes: &mut &'p [u8]) -> Option<HoldPart<'p>> {
+    fn read(bytes: &mut &'p [u8]) -> Option<TokenPart<'p>> {
         let scope = str::from_utf8(read_text(bytes)?).ok()?;
         let key = read_text(bytes)?;
         let (id, rest) = bytes.split_first_chunk()?;
@@ -125,15 +125,15 @@ impl<'p> HoldPart<'p> {
             DEGRADED => true,
             _ => return None,
         };
-        Some(HoldPart { scope, key, reference: HoldReference { id, expires_us }, is_degraded })
+        Some(TokenPart { scope, key, reference: HoldReference { id, expires_us }, is_degraded })
     }
 }
 
 /// Without the key, which may be a secret.
-impl fmt::Debug for HoldPart<'_> {
+impl fmt::Debug for TokenPart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scope, reference) = (self.scope, self.reference);
-        f.debug_struct("HoldPart")
+        f.debug_struct("TokenPart")
             .field("scope", &scope)
             .field("reference", &reference)
             .finish_non_exhaustive()

@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use tollgate::{Answer, EndedHold, Error, Hold, HoldId, HoldReference, Scope};
 use tollgate_core::{LimitDecision, MAX_TIME_US};
 
-use super::trace::{HoldOperation, HoldStep};
+use super::trace::{HoldStep, TraceOperation};
 
 /// How many ended holds are remembered at least, so that a late settlement of one answers `expired`. With twice as many,
 /// which take about 10 MiB, the ones that expired first are forgotten; a settlement of one then answers `unknown`.
@@ -26,7 +26,7 @@ pub(super) struct ReplayHolds {
 }
 
 /// The decision of an operation on a hold.
-pub(super) struct HoldOutcome {
+pub(super) struct ReplayOutcome {
     pub(super) decision: LimitDecision,
     /// Why the operation had no effect; `None` for a reservation, and if the hold was open.
     pub(super) ended: Option<EndedHold>,
@@ -42,31 +42,32 @@ impl ReplayHolds {
         (at_us, key): (u64, &str),
         step: &HoldStep<'_>,
         store: &impl WaitForAnswer,
-    ) -> Result<HoldOutcome, Error> {
+    ) -> Result<ReplayOutcome, Error> {
         scope.limit().can_hold()?;
         let name = self.names.hash(key, &step.hold);
         let known = self.names.get(name);
         let last = known.unwrap_or(NamedHold::NEVER_RESERVED);
         let (outcome, now) = match step.operation {
-            HoldOperation::Reserve { cost, hold_for } => {
+            TraceOperation::Reserve { cost, hold_for } => {
                 let hold_for = Duration::from_micros(hold_for.as_us());
                 let request = scope.reserve(key).cost(cost.units()).hold_for(hold_for).at_us(at_us);
                 let reserved = store.wait(request.into_future())?;
                 let decision = *reserved.decision().decided();
-                (HoldOutcome { decision, ended: None }, reserved.into_hold().map(NamedHold::of))
+                (ReplayOutcome { decision, ended: None }, reserved.into_hold().map(NamedHold::of))
             }
-            HoldOperation::Settle { used } => {
+            TraceOperation::Settle { used } => {
                 let hold = scope.hold(key, last.reference)?.at_us(at_us);
                 let settled = store.wait(hold.settle(used))?;
-                let outcome = HoldOutcome { decision: *settled.decided(), ended: settled.ended() };
+                let outcome =
+                    ReplayOutcome { decision: *settled.decided(), ended: settled.ended() };
                 (outcome, known.map(|hold| NamedHold { has_ended: true, ..hold }))
             }
-            HoldOperation::Extend { more, hold_for } => {
+            TraceOperation::Extend { more, hold_for } => {
                 let hold = scope.hold(key, last.reference)?.at_us(at_us);
                 let hold_for = Duration::from_micros(hold_for.as_us());
                 let extended = store.wait(hold.extend(more, hold_for))?;
                 let outcome =
-                    HoldOutcome { decision: *extended.decided(), ended: extended.ended() };
+                    ReplayOutcome { decision: *extended.decided(), ended: extended.ended() };
                 let reference = hold.reference();
                 (outcome, known.map(|hold| NamedHold { reference, ..hold }))
             }
@@ -78,7 +79,7 @@ impl ReplayHolds {
             Some(_) => outcome.ended,
             None => outcome.ended.map(|_| EndedHold::Unknown),
         };
-        Ok(HoldOutcome { ended, ..outcome })
+        Ok(ReplayOutcome { ended, ..outcome })
     }
 }
 

@@ -9,8 +9,8 @@ use tollgate::{Answer, Check, Error, JointDecision, Limit, Limiter, OnFailure, S
 use tollgate_core::LimitDecision;
 
 use super::ReplayError;
-use super::holds::{HoldOutcome, ReplayHolds, WaitForAnswer};
-use super::trace::{TraceEntry, TraceRequest};
+use super::holds::{ReplayHolds, ReplayOutcome, WaitForAnswer};
+use super::trace::{TraceAction, TraceEntry};
 
 /// How long the server may take to answer the first request, which shows that it is there.
 const FIRST_DEADLINE: Duration = Duration::from_secs(5);
@@ -61,9 +61,9 @@ impl ReplayRedis {
         &self,
         entries: &[TraceEntry<'_>],
         holds: &mut ReplayHolds,
-        mut print: impl FnMut(&TraceEntry<'_>, HoldOutcome) -> io::Result<()>,
+        mut print: impl FnMut(&TraceEntry<'_>, ReplayOutcome) -> io::Result<()>,
     ) -> Result<(), ReplayError> {
-        if let [entry @ TraceEntry { at_us, key, request: TraceRequest::OnHold(step) }] = entries {
+        if let [entry @ TraceEntry { at_us, key, request: TraceAction::OnHold(step) }] = entries {
             let outcome = holds.decide(&self.scope, (*at_us, key), step, self)?;
             return Ok(print(entry, outcome)?);
         }
@@ -72,7 +72,7 @@ impl ReplayRedis {
         let answers = self.runtime.block_on(self.limiter.batch(&each))?;
         for (entry, answer) in entries.iter().zip(answers) {
             let decision = only_decision(&answer?)?;
-            print(entry, HoldOutcome { decision, ended: None })?;
+            print(entry, ReplayOutcome { decision, ended: None })?;
         }
         Ok(())
     }

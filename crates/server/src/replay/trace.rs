@@ -12,8 +12,10 @@ mod problem;
 
 use std::io::{BufRead, BufReader, Read};
 
+use tollgate_core::HoldTime;
+
 pub(super) use columns::TraceColumns;
-pub(super) use entry::{HoldOperation, HoldStep, TraceEntry, TraceRequest};
+pub(super) use entry::{HoldStep, TraceAction, TraceEntry, TraceOperation};
 use problem::TraceProblem;
 
 /// The longest line. It is far longer than any sensible key, and keeps a file without line ends from filling the
@@ -41,6 +43,7 @@ pub(super) struct Trace<R> {
     line: Vec<u8>,
     line_number: u64,
     read_bytes: u64,
+    hold_for: Option<HoldTime>,
     /// The columns that the header names; `None` until the header is read.
     columns: Option<TraceColumns>,
 }
@@ -73,8 +76,9 @@ impl<R: Read> Trace<BufReader<R>> {
 }
 
 impl<R: BufRead> Trace<R> {
-    pub(super) fn new(reader: R) -> Trace<R> {
-        Trace { reader, line: Vec::new(), line_number: 0, read_bytes: 0, columns: None }
+    /// Reads a trace. A reservation without a hold time is for `hold_for`.
+    pub(super) fn new(reader: R, hold_for: Option<HoldTime>) -> Trace<R> {
+        Trace { reader, line: Vec::new(), line_number: 0, read_bytes: 0, hold_for, columns: None }
     }
 
     /// Returns the number of bytes read so far.
@@ -105,7 +109,7 @@ impl<R: BufRead> Trace<R> {
         if !self.read_line()? {
             return Err(TraceError { line: 1, problem: TraceProblem::Empty });
         }
-        let columns = TraceColumns::of_header(&self.line)
+        let columns = TraceColumns::of_header(&self.line, self.hold_for)
             .map_err(|problem| TraceError { line: self.line_number, problem })?;
         self.columns = Some(columns);
         Ok(columns)

@@ -6,7 +6,7 @@ use tollgate::{Decision, EndedHold, Error, HoldExtension, HoldSettlement};
 
 /// An operation on holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldOperation {
+pub(crate) enum CountedOperation {
     Reserve,
     Settle,
     Extend,
@@ -14,7 +14,7 @@ pub(crate) enum HoldOperation {
 
 /// The result of an operation on a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldOutcome {
+pub(crate) enum OperationOutcome {
     /// The units were set aside, or charged and the hold ended, or the hold was extended.
     Done,
     /// Units were charged, and the rest stays held.
@@ -47,63 +47,63 @@ pub(crate) enum HoldUnits {
 /// The numbers of operations on the holds of a limit.
 #[derive(Debug, Default)]
 pub(crate) struct HoldTally {
-    operations: [[AtomicU64; HoldOutcome::ALL.len()]; HoldOperation::ALL.len()],
+    operations: [[AtomicU64; OperationOutcome::ALL.len()]; CountedOperation::ALL.len()],
     units: [AtomicU64; HoldUnits::ALL.len()],
 }
 
-impl HoldOperation {
-    const ALL: [HoldOperation; 3] =
-        [HoldOperation::Reserve, HoldOperation::Settle, HoldOperation::Extend];
+impl CountedOperation {
+    const ALL: [CountedOperation; 3] =
+        [CountedOperation::Reserve, CountedOperation::Settle, CountedOperation::Extend];
 
     /// Returns the name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            HoldOperation::Reserve => "reserve",
-            HoldOperation::Settle => "settle",
-            HoldOperation::Extend => "extend",
+            CountedOperation::Reserve => "reserve",
+            CountedOperation::Settle => "settle",
+            CountedOperation::Extend => "extend",
         }
     }
 
     /// Returns the outcomes that the operation can have.
-    fn outcomes(self) -> &'static [HoldOutcome] {
-        use HoldOutcome::{Degraded, Denied, Done, Expired, Failed, Kept, Unknown};
+    fn outcomes(self) -> &'static [OperationOutcome] {
+        use OperationOutcome::{Degraded, Denied, Done, Expired, Failed, Kept, Unknown};
         match self {
-            HoldOperation::Reserve => &[Done, Denied, Degraded, Failed],
-            HoldOperation::Settle => &[Done, Kept, Expired, Unknown, Failed],
-            HoldOperation::Extend => &[Done, Denied, Expired, Unknown, Failed],
+            CountedOperation::Reserve => &[Done, Denied, Degraded, Failed],
+            CountedOperation::Settle => &[Done, Kept, Expired, Unknown, Failed],
+            CountedOperation::Extend => &[Done, Denied, Expired, Unknown, Failed],
         }
     }
 }
 
-impl HoldOutcome {
-    const ALL: [HoldOutcome; 7] = [
-        HoldOutcome::Done,
-        HoldOutcome::Kept,
-        HoldOutcome::Denied,
-        HoldOutcome::Degraded,
-        HoldOutcome::Expired,
-        HoldOutcome::Unknown,
-        HoldOutcome::Failed,
+impl OperationOutcome {
+    const ALL: [OperationOutcome; 7] = [
+        OperationOutcome::Done,
+        OperationOutcome::Kept,
+        OperationOutcome::Denied,
+        OperationOutcome::Degraded,
+        OperationOutcome::Expired,
+        OperationOutcome::Unknown,
+        OperationOutcome::Failed,
     ];
 
     /// Returns the name in metrics, as the outcome of this operation.
-    pub(crate) fn name(self, of: HoldOperation) -> &'static str {
+    pub(crate) fn name(self, of: CountedOperation) -> &'static str {
         match self {
-            HoldOutcome::Done if of == HoldOperation::Settle => "settled",
-            HoldOutcome::Done => "allowed",
-            HoldOutcome::Kept => "kept",
-            HoldOutcome::Denied => "denied",
-            HoldOutcome::Degraded => "degraded",
-            HoldOutcome::Expired => "expired",
-            HoldOutcome::Unknown => "unknown",
-            HoldOutcome::Failed => "failed",
+            OperationOutcome::Done if of == CountedOperation::Settle => "settled",
+            OperationOutcome::Done => "allowed",
+            OperationOutcome::Kept => "kept",
+            OperationOutcome::Denied => "denied",
+            OperationOutcome::Degraded => "degraded",
+            OperationOutcome::Expired => "expired",
+            OperationOutcome::Unknown => "unknown",
+            OperationOutcome::Failed => "failed",
         }
     }
 
-    fn of_ended(ended: EndedHold) -> HoldOutcome {
+    fn of_ended(ended: EndedHold) -> OperationOutcome {
         match ended {
-            EndedHold::Expired => HoldOutcome::Expired,
-            EndedHold::Unknown => HoldOutcome::Unknown,
+            EndedHold::Expired => OperationOutcome::Expired,
+            EndedHold::Unknown => OperationOutcome::Unknown,
         }
     }
 }
@@ -127,12 +127,12 @@ impl HoldTally {
     /// Counts a reservation of `units`.
     pub(crate) fn count_reservation(&self, decision: &Decision, units: u64) {
         let outcome = match (decision.is_allowed(), decision.is_degraded()) {
-            (true, false) => HoldOutcome::Done,
-            (true, true) => HoldOutcome::Degraded,
-            (false, _) => HoldOutcome::Denied,
+            (true, false) => OperationOutcome::Done,
+            (true, true) => OperationOutcome::Degraded,
+            (false, _) => OperationOutcome::Denied,
         };
-        self.count(HoldOperation::Reserve, outcome);
-        if outcome == HoldOutcome::Done {
+        self.count(CountedOperation::Reserve, outcome);
+        if outcome == OperationOutcome::Done {
             self.add(HoldUnits::Held, units);
         }
     }
@@ -140,11 +140,11 @@ impl HoldTally {
     /// Counts a settlement, after which the hold stays open or not.
     pub(crate) fn count_settlement(&self, settled: &HoldSettlement, keeps_rest: bool) {
         let outcome = match settled.ended() {
-            Some(ended) => HoldOutcome::of_ended(ended),
-            None if keeps_rest => HoldOutcome::Kept,
-            None => HoldOutcome::Done,
+            Some(ended) => OperationOutcome::of_ended(ended),
+            None if keeps_rest => OperationOutcome::Kept,
+            None => OperationOutcome::Done,
         };
-        self.count(HoldOperation::Settle, outcome);
+        self.count(CountedOperation::Settle, outcome);
         self.add(HoldUnits::Settled, settled.charged_units());
         self.add(HoldUnits::Excess, settled.excess_units());
         self.add(HoldUnits::Cut, settled.cut_units());
@@ -153,29 +153,31 @@ impl HoldTally {
     /// Counts an extension by `more` units.
     pub(crate) fn count_extension(&self, extended: &HoldExtension, more: u64) {
         let outcome = match extended.ended() {
-            Some(ended) => HoldOutcome::of_ended(ended),
-            None if extended.is_granted() => HoldOutcome::Done,
-            None => HoldOutcome::Denied,
+            Some(ended) => OperationOutcome::of_ended(ended),
+            None if extended.is_granted() => OperationOutcome::Done,
+            None => OperationOutcome::Denied,
         };
-        self.count(HoldOperation::Extend, outcome);
-        if outcome == HoldOutcome::Done {
+        self.count(CountedOperation::Extend, outcome);
+        if outcome == OperationOutcome::Done {
             self.add(HoldUnits::Held, more);
         }
     }
 
     /// Counts an operation that the store failed to decide. A request that is not valid is not counted.
-    pub(crate) fn count_error(&self, operation: HoldOperation, error: &Error) {
+    pub(crate) fn count_error(&self, operation: CountedOperation, error: &Error) {
         if let Error::Store(_) = error {
-            self.count(operation, HoldOutcome::Failed);
+            self.count(operation, OperationOutcome::Failed);
         }
     }
 
     /// Returns the number of operations with each outcome.
-    pub(crate) fn operations(&self) -> impl Iterator<Item = (HoldOperation, HoldOutcome, u64)> {
-        let count = |operation: HoldOperation, outcome: HoldOutcome| {
+    pub(crate) fn operations(
+        &self,
+    ) -> impl Iterator<Item = (CountedOperation, OperationOutcome, u64)> {
+        let count = |operation: CountedOperation, outcome: OperationOutcome| {
             self.operations[operation as usize][outcome as usize].load(Ordering::Relaxed)
         };
-        HoldOperation::ALL.into_iter().flat_map(move |operation| {
+        CountedOperation::ALL.into_iter().flat_map(move |operation| {
             let outcomes = operation.outcomes().iter();
             outcomes.map(move |&outcome| (operation, outcome, count(operation, outcome)))
         })
@@ -191,7 +193,7 @@ impl HoldTally {
         self.operations().all(|(_, _, count)| count == 0)
     }
 
-    fn count(&self, operation: HoldOperation, outcome: HoldOutcome) {
+    fn count(&self, operation: CountedOperation, outcome: OperationOutcome) {
         self.operations[operation as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 

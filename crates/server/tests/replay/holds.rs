@@ -109,6 +109,24 @@ fn units_used_beyond_a_hold_are_a_debt() {
 }
 
 #[test]
+fn places_of_a_concurrency_limit_return_at_their_expiry_or_settlement() {
+    let trace = "0,a,1,reserve,h1,\n0,a,1,reserve,h2,500000\n0,a,1,reserve,h3,\n499999,a,0,settle,h1,\n\
+                 499999,a,1,reserve,h4,\n499999,a,1,reserve,h5,\n500000,a,1,reserve,h6,\n";
+    assert_eq!(
+        decided("concurrency limit=2 for=60s", trace),
+        [
+            (true, 1, None, None),
+            (true, 0, None, None),
+            (false, 0, Some(500_000), None),
+            (true, 1, None, None),
+            (true, 0, None, None),
+            (false, 0, Some(1), None),
+            (true, 0, None, None),
+        ]
+    );
+}
+
+#[test]
 fn bad_operation_is_refused_with_its_column_and_a_remedy() {
     let mut report = String::new();
     for (name, line) in [
@@ -153,6 +171,10 @@ fn bad_operation_is_refused_with_its_column_and_a_remedy() {
     let output = replay(shaping, format!("{HEADER}0,a,1,settle,h1,\n").as_bytes());
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""));
     report += &format!("shaping limit\n  {}", stderr(&output));
+    let concurrency = "concurrency limit=10 for=1s";
+    let output = replay(concurrency, format!("{HEADER}0,a,1,check,,\n").as_bytes());
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""));
+    report += &format!("check of a concurrency limit\n  {}", stderr(&output));
     insta::assert_snapshot!(report);
 }
 
@@ -228,13 +250,22 @@ fn traces() -> impl Strategy<Value = Vec<Line>> {
     })
 }
 
-const LIMITS: [&str; 5] = [
+const LIMITS: [&str; 6] = [
+    "concurrency limit=10 for=1s",
     "fixed-window limit=10 window=1s",
     "sliding-window-log limit=10 window=1s",
     "sliding-window-counter limit=10 window=1s",
     "token-bucket capacity=10 refill=3/s",
     "leaky-bucket capacity=10 leak=3/s mode=policing",
 ];
+
+/// Makes the checks of a trace reservations, if its limit cannot be checked.
+fn checkable(limit: &str, mut trace: Vec<Line>) -> Vec<Line> {
+    if limit.starts_with("concurrency") {
+        trace.iter_mut().filter(|line| line.op == "check").for_each(|line| line.op = "reserve");
+    }
+    trace
+}
 
 /// Decides a trace with the pure functions of the core.
 #[derive(Default)]
@@ -333,7 +364,7 @@ proptest! {
         limit in prop::sample::select(&LIMITS),
         trace in traces(),
     ) {
-        assert_decides_as_the_core("memory", limit, &trace)?;
+        assert_decides_as_the_core("memory", limit, &checkable(limit, trace))?;
     }
 }
 
@@ -348,7 +379,7 @@ fn any_trace_with_holds_is_decided_as_by_the_core_on_redis() {
         }
         let cases = (prop::sample::select(&LIMITS), traces());
         proptest!(ProptestConfig::with_cases(24), |((limit, trace) in cases)| {
-            assert_decides_as_the_core(&server.url(), limit, &trace)?;
+            assert_decides_as_the_core(&server.url(), limit, &checkable(limit, trace))?;
         });
     }
 }

@@ -13,7 +13,8 @@ use crate::server::{ServerProcess, body_of};
 /// Limits of which nothing comes back while a test runs.
 const LIMITS: &str = "limits:\n  tpm: fixed-window limit=1000 window=366d\n  \
                       policing: leaky-bucket capacity=1000 leak=1/30d mode=policing\n  \
-                      shaping: leaky-bucket capacity=1000 leak=1/30d mode=shaping\nrules: []\n";
+                      shaping: leaky-bucket capacity=1000 leak=1/30d mode=shaping\n  \
+                      jobs: concurrency limit=2 for=5m\nrules: []\n";
 
 fn file(yaml: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
@@ -194,6 +195,33 @@ fn extension_adds_units_and_moves_the_expiry() {
 }
 
 #[test]
+fn places_of_a_concurrency_limit_are_held_until_they_are_settled() {
+    let server = server();
+    let body = json!({"limit": "jobs", "key": "team:7"});
+    let reserve = || server.post_valid("/v1/reserve", &body, "Reservation");
+    let (first, second) = (reserve(), reserve());
+    assert_eq!((&first["remaining"], &second["remaining"]), (&json!(1), &json!(0)));
+    assert_eq!(first["hold_expires_after_us"], 300_000_000);
+    let refused = reserve();
+    let wait_us = refused["retry_after_us"].as_u64().unwrap();
+    assert!(refused["allowed"] == false && wait_us <= 300_000_000, "{refused}");
+    let settled = server.settle(&token(&first), 0);
+    assert_eq!((&settled["allowed"], charged(&settled)), (&json!(true), [0, 0, 0]));
+    assert_eq!(reserve()["allowed"], true);
+
+    for (path, body) in [("/v1/check", body.clone()), ("/v1/check/batch", json!([body]))] {
+        let response = server.post(path, body.to_string()).send().unwrap();
+        let answer = body_of(response);
+        let problem = if path.ends_with("batch") { &answer[0] } else { &answer };
+        assert_eq!(problem["status"], 400);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("`jobs` ") && detail.contains("POST /v1/reserve"), "{detail}");
+    }
+    let labels = [("limit", "jobs"), ("outcome", "failed")];
+    assert_eq!(scrape(&server).value("tollgate_limit_decisions_total", &labels), 0.0);
+}
+
+#[test]
 fn reset_forgets_holds() {
     let server = server();
     let hold = server.hold("tpm", 400, "1h");
@@ -252,7 +280,12 @@ fn bad_requests_say_what_is_wrong() {
         ("reserve", reserve(r#","max_wait_us":1"#), 400, "unknown field `max_wait_us`"),
         ("reserve", long, 400, "the key has 4000 bytes, and the key of a hold may have at most"),
         ("settle", json!({"hold": hold}).to_string(), 400, "missing field `cost`"),
-        ("settle", json!({"hold": hold, "cost": -1}).to_string(), 400, "invalid value"),
+        (
+            "settle",
+            json!({"hold": hold, "cost": -1}).to_string(),
+            400,
+            "invalid type: integer `-1`",
+        ),
         ("settle", "7".to_owned(), 400, "a settlement must be a JSON object"),
         ("extend", json!({"hold": hold, "cost": 1}).to_string(), 400, "missing field `for`"),
         ("extend", json!({"hold": hold, "for": "1"}).to_string(), 400, "for"),

@@ -7,8 +7,8 @@ use tollgate::{Error, Hold, HoldReference, JointHold, Scope};
 use tollgate_core::{Cost, LimitDecision, UnitRequest, Verdict};
 
 use super::HoldProblem;
-use crate::receipt::{HeldBy, HoldPart, Receipts};
-use crate::ruleset::{HoldOperation, HoldTally, RuleSet};
+use crate::receipt::{HeldBy, Receipts, TokenPart};
+use crate::ruleset::{CountedOperation, HoldTally, RuleSet};
 
 /// How long the store has for a settlement or an extension. Longer than the deadline of checks, because a hold whose
 /// settlement is lost is charged in full.
@@ -44,7 +44,7 @@ impl HoldTarget {
         let count = parts.len();
         let parts: Vec<TargetPart> = parts
             .into_iter()
-            .filter_map(|HoldPart { scope, key, reference, is_degraded }| {
+            .filter_map(|TokenPart { scope, key, reference, is_degraded }| {
                 let tally = rules.hold_tally(scope)?;
                 let scope = rules.rules().scope(scope)?.deadline(DEADLINE);
                 Some(TargetPart { scope, key: key.into(), reference, is_degraded, tally })
@@ -68,7 +68,7 @@ impl HoldTarget {
     }
 
     /// Counts an operation that failed for every part.
-    pub(super) fn count_error(&self, operation: HoldOperation, error: &Error) {
+    pub(super) fn count_error(&self, operation: CountedOperation, error: &Error) {
         self.on_store().for_each(|part| part.tally.count_error(operation, error));
     }
 }
@@ -89,9 +89,9 @@ impl TargetPart {
     pub(super) fn with_expiry_of<'h>(
         &self,
         holds: &mut impl Iterator<Item = &'h Hold>,
-    ) -> HoldPart<'_> {
+    ) -> TokenPart<'_> {
         let hold = if self.is_degraded { None } else { holds.next() };
-        HoldPart {
+        TokenPart {
             scope: self.scope.name(),
             key: &self.key,
             reference: hold.map_or(self.reference, Hold::reference),

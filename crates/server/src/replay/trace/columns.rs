@@ -1,9 +1,9 @@
 //! The header of a trace, and lines with only the columns `at_us,key,cost`.
 
-use tollgate_core::Cost;
+use tollgate_core::{Cost, HoldTime};
 
 use super::csv::{self, excerpt, next_column};
-use super::entry::{TraceEntry, TraceRequest};
+use super::entry::{TraceAction, TraceEntry};
 use super::operations::NamedColumns;
 use super::problem::TraceProblem;
 
@@ -19,12 +19,15 @@ pub(in crate::replay) enum TraceColumns {
 }
 
 impl TraceColumns {
-    /// Reads the header.
-    pub(super) fn of_header(line: &[u8]) -> Result<TraceColumns, TraceProblem> {
+    /// Reads the header. A reservation without a hold time is for `hold_for`.
+    pub(super) fn of_header(
+        line: &[u8],
+        hold_for: Option<HoldTime>,
+    ) -> Result<TraceColumns, TraceProblem> {
         let not_the_header = || TraceProblem::NotTheHeader(excerpt(line));
         let text = csv::text(line).map_err(|_| not_the_header())?;
         let mut rest = Some(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text));
-        let mut named = NamedColumns::default();
+        let mut named = NamedColumns::with_default(hold_for);
         while let Some(name) = next_column(&mut rest).map_err(|_| not_the_header())? {
             if !named.add(name.trim()) {
                 return Err(not_the_header());
@@ -72,6 +75,6 @@ fn entry(line: &str, columns: usize) -> Result<TraceEntry<'_>, TraceProblem> {
     if rest.is_some() {
         Err(TraceProblem::TooManyColumns(columns))
     } else {
-        Ok(TraceEntry { at_us, key, request: TraceRequest::Check(cost) })
+        Ok(TraceEntry { at_us, key, request: TraceAction::Check(cost) })
     }
 }

@@ -10,12 +10,12 @@ use tollgate_core::{Cost, HoldTime};
 pub(in crate::replay) struct TraceEntry<'t> {
     pub(in crate::replay) at_us: u64,
     pub(in crate::replay) key: Cow<'t, str>,
-    pub(in crate::replay) request: TraceRequest<'t>,
+    pub(in crate::replay) request: TraceAction<'t>,
 }
 
 /// A check, or an operation on a hold.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::replay) enum TraceRequest<'t> {
+pub(in crate::replay) enum TraceAction<'t> {
     Check(Cost),
     /// Boxed, so that the entries of a trace without holds stay small.
     OnHold(Box<HoldStep<'t>>),
@@ -25,12 +25,12 @@ pub(in crate::replay) enum TraceRequest<'t> {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::replay) struct HoldStep<'t> {
     pub(in crate::replay) hold: Cow<'t, str>,
-    pub(in crate::replay) operation: HoldOperation,
+    pub(in crate::replay) operation: TraceOperation,
 }
 
 /// An operation on a hold, with the numbers of its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::replay) enum HoldOperation {
+pub(in crate::replay) enum TraceOperation {
     Reserve { cost: Cost, hold_for: HoldTime },
     Settle { used: u64 },
     Extend { more: u64, hold_for: HoldTime },
@@ -49,28 +49,28 @@ impl TraceEntry<'_> {
     pub(super) fn into_owned(self) -> TraceEntry<'static> {
         let TraceEntry { at_us, key, request } = self;
         let request = match request {
-            TraceRequest::Check(cost) => TraceRequest::Check(cost),
-            TraceRequest::OnHold(step) => {
+            TraceAction::Check(cost) => TraceAction::Check(cost),
+            TraceAction::OnHold(step) => {
                 let HoldStep { hold, operation } = *step;
                 let hold = hold.into_owned().into();
-                TraceRequest::OnHold(Box::new(HoldStep { hold, operation }))
+                TraceAction::OnHold(Box::new(HoldStep { hold, operation }))
             }
         };
         TraceEntry { at_us, key: key.into_owned().into(), request }
     }
 
     pub(in crate::replay) fn is_check(&self) -> bool {
-        matches!(self.request, TraceRequest::Check(_))
+        matches!(self.request, TraceAction::Check(_))
     }
 
     /// Returns the units in the column `cost`.
     pub(in crate::replay) fn units(&self) -> u64 {
         match &self.request {
-            TraceRequest::Check(cost) => cost.units(),
-            TraceRequest::OnHold(step) => match step.operation {
-                HoldOperation::Reserve { cost, .. } => cost.units(),
-                HoldOperation::Settle { used } => used,
-                HoldOperation::Extend { more, .. } => more,
+            TraceAction::Check(cost) => cost.units(),
+            TraceAction::OnHold(step) => match step.operation {
+                TraceOperation::Reserve { cost, .. } => cost.units(),
+                TraceOperation::Settle { used } => used,
+                TraceOperation::Extend { more, .. } => more,
             },
         }
     }
@@ -78,18 +78,18 @@ impl TraceEntry<'_> {
     /// Returns the name of the hold; `None` for a check.
     pub(in crate::replay) fn hold(&self) -> Option<&str> {
         match &self.request {
-            TraceRequest::Check(_) => None,
-            TraceRequest::OnHold(step) => Some(&step.hold),
+            TraceAction::Check(_) => None,
+            TraceAction::OnHold(step) => Some(&step.hold),
         }
     }
 
     pub(in crate::replay) fn operation(&self) -> OperationName {
         match &self.request {
-            TraceRequest::Check(_) => OperationName::Check,
-            TraceRequest::OnHold(step) => match step.operation {
-                HoldOperation::Reserve { .. } => OperationName::Reserve,
-                HoldOperation::Settle { .. } => OperationName::Settle,
-                HoldOperation::Extend { .. } => OperationName::Extend,
+            TraceAction::Check(_) => OperationName::Check,
+            TraceAction::OnHold(step) => match step.operation {
+                TraceOperation::Reserve { .. } => OperationName::Reserve,
+                TraceOperation::Settle { .. } => OperationName::Settle,
+                TraceOperation::Extend { .. } => OperationName::Extend,
             },
         }
     }

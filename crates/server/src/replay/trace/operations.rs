@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tollgate_core::{HoldTime, MAX_UNITS};
 
 use super::csv::{self, digits, excerpt, next_column};
-use super::entry::{HoldOperation, HoldStep, OperationName, TraceEntry, TraceRequest};
+use super::entry::{HoldStep, OperationName, TraceAction, TraceEntry, TraceOperation};
 use super::problem::TraceProblem;
 
 /// The columns that a trace can have.
@@ -27,6 +27,8 @@ const NAMES: usize = 6;
 pub(in crate::replay) struct NamedColumns {
     order: [Option<ColumnName>; NAMES],
     count: usize,
+    /// How long a reservation holds units if its line does not say it.
+    hold_for: Option<HoldTime>,
 }
 
 /// The columns of one line, by their names; `None` for a column that the header or the line does not have.
@@ -48,6 +50,11 @@ impl ColumnName {
 }
 
 impl NamedColumns {
+    /// Makes no columns yet. A reservation without a hold time is for `hold_for`.
+    pub(super) fn with_default(hold_for: Option<HoldTime>) -> NamedColumns {
+        NamedColumns { hold_for, ..NamedColumns::default() }
+    }
+
     /// Adds the next column of the header. Returns false if no column has that name, or an earlier column has it.
     pub(super) fn add(&mut self, name: &str) -> bool {
         let Some(name) = ColumnName::of(name).filter(|name| !self.has(*name)) else { return false };
@@ -105,9 +112,9 @@ impl NamedColumns {
             OperationName::Check => {
                 fields.must_be_empty(operation, ColumnName::Hold)?;
                 fields.must_be_empty(operation, ColumnName::ForUs)?;
-                TraceRequest::Check(csv::cost(&fields.take(ColumnName::Cost).unwrap_or_default())?)
+                TraceAction::Check(csv::cost(&fields.take(ColumnName::Cost).unwrap_or_default())?)
             }
-            _ => TraceRequest::OnHold(Box::new(fields.hold_step(operation)?)),
+            _ => TraceAction::OnHold(Box::new(fields.hold_step(operation, self.hold_for)?)),
         };
         Ok(TraceEntry { at_us, key, request })
     }
@@ -143,28 +150,41 @@ impl<'l> NamedFields<'l> {
         }
     }
 
-    fn hold_step(&mut self, name: OperationName) -> Result<HoldStep<'l>, TraceProblem> {
+    fn hold_step(
+        &mut self,
+        name: OperationName,
+        default: Option<HoldTime>,
+    ) -> Result<HoldStep<'l>, TraceProblem> {
         let hold = self.take(ColumnName::Hold).filter(|hold| !hold.is_empty());
         let hold = hold.ok_or(TraceProblem::NoHold(name))?;
         let cost = self.take(ColumnName::Cost).unwrap_or_default();
         let operation = match name {
             OperationName::Reserve => {
-                HoldOperation::Reserve { cost: csv::cost(&cost)?, hold_for: self.hold_for(name)? }
+                let hold_for = self.hold_for(name, default)?;
+                TraceOperation::Reserve { cost: csv::cost(&cost)?, hold_for }
             }
             OperationName::Extend => {
-                HoldOperation::Extend { more: units(name, &cost)?, hold_for: self.hold_for(name)? }
+                let hold_for = self.hold_for(name, None)?;
+                TraceOperation::Extend { more: units(name, &cost)?, hold_for }
             }
             OperationName::Settle | OperationName::Check => {
                 self.must_be_empty(name, ColumnName::ForUs)?;
-                HoldOperation::Settle { used: units(name, &cost)? }
+                TraceOperation::Settle { used: units(name, &cost)? }
             }
         };
         Ok(HoldStep { hold, operation })
     }
 
     /// Reads how long the units are held.
-    fn hold_for(&mut self, operation: OperationName) -> Result<HoldTime, TraceProblem> {
+    fn hold_for(
+        &mut self,
+        operation: OperationName,
+        default: Option<HoldTime>,
+    ) -> Result<HoldTime, TraceProblem> {
         let text = self.take(ColumnName::ForUs).unwrap_or_default();
+        if let Some(default) = default.filter(|_| text.trim_ascii().is_empty()) {
+            return Ok(default);
+        }
         let us = digits(&text)
             .ok_or_else(|| TraceProblem::BadHoldTime(operation, excerpt(text.as_bytes())))?;
         HoldTime::from_us(us).map_err(TraceProblem::HoldTimeOutOfRange)
