@@ -8,10 +8,13 @@ use crate::ruleset::{HoldTally, RuleSet};
 /// The limit of a tally, and the tally.
 type NamedTally = (Box<str>, Arc<HoldTally>);
 
-/// Writes the numbers of operations on holds, and of their units.
+/// Writes the numbers of operations on holds, and of their units, if there were any holds.
 pub(super) fn write(text: &mut MetricsText, rules: &RuleSet) {
     let all = rules.limits().into_iter().map(|(name, limit)| (name, Arc::clone(&limit.holds)));
     let used: Vec<NamedTally> = all.filter(|(_, tally)| !tally.is_unused()).collect();
+    if used.is_empty() {
+        return;
+    }
     let help = "Reservations, settlements and extensions of holds of limits, by outcome. The outcomes expired and unknown are \
                 of settlements and extensions that came after their hold had ended.";
     text.metric("tollgate_hold_operations_total", MetricKind::Counter, help);

@@ -22,7 +22,7 @@ const DEGRADED: u8 = 1;
 /// The most bytes of a part besides its texts: their lengths, the id, the expiry, and the flag.
 const NUMBER_BYTES: usize = 2 * 2 + 8 + 8 + 1;
 
-/// What a hold was reserved by.
+/// The target of the reservation that made a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBy {
     /// The name of a limit. The hold has one part.
@@ -87,7 +87,7 @@ pub(crate) fn max_key_bytes(scope: &str) -> usize {
 }
 
 impl SignedHold {
-    /// Returns what the hold was reserved by, and its parts; `None` if this server does not write such tokens.
+    /// Returns the target of the reservation, and the parts; `None` if this server does not write such tokens.
     pub(crate) fn content(&self) -> Option<(HeldBy, Vec<TokenPart<'_>>)> {
         let mut rest = self.bytes.get(1..)?;
         let by = match *rest.split_off_first()? {

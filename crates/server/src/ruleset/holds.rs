@@ -100,7 +100,7 @@ impl OperationOutcome {
         }
     }
 
-    fn of_ended(ended: EndedHold) -> OperationOutcome {
+    fn from_ended(ended: EndedHold) -> OperationOutcome {
         match ended {
             EndedHold::Expired => OperationOutcome::Expired,
             EndedHold::Unknown => OperationOutcome::Unknown,
@@ -140,7 +140,7 @@ impl HoldTally {
     /// Counts a settlement, after which the hold stays open or not.
     pub(crate) fn count_settlement(&self, settled: &HoldSettlement, keeps_rest: bool) {
         let outcome = match settled.ended() {
-            Some(ended) => OperationOutcome::of_ended(ended),
+            Some(ended) => OperationOutcome::from_ended(ended),
             None if keeps_rest => OperationOutcome::Kept,
             None => OperationOutcome::Done,
         };
@@ -153,7 +153,7 @@ impl HoldTally {
     /// Counts an extension by `more` units.
     pub(crate) fn count_extension(&self, extended: &HoldExtension, more: u64) {
         let outcome = match extended.ended() {
-            Some(ended) => OperationOutcome::of_ended(ended),
+            Some(ended) => OperationOutcome::from_ended(ended),
             None if extended.is_granted() => OperationOutcome::Done,
             None => OperationOutcome::Denied,
         };

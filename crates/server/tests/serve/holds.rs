@@ -77,7 +77,7 @@ fn token(answer: &Value) -> String {
     answer["hold"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-/// The units that a settlement charged, those beyond its hold, and those that were cut.
+/// Returns three fields of a settlement: the charged units, the excess, and the cut units.
 fn charged(settled: &Value) -> [u64; 3] {
     ["charged", "excess", "cut"].map(|name| settled[name].as_u64().unwrap())
 }

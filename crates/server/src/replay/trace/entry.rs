@@ -103,7 +103,7 @@ impl OperationName {
         OperationName::Extend,
     ];
 
-    /// Returns the operation of a name; `None` if there is none.
+    /// Returns the operation of a name; `None` for any other text.
     pub(super) fn of(text: &str) -> Option<OperationName> {
         OperationName::ALL.into_iter().find(|operation| operation.name() == text)
     }
