@@ -15,13 +15,15 @@ fn any_holds() -> impl Strategy<Value = Vec<HoldFields>> {
 }
 
 fn hold_parts(owned: &[HoldFields]) -> Vec<TokenPart<'_>> {
-    let part = |(scope, key, id, expires_us, is_degraded): &'_ HoldFields| TokenPart {
-        scope: scope.as_str(),
-        key: key.as_slice(),
-        reference: HoldReference { id: HoldId(*id), expires_us: *expires_us },
-        is_degraded: *is_degraded,
-    };
-    owned.iter().map(part).collect()
+    owned
+        .iter()
+        .map(|(scope, key, id, expires_us, is_degraded)| TokenPart {
+            scope,
+            key,
+            reference: HoldReference { id: HoldId(*id), expires_us: *expires_us },
+            is_degraded: *is_degraded,
+        })
+        .collect()
 }
 
 proptest! {
