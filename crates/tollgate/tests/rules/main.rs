@@ -3,6 +3,7 @@
 // Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, clippy::panic, unused_must_use)]
 
+mod concurrency;
 mod domains;
 mod each;
 mod example;

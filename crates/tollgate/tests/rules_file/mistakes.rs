@@ -291,6 +291,26 @@ const LIMITS: &[Mistake] = &[
         limit!("{ algorithm: sliding-window-log, limit: 65537, window: 1s }"),
     ),
     mistake(
+        "above the maximum of a concurrency limit",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 1025, for: 60s }"),
+    ),
+    mistake(
+        "a concurrency limit with a window",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 10, window: 60s }"),
+    ),
+    mistake(
+        "wrong numbers of a concurrency limit",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 0, for: 0s }"),
+    ),
+    mistake(
+        "too long a hold time",
+        Blind,
+        limit!("{ algorithm: concurrency, limit: 10, for: 367d }"),
+    ),
+    mistake(
         "too long a window",
         Blind,
         limit!("{ algorithm: fixed-window, limit: 10, window: 400d }"),

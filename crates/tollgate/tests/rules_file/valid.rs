@@ -37,6 +37,7 @@ const VALID: &[&str] = &[
     include_str!("../../../../examples/rules.yaml"),
     "limits: { free: token-bucket capacity=60 refill=1/s }",
     "{\"limits\": {\"free\": {\"algorithm\": \"leaky-bucket\", \"capacity\": 60, \"leak\": \"1/s\"}}, \"rules\": []}",
+    "limits: { jobs: concurrency limit=10 for=60s, uploads: { algorithm: concurrency, limit: 1024, for: 1us } }",
     "limits:\r\n  free: fixed-window limit=1 window=1s\r\nrules: []\r\n",
     "---\nlimits:\n  free:\n    algorithm: leaky-bucket\n    capacity: \"60\"\n    leak: 0.1/s\n    mode: shaping\n...\n",
     "{\n  \"limits\": {\n    \"free\": \"fixed-window limit=1 window=1s\"\n  },\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"domain\": \"d\",\n      \"key\": [],\n      \"limit\": \"free\",\n      \"shadow\": true\n    }\n  ]\n}\n",
@@ -214,6 +215,9 @@ fn byte_order_mark_is_ignored() {
 fn text_and_mapping_are_the_same_limit() {
     let text = Config::parse("a", "limits: { x: leaky-bucket capacity=5 leak=1/s }").unwrap();
     let mapping = "limits: { x: { leak: 1/s, algorithm: leaky-bucket, capacity: 5 } }";
+    assert_eq!(text, Config::parse("a", mapping).unwrap());
+    let text = Config::parse("a", "limits: { x: concurrency limit=5 for=1m }").unwrap();
+    let mapping = "limits: { x: { for: 60s, algorithm: concurrency, limit: 5 } }";
     assert_eq!(text, Config::parse("a", mapping).unwrap());
 }
 
