@@ -83,7 +83,12 @@ impl JointHold {
     /// Returns the hold of the part at this index of the reservation; `None` for a part whose units were not set aside.
     /// Parts of one key under one name share a hold.
     pub fn of_part(&self, index: usize) -> Option<&Hold> {
-        self.holds.get((*self.of_parts.get(index)?)?)
+        self.holds.get(self.position_of_part(index)?)
+    }
+
+    /// Returns the index among [`holds`](Self::holds) of the hold of a part.
+    pub fn position_of_part(&self, index: usize) -> Option<usize> {
+        self.of_parts.get(index).copied().flatten()
     }
 
     /// Returns whether nothing is held: no part of the reservation set units aside.
@@ -230,8 +235,8 @@ impl JointHold {
         })
     }
 
-    /// The holds on this process's share of a limit grow first: if they do not fit, nothing is sent. If the store then
-    /// refuses, they stay extended until they end, which happens only while the store fails now and then.
+    /// Extends the holds on this process's share of a limit first: if their units do not fit, nothing is sent. If the store
+    /// then refuses, the holds on the share stay extended. A hold has parts on both only if one of several servers failed.
     fn send_extensions(&self, growths: Vec<HoldGrowth>) -> Answer<JointExtension> {
         let HoldPlaces { memory, nowhere, remote } = self.places();
         let mut extended: Vec<Option<HoldExtension>> = self.holds.iter().map(|_| None).collect();
