@@ -137,6 +137,10 @@ pub(crate) struct ReplayArgs {
     ///
     /// Times are microseconds since the Unix epoch, and may go back. The column `cost` may be left out; each request
     /// then costs 1.
+    ///
+    /// For holds, a trace has the columns `op`, `hold` and `for_us` too. `op` is check, reserve, settle or extend; `hold`
+    /// is a name of the key's hold, for all but checks; `for_us` is how long a reserve or an extend holds the units. The
+    /// `cost` of a settle is what was used, and the `cost` of an extend is what is added: both may be 0.
     pub(crate) trace: PathBuf,
 }
 

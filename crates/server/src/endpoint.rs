@@ -10,6 +10,12 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 pub(crate) enum RequestEndpoint {
     Check,
     Batch,
+    Reserve,
+    ReserveBatch,
+    Settle,
+    SettleBatch,
+    Extend,
+    ExtendBatch,
     Authorize,
     Limits,
     Limit,
@@ -28,9 +34,15 @@ pub(crate) enum RequestEndpoint {
 
 impl RequestEndpoint {
     /// All endpoints, in the order of their declaration.
-    pub(crate) const ALL: [RequestEndpoint; 16] = [
+    pub(crate) const ALL: [RequestEndpoint; 22] = [
         RequestEndpoint::Check,
         RequestEndpoint::Batch,
+        RequestEndpoint::Reserve,
+        RequestEndpoint::ReserveBatch,
+        RequestEndpoint::Settle,
+        RequestEndpoint::SettleBatch,
+        RequestEndpoint::Extend,
+        RequestEndpoint::ExtendBatch,
         RequestEndpoint::Authorize,
         RequestEndpoint::Limits,
         RequestEndpoint::Limit,
@@ -52,6 +64,12 @@ impl RequestEndpoint {
         match path {
             "/v1/check" => RequestEndpoint::Check,
             "/v1/check/batch" => RequestEndpoint::Batch,
+            "/v1/reserve" => RequestEndpoint::Reserve,
+            "/v1/reserve/batch" => RequestEndpoint::ReserveBatch,
+            "/v1/settle" => RequestEndpoint::Settle,
+            "/v1/settle/batch" => RequestEndpoint::SettleBatch,
+            "/v1/extend" => RequestEndpoint::Extend,
+            "/v1/extend/batch" => RequestEndpoint::ExtendBatch,
             "/v1/authorize" => RequestEndpoint::Authorize,
             "/v1/limits" => RequestEndpoint::Limits,
             "/v1/refund" => RequestEndpoint::Refund,
@@ -86,6 +104,12 @@ impl RequestEndpoint {
         match self {
             RequestEndpoint::Check => "check",
             RequestEndpoint::Batch => "batch",
+            RequestEndpoint::Reserve => "reserve",
+            RequestEndpoint::ReserveBatch => "reserve_batch",
+            RequestEndpoint::Settle => "settle",
+            RequestEndpoint::SettleBatch => "settle_batch",
+            RequestEndpoint::Extend => "extend",
+            RequestEndpoint::ExtendBatch => "extend_batch",
             RequestEndpoint::Authorize => "authorize",
             RequestEndpoint::Limits => "limits",
             RequestEndpoint::Limit => "limit",
@@ -108,6 +132,12 @@ impl RequestEndpoint {
         Some(match self {
             RequestEndpoint::Check => "/v1/check",
             RequestEndpoint::Batch => "/v1/check/batch",
+            RequestEndpoint::Reserve => "/v1/reserve",
+            RequestEndpoint::ReserveBatch => "/v1/reserve/batch",
+            RequestEndpoint::Settle => "/v1/settle",
+            RequestEndpoint::SettleBatch => "/v1/settle/batch",
+            RequestEndpoint::Extend => "/v1/extend",
+            RequestEndpoint::ExtendBatch => "/v1/extend/batch",
             RequestEndpoint::Authorize => "/v1/authorize",
             RequestEndpoint::Limits => "/v1/limits",
             RequestEndpoint::Limit => "/v1/limits/{name}",
@@ -159,6 +189,9 @@ mod tests {
             ("/v1/check", RequestEndpoint::Check),
             ("/v1/check/", RequestEndpoint::Other),
             ("/v1/check/batch", RequestEndpoint::Batch),
+            ("/v1/reserve", RequestEndpoint::Reserve),
+            ("/v1/settle/batch", RequestEndpoint::SettleBatch),
+            ("/v1/extend/", RequestEndpoint::Other),
             ("/v1/authorize", RequestEndpoint::Authorize),
             ("/v1/authorize/", RequestEndpoint::Other),
             ("/v1/authorize/web", RequestEndpoint::Authorize),

@@ -1,6 +1,8 @@
 //! Entry points for fuzzers; not part of the API.
 
-use crate::http::{ApiProblem, decode_batch, decode_check};
+use crate::http::{
+    ApiProblem, decode_batch, decode_check, decode_extend, decode_reserve, decode_settle,
+};
 
 /// Reads the body of a check. The error is the problem document that the client would get.
 pub fn check(body: &[u8]) -> Result<(), String> {
@@ -11,6 +13,16 @@ pub fn check(body: &[u8]) -> Result<(), String> {
 pub fn batch(body: &[u8]) -> Result<Vec<Result<(), String>>, String> {
     let each = decode_batch(body).map_err(problem_document)?;
     Ok(each.map(|check| check.map(drop).map_err(problem_document)).collect())
+}
+
+/// Reads the body of a reservation, of a settlement and of an extension. The errors are the problem documents that the
+/// client would get.
+pub fn holds(body: &[u8]) -> [Result<(), String>; 3] {
+    [
+        decode_reserve(body).map(drop).map_err(problem_document),
+        decode_settle(body).map(drop).map_err(problem_document),
+        decode_extend(body).map(drop).map_err(problem_document),
+    ]
 }
 
 /// Reads a message of Envoy. The error is the message that Envoy would get.

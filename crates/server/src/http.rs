@@ -2,6 +2,8 @@
 //!
 //! - `api`: the state of the handlers
 //! - `check`, `batch`: decide requests
+//! - `holds`: sets units aside, and settles and extends the holds
+//!   - `hold_body`: decodes their bodies; `hold_answers`: their answers as JSON
 //!   - `check_body`: decodes a check; `decision`: decisions as JSON; `json_object`: writes JSON objects
 //! - `authorize`: decides for proxies, which call it before they pass a request on
 //! - `refund`: refunds charges by their receipts
@@ -23,6 +25,9 @@ mod check_body;
 mod decision;
 mod document;
 mod health;
+mod hold_answers;
+mod hold_body;
+mod holds;
 mod host;
 mod json_object;
 mod keys;
@@ -48,6 +53,7 @@ use utoipa_axum::routes;
 pub(crate) use api::{Api, ApiParts, PageBudget};
 pub(crate) use batch::decode as decode_batch;
 pub(crate) use check_body::decode as decode_check;
+pub(crate) use hold_body::{decode_extend, decode_reserve, decode_settle};
 pub(crate) use problem::ApiProblem;
 pub(crate) use service::service;
 
@@ -68,6 +74,12 @@ fn documented_routes() -> OpenApiRouter<Api> {
     let mut api = OpenApiRouter::with_openapi(document::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))
+        .routes(routes!(holds::reserve))
+        .routes(routes!(holds::reserve_batch))
+        .routes(routes!(holds::settle))
+        .routes(routes!(holds::settle_batch))
+        .routes(routes!(holds::extend))
+        .routes(routes!(holds::extend_batch))
         .routes(routes!(authorize::authorize))
         .routes(routes!(authorize::authorize_by_domain))
         .routes(routes!(authorize::authorize_with_settings))

@@ -2,10 +2,12 @@
 //!
 //! - `requests`: the metrics of requests; `histogram`: durations, sorted into buckets
 //! - `page`: the whole page, with numbers that are read from other parts of the server for each page
+//! - `holds`: the metrics of holds
 //! - `process`: the metrics of the process, from the system
 //! - `text`: the text format
 
 mod histogram;
+mod holds;
 mod page;
 mod process;
 mod requests;

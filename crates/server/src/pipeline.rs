@@ -6,7 +6,9 @@
 //!
 //! - `request`: the requests that front ends make
 //! - `pending`: answers that the store has not given yet, and complete answers
+//! - `holds`: reservations, settlements and extensions
 
+mod holds;
 mod pending;
 mod request;
 #[cfg(test)]
@@ -19,6 +21,11 @@ use std::sync::Arc;
 use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
+pub(crate) use holds::{
+    Extended, ExtendedPart, ExtensionRequest, GrantedHold, HoldProblem, ReservationRequest,
+    Reserved, SentExtension, SentReservation, SentSettlement, Settled, SettledPart,
+    SettlementRequest,
+};
 use pending::PendingLimitAnswer;
 pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};
 pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, domain};
@@ -154,7 +161,7 @@ impl Pipeline {
                     self.recorder.metrics.store_answered(pending.sent_at);
                 }
                 let (limit, key) = (&pending.limit, pending.key.as_bytes());
-                let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
+                let decision = decided.inspect_err(|error| limit.count_failure(error))?;
                 self.recorder.record_decision(limit, key, &decision);
                 let receipt = self.receipts.of_limit(&limit.scope, key, &decision);
                 Ok(PipelineAnswer::Limit { decision, receipt })

@@ -1,14 +1,17 @@
 //! Receipts as text, with which a client can refund a charge later, at any server that has the same secret.
 //!
-//! - `part`: the charge of one limit, in bytes
+//! - `part`: the charge of one limit, in bytes; `number`: numbers and texts in bytes
 //! - `refund`: gives a charge back, once; `mark`: remembers refunded receipts
 //! - `lifetime`: voids receipts when the store has lost its marks
+//! - `hold_token`: holds as text, signed in the same way
 //!
 //! A receipt consists of a version, a unique id, the lifetime of the store, its parts, and a signature of all of them.
 //! It is signed and not encrypted: base64 does not hide the key.
 
+mod hold_token;
 mod lifetime;
 mod mark;
+mod number;
 mod part;
 mod refund;
 
@@ -21,12 +24,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip128::SipHasher24;
 use subtle::ConstantTimeEq;
 use tollgate::rules::Ruling;
-use tollgate::{Decision, Error, Limiter, Scope};
+use tollgate::{Decision, Error, HoldSettlement, Limiter, Scope};
 
 use crate::secret::Secret;
+pub(crate) use hold_token::{HeldBy, TokenPart, max_key_bytes};
 use lifetime::StoreLifetime;
 use mark::Marks;
-use part::{ReceiptPart, read_number, write_number};
+use number::{read_number, write_number};
+use part::ReceiptPart;
 pub(crate) use refund::RefundError;
 
 /// The most characters of a receipt. A decision whose receipt would be longer has none.
@@ -38,6 +43,7 @@ const MAX_BYTES: usize = MAX_CHARS / 4 * 3;
 /// Space for most receipts of one limit.
 const USUAL_BYTES: usize = 128;
 
+/// The first byte of a receipt. A hold token begins with another one.
 const VERSION: u8 = 1;
 const ID_BYTES: usize = 16;
 const SIGNATURE_BYTES: usize = 16;
@@ -135,13 +141,34 @@ impl Receipts {
         if bytes.len() == before {
             return None;
         }
+        Some(self.seal(bytes))
+    }
+
+    /// Returns the receipt of what a settlement charged; `None` if nothing was charged, or if there are too many or too
+    /// long keys.
+    pub(crate) fn of_settlement<'s>(
+        &self,
+        parts: impl IntoIterator<Item = (&'s Scope, &'s [u8], &'s HoldSettlement)>,
+    ) -> Option<String> {
+        self.sign(parts.into_iter().filter_map(|(scope, key, settled)| {
+            Some(ReceiptPart::new(scope, key, settled.receipt()?, settled.decided()))
+        }))
+    }
+
+    /// Appends a signature, and returns all as text.
+    fn seal(&self, mut bytes: Vec<u8>) -> String {
         let signature = self.signer.hash(&bytes).as_bytes();
         bytes.extend_from_slice(&signature);
-        Some(URL_SAFE_NO_PAD.encode(bytes))
+        URL_SAFE_NO_PAD.encode(bytes)
     }
 
     /// Reads a receipt; `None` unless the text is a receipt with a right signature.
     fn read(&self, text: &str) -> Option<SignedReceipt> {
+        Some(SignedReceipt { bytes: self.open(text)? })
+    }
+
+    /// Returns what was sealed, without its signature; `None` if the signature is wrong.
+    fn open(&self, text: &str) -> Option<Vec<u8>> {
         if text.len() > MAX_CHARS {
             return None;
         }
@@ -151,8 +178,9 @@ impl Receipts {
         if !bool::from(expected.ct_eq(signature)) {
             return None;
         }
-        bytes.truncate(content.len());
-        Some(SignedReceipt { bytes })
+        let length = content.len();
+        bytes.truncate(length);
+        Some(bytes)
     }
 }
 
@@ -205,6 +233,7 @@ pub(crate) fn fuzz(input: &[u8]) {
     if let Ok(text) = str::from_utf8(input) {
         assert!(receipts.read(text).is_none(), "unsigned text is accepted as a receipt");
     }
+    hold_token::fuzz(&receipts, input);
     let signed = SignedReceipt { bytes: input.to_vec() };
     let Some(ReceiptContent { parts, .. }) = signed.content() else { return };
     let Some(text) = receipts.sign(parts.iter().cloned()) else { return };

@@ -1,29 +1,31 @@
 //! `tollgate replay`: decides the requests of a trace at the trace's own times.
 //!
 //! - `trace`: reads the trace; `redis`: decides on Redis; `progress`: the progress bar
+//! - `holds`: the holds that a trace names; `output`: the decisions as they are printed
 
+mod holds;
+mod output;
 mod progress;
 mod redis;
 mod trace;
 
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use serde::Serialize;
-use tollgate::{Limit, Limiter, Scope, StoreError};
+use futures_util::FutureExt;
+use tollgate::{Answer, Limit, Limiter, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
 use crate::cli::ReplayArgs;
+use holds::{ReplayHolds, ReplayOutcome, WaitForAnswer};
+use output::{Output, ReplayLine};
 use progress::ReplayProgress;
 use redis::ReplayRedis;
-use trace::{ReadAhead, Trace, TraceEntry};
+use trace::{ReadAhead, Trace, TraceAction};
 
 const INPUT_BUFFER_BYTES: usize = 256 * 1024;
-
-/// The output is written when the buffer has this size, or when the next input has to be waited for.
-const OUTPUT_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The most requests that are sent to a Redis server together.
 const MAX_AHEAD: usize = 512;
@@ -82,10 +84,17 @@ fn open(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
 
 /// Describes a failure of the store, with a remedy.
 fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
-    use tollgate::Error::{Setting, Store};
+    use tollgate::Error::{Hold, MustReserve, Setting, Store};
     let remedy = match error {
         // `problem` has its own remedy.
         Setting { problem, .. } => return anyhow!("--store: {problem}"),
+        Hold(problem) => return anyhow!("--limit: {problem}"),
+        MustReserve { .. } => {
+            return anyhow!(
+                "--limit: a concurrency limit counts what runs at the same time, so it cannot be checked; reserve and settle \
+                 in the trace, with the columns `at_us,key,cost,op,hold,for_us`"
+            );
+        }
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
             let scheme = store.split(':').next().unwrap_or_default();
             match scheme.split('+').next() {
@@ -99,9 +108,6 @@ fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
         Store(StoreError::Refused { .. }) => {
             "check that user and password are right, that the user may run scripts, and that the \
              server accepts writes"
-        }
-        tollgate::Error::MustReserve { .. } => {
-            return anyhow!("--limit: a concurrency limit decides no checks, and each line is one");
         }
         _ => return anyhow!("--store: {error}"),
     };
@@ -122,9 +128,11 @@ enum ReplayError {
     Store(#[from] tollgate::Error),
 }
 
-/// A replay: its limit on a store, and the number of decisions so far.
+/// A replay: its limit on a store, its holds, and the number of decisions so far.
 struct Replay {
+    limit: Limit,
     store: ReplayStore,
+    holds: ReplayHolds,
     tally: ReplayTally,
 }
 
@@ -151,15 +159,18 @@ impl Replay {
             }
             url => ReplayStore::Redis(ReplayRedis::open(url, limit)?),
         };
-        Ok(Replay { store, tally: ReplayTally::default() })
+        Ok(Replay { limit, store, holds: ReplayHolds::default(), tally: ReplayTally::default() })
     }
 
     fn decide_all(&mut self, input: impl Read, output: &mut Output) -> Result<(), ReplayError> {
-        let mut trace = Trace::new(BufReader::with_capacity(INPUT_BUFFER_BYTES, input));
-        let Replay { store, tally } = self;
+        let input = BufReader::with_capacity(INPUT_BUFFER_BYTES, input);
+        let mut trace = Trace::new(input, self.limit.hold_for());
+        let Replay { store, holds, tally, .. } = self;
         let decided = match store {
-            ReplayStore::Memory { scope, .. } => decide_each(scope, tally, &mut trace, output),
-            ReplayStore::Redis(redis) => decide_batches(redis, tally, &mut trace, output),
+            ReplayStore::Memory { scope, .. } => {
+                decide_each(scope, holds, tally, &mut trace, output)
+            }
+            ReplayStore::Redis(redis) => decide_batches(redis, holds, tally, &mut trace, output),
         };
         // Also after a bad line, so that the decisions before it are printed.
         output.flush(trace.read_bytes())?;
@@ -191,112 +202,66 @@ impl ReplayTally {
     }
 }
 
+/// In memory every answer is ready at once.
+struct InMemory;
+
+impl WaitForAnswer for InMemory {
+    fn wait<T>(&self, answer: Answer<T>) -> Result<T, tollgate::Error> {
+        answer.now_or_never().unwrap_or(Err(tollgate::Error::MustWait))
+    }
+}
+
 /// Decides in memory, one request after the other.
 fn decide_each<R: Read>(
     scope: &Scope,
+    holds: &mut ReplayHolds,
     tally: &mut ReplayTally,
     trace: &mut Trace<BufReader<R>>,
     output: &mut Output,
 ) -> Result<(), ReplayError> {
+    let columns = trace.columns()?;
     loop {
         if output.is_full() || trace.must_wait_for_input() {
             output.flush(trace.read_bytes())?;
         }
-        let Some(request) = trace.next_request()? else { return Ok(()) };
-        let check = scope.check(&*request.key).cost(request.cost.units()).at_us(request.at_us);
-        let decision = *check.now()?.decided();
+        let Some(entry) = trace.next_request()? else { return Ok(()) };
+        let (decision, ended) = match &entry.request {
+            TraceAction::Check(cost) => {
+                let check = scope.check(&*entry.key).cost(cost.units()).at_us(entry.at_us);
+                (*check.now()?.decided(), None)
+            }
+            TraceAction::OnHold(step) => {
+                let outcome = holds.decide(scope, (entry.at_us, &entry.key), step, &InMemory)?;
+                (outcome.decision, outcome.ended)
+            }
+        };
         tally.count(&decision);
-        output.line(&ReplayLine::new(&request, &decision))?;
+        output.line(&ReplayLine::new(columns, &entry, &decision, ended))?;
     }
 }
 
-/// Decides on a Redis server. The requests that can be read without waiting, up to [`MAX_AHEAD`], share a few round
-/// trips.
+/// Decides on a Redis server. The checks that can be read without waiting, up to [`MAX_AHEAD`], share a few round trips.
+/// An operation on a hold has a round trip of its own.
 fn decide_batches<R: Read>(
     redis: &ReplayRedis,
+    holds: &mut ReplayHolds,
     tally: &mut ReplayTally,
     trace: &mut Trace<BufReader<R>>,
     output: &mut Output,
 ) -> Result<(), ReplayError> {
+    let columns = trace.columns()?;
     loop {
         let ReadAhead { requests, end } = trace.read_ahead(MAX_AHEAD);
-        for (request, decision) in requests.iter().zip(redis.decide(&requests)?) {
-            let decision = decision?;
-            tally.count(&decision);
-            output.line(&ReplayLine::new(request, &decision))?;
+        for alike in requests.chunk_by(|one, next| one.is_check() && next.is_check()) {
+            redis.decide(alike, holds, |entry, outcome| {
+                tally.count(&outcome.decision);
+                let ReplayOutcome { decision, ended } = outcome;
+                output.line(&ReplayLine::new(columns, entry, &decision, ended))
+            })?;
         }
         output.flush(trace.read_bytes())?;
         if let Some(end) = end {
             return Ok(end?);
         }
-    }
-}
-
-/// A request and its decision, as printed.
-#[derive(Serialize)]
-struct ReplayLine<'r> {
-    at_us: u64,
-    key: &'r str,
-    cost: u64,
-    allowed: bool,
-    limit: u64,
-    remaining: u64,
-    retry_after_us: Option<u64>,
-    reset_after_us: u64,
-    delay_us: u64,
-}
-
-impl<'r> ReplayLine<'r> {
-    fn new(request: &'r TraceEntry<'_>, decision: &LimitDecision) -> ReplayLine<'r> {
-        ReplayLine {
-            at_us: request.at_us,
-            key: &request.key,
-            cost: request.cost.units(),
-            allowed: decision.is_allowed(),
-            limit: decision.limit,
-            remaining: decision.remaining,
-            retry_after_us: decision.retry_after_us(),
-            reset_after_us: decision.reset_after_us,
-            delay_us: decision.delay_us(),
-        }
-    }
-}
-
-/// The buffer of decisions before standard output, and the progress bar, which must not mix with them on a terminal.
-struct Output {
-    buffer: Vec<u8>,
-    progress: ReplayProgress,
-}
-
-impl Output {
-    fn new(progress: ReplayProgress) -> Output {
-        Output { buffer: Vec::with_capacity(OUTPUT_BUFFER_BYTES), progress }
-    }
-
-    // Always inlined: with two callers the compiler would not inline it. In a replay in memory, the call would take a
-    // measurable part of the time of a line.
-    #[inline(always)]
-    fn line(&mut self, line: &ReplayLine<'_>) -> io::Result<()> {
-        serde_json::to_writer(&mut self.buffer, line)?;
-        self.buffer.push(b'\n');
-        Ok(())
-    }
-
-    fn is_full(&self) -> bool {
-        self.buffer.len() >= OUTPUT_BUFFER_BYTES
-    }
-
-    fn flush(&mut self, read_bytes: u64) -> io::Result<()> {
-        self.progress.at(read_bytes);
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        self.progress.suspend(|| {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(&self.buffer)?;
-            stdout.flush()
-        })?;
-        self.buffer.clear();
-        Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! The rules that the server decides by, their source, and the limits for checks by name.
 //!
 //! - `limits`: the limits by their names, and the decisions of each
+//! - `holds`: the numbers of operations on the holds of a limit
 
+mod holds;
 mod limits;
 
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::Limiter;
 use tollgate::rules::{Rules, RulesFile};
 
+pub(crate) use holds::{CountedOperation, HoldTally};
 pub(crate) use limits::NamedLimit;
 use limits::NamedLimits;
 
@@ -85,6 +88,11 @@ impl RuleSet {
     /// Returns a limit of the file by its name.
     pub(crate) fn limit(&self, name: &str) -> Option<Arc<NamedLimit>> {
         self.limits.get(&self.rules, name)
+    }
+
+    /// Returns the tally of the holds of a limit by its name; `None` if there is no such limit.
+    pub(crate) fn hold_tally(&self, name: &str) -> Option<Arc<HoldTally>> {
+        Some(Arc::clone(&self.limit(name)?.holds))
     }
 
     /// Returns every limit of the file, in alphabetical order.

@@ -1,4 +1,4 @@
-//! `POST /v1/check/batch`: decides many requests at once.
+//! Requests with many items, each decided by itself: `POST /v1/check/batch`, and the batches of operations on holds.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,12 +14,16 @@ use super::ApiProblem;
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::check_body::{self, MAX_REQUESTS};
+use super::hold_answers::{ExtendAnswerJson, ReservationJson, SettleAnswerJson};
+use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
-use crate::pipeline::{DecisionRequest, Pipeline, SentDecision};
+use crate::pipeline::{
+    DecisionRequest, Pipeline, SentDecision, SentExtension, SentReservation, SentSettlement,
+};
 
 /// The longest body of a batch.
-const MAX_BYTES: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// The typical length of an answer, and the length that is reserved for each pending answer, which may list rules.
 const TYPICAL_ANSWER_BYTES: usize = 128;
@@ -57,8 +61,77 @@ pub(super) async fn batch(
     State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, ApiProblem> {
-    let mut requests = decode(&body)?;
-    let mut answers = BatchResponse::new(&budget, requests.len())?;
+    answer_each(BatchKind::Checks, &pipeline, &budget, &body).await
+}
+
+/// The requests of a batch: all of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BatchKind {
+    Checks,
+    Reservations,
+    Settlements,
+    Extensions,
+}
+
+/// A request of a batch that was sent to the store.
+enum SentItem<'a> {
+    Check(SentDecision<'a>),
+    Reservation(SentReservation<'a>),
+    Settlement(SentSettlement),
+    Extension(SentExtension),
+}
+
+impl BatchKind {
+    /// Decodes an item and sends its request to the store.
+    fn send<'a>(self, pipeline: &Pipeline, item: &'a [u8]) -> Result<SentItem<'a>, ApiProblem> {
+        Ok(match self {
+            BatchKind::Checks => {
+                let sent = pipeline.send(check_body::decode(item)?);
+                SentItem::Check(
+                    sent.map_err(|target| ApiProblem::unknown_target(&target, DOMAIN_IN_BODY))?,
+                )
+            }
+            BatchKind::Reservations => {
+                SentItem::Reservation(pipeline.send_reservation(decode_reserve(item)?)?)
+            }
+            BatchKind::Settlements => {
+                SentItem::Settlement(pipeline.send_settlement(&decode_settle(item)?)?)
+            }
+            BatchKind::Extensions => {
+                SentItem::Extension(pipeline.send_extension(&decode_extend(item)?)?)
+            }
+        })
+    }
+}
+
+impl SentItem<'_> {
+    /// Waits for the answer and appends it as JSON.
+    async fn answer(self, pipeline: &Pipeline, to: &mut Vec<u8>) -> Result<(), ApiProblem> {
+        match self {
+            SentItem::Check(mut sent) => write(pipeline.answer(&mut sent).await?, to),
+            SentItem::Reservation(sent) => {
+                append(to, &ReservationJson::from(pipeline.reserved(sent).await?));
+            }
+            SentItem::Settlement(sent) => {
+                append(to, &SettleAnswerJson::from(pipeline.settled(sent).await?));
+            }
+            SentItem::Extension(sent) => {
+                append(to, &ExtendAnswerJson::from(pipeline.extended(sent).await?));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Decides each item of a body, and makes the response.
+pub(super) async fn answer_each(
+    kind: BatchKind,
+    pipeline: &Pipeline,
+    budget: &Budget,
+    body: &[u8],
+) -> Result<Response, ApiProblem> {
+    let mut requests = split(body)?;
+    let mut answers = BatchResponse::new(budget, requests.len())?;
     let mut pending = VecDeque::with_capacity(requests.len().min(MAX_PENDING));
     let answering = async {
         loop {
@@ -67,23 +140,16 @@ pub(super) async fn batch(
                 && let Some(request) = requests.next()
             {
                 let reserved = answers.reserve_next(pending.len());
-                pending.push_back(reserved.and_then(|()| send(&pipeline, request?)));
+                pending.push_back(reserved.and_then(|()| kind.send(pipeline, request)));
             }
             match pending.pop_front() {
-                Some(next) => answers.push(&pipeline, next).await,
+                Some(next) => answers.push(pipeline, next).await,
                 None => return Ok::<_, ApiProblem>(()),
             }
         }
     };
     pipeline.in_store_span(answering).await?;
     Ok(json(answers.into_body()))
-}
-
-fn send<'a>(
-    pipeline: &Pipeline,
-    request: DecisionRequest<'a>,
-) -> Result<SentDecision<'a>, ApiProblem> {
-    pipeline.send(request).map_err(|target| ApiProblem::unknown_target(&target, DOMAIN_IN_BODY))
 }
 
 /// The answers so far, as JSON, and the memory that is charged for them.
@@ -115,17 +181,16 @@ impl BatchResponse {
     }
 
     /// Waits for one answer and appends it, or appends a problem.
-    async fn push(&mut self, pipeline: &Pipeline, pending: Result<SentDecision<'_>, ApiProblem>) {
+    async fn push(&mut self, pipeline: &Pipeline, pending: Result<SentItem<'_>, ApiProblem>) {
         if self.json.len() > 1 {
             self.json.push(b',');
         }
         let answered = match pending {
-            Ok(mut pending) => pipeline.answer(&mut pending).await.map_err(ApiProblem::from),
+            Ok(sent) => sent.answer(pipeline, &mut self.json).await,
             Err(problem) => Err(problem),
         };
-        match answered {
-            Ok(answer) => write(answer, &mut self.json),
-            Err(problem) => append(&mut self.json, &problem),
+        if let Err(problem) = answered {
+            append(&mut self.json, &problem);
         }
         self.held.keep(self.json.capacity());
     }
@@ -139,45 +204,50 @@ impl BatchResponse {
     }
 }
 
-/// Decodes the requests of a batch. A request that is not valid becomes a problem, without an effect on the others.
+/// Decodes the checks of a batch. A check that is not valid becomes a problem, without an effect on the others.
 pub(crate) fn decode(
     body: &[u8],
 ) -> Result<impl ExactSizeIterator<Item = Result<DecisionRequest<'_>, ApiProblem>>, ApiProblem> {
-    let requests: BatchItems<'_> =
+    Ok(split(body)?.map(check_body::decode))
+}
+
+/// Splits a batch into its items.
+fn split(body: &[u8]) -> Result<impl ExactSizeIterator<Item = &[u8]>, ApiProblem> {
+    let items: JsonArray<'_> =
         serde_json::from_slice(body).map_err(|error| ApiProblem::in_json(&error))?;
-    Ok(requests.0.into_iter().map(|request| check_body::decode(request.get().as_bytes())))
+    Ok(items.0.into_iter().map(|item| item.get().as_bytes()))
 }
 
 /// An array of 1 to 1,000 JSON values.
-struct BatchItems<'a>(Vec<&'a RawValue>);
+struct JsonArray<'a>(Vec<&'a RawValue>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for BatchItems<'a> {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<BatchItems<'a>, D::Error> {
-        struct BatchItemsVisitor;
+impl<'de: 'a, 'a> Deserialize<'de> for JsonArray<'a> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<JsonArray<'a>, D::Error> {
+        struct JsonArrayVisitor;
 
-        impl<'de> Visitor<'de> for BatchItemsVisitor {
-            type Value = BatchItems<'de>;
+        impl<'de> Visitor<'de> for JsonArrayVisitor {
+            type Value = JsonArray<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an array of 1 to {MAX_REQUESTS} checks")
+                write!(f, "an array of 1 to {MAX_REQUESTS} requests")
             }
 
-            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<BatchItems<'de>, S::Error> {
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<JsonArray<'de>, S::Error> {
                 let mut requests = Vec::new();
                 while let Some(request) = seq.next_element()? {
                     if requests.len() == MAX_REQUESTS {
-                        let problem = format!("too many checks; send at most {MAX_REQUESTS}");
+                        let problem = format!("too many requests; send at most {MAX_REQUESTS}");
                         return Err(S::Error::custom(problem));
                     }
                     requests.push(request);
                 }
                 match requests.is_empty() {
                     true => Err(S::Error::invalid_length(0, &self)),
-                    false => Ok(BatchItems(requests)),
+                    false => Ok(JsonArray(requests)),
                 }
             }
         }
 
-        json.deserialize_seq(BatchItemsVisitor)
+        json.deserialize_seq(JsonArrayVisitor)
     }
 }

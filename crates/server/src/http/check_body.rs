@@ -9,11 +9,12 @@ use std::time::Duration;
 use tollgate_core::Cost;
 
 use fields::CheckFields;
+pub(super) use fields::{BorrowedText, JsonInteger, not_null};
 
 use super::ApiProblem;
 use super::problem::excerpt;
 use crate::pipeline::{DecisionRequest, DecisionTarget, Terms};
-use crate::trust::{Description, InvalidDescription, MAX_ATTRIBUTES};
+use crate::trust::{Description, InvalidDescription, MAX_ATTRIBUTES, Pairs};
 
 /// The most requests of a batch.
 pub(super) const MAX_REQUESTS: usize = 1_000;
@@ -34,38 +35,59 @@ pub(crate) fn decode(json: &[u8]) -> Result<DecisionRequest<'_>, ApiProblem> {
 
 fn request(fields: CheckFields<'_>) -> Result<DecisionRequest<'_>, ApiProblem> {
     let CheckFields { limit, key, domain, attributes, verified, said, cost, max_wait_us } = fields;
+    let named = TargetFields { limit, key, domain, attributes, verified, said };
+    let target = target(named, EXAMPLES)?;
+    let max_wait = max_wait_us.map(|wait| Duration::from_micros(wait.0));
+    Ok(DecisionRequest { target, terms: Terms { cost: units(cost)?, max_wait } })
+}
+
+/// The fields that name a limit and a key, or describe a request.
+pub(super) struct TargetFields<'a> {
+    pub(super) limit: Option<BorrowedText<'a>>,
+    pub(super) key: Option<BorrowedText<'a>>,
+    pub(super) domain: Option<BorrowedText<'a>>,
+    pub(super) attributes: Option<Pairs<'a>>,
+    pub(super) verified: Option<Pairs<'a>>,
+    pub(super) said: Option<Pairs<'a>>,
+}
+
+/// Returns the target of a request. If the fields have none, the problem shows `examples`.
+pub(super) fn target<'a>(
+    fields: TargetFields<'a>,
+    examples: &'static str,
+) -> Result<DecisionTarget<'a>, ApiProblem> {
+    let TargetFields { limit, key, domain, attributes, verified, said } = fields;
     let is_described = attributes.is_some() || verified.is_some() || said.is_some();
-    let target = match (limit, key, domain) {
+    match (limit, key, domain) {
         (Some(name), Some(key), None) if !is_described => {
-            DecisionTarget::Limit { name: name.0, key: key.0 }
+            Ok(DecisionTarget::Limit { name: name.0, key: key.0 })
         }
         (None, None, domain) if domain.is_some() || attributes.is_some() => {
             let [attributes, verified, said] =
                 [attributes, verified, said].map(Option::unwrap_or_default);
             let description = Description::new(attributes, verified, said)?;
-            DecisionTarget::Rules { domain: domain.map(|domain| domain.0), description }
+            Ok(DecisionTarget::Rules { domain: domain.map(|domain| domain.0), description })
         }
-        (limit, key, domain) => {
-            return Err(ApiProblem::bad_request(match (limit, key, domain) {
-                (Some(_), Some(_), None) => {
-                    "a check by `limit` and `key` takes no attributes; remove the attributes, \
-                     or remove `limit` and `key`"
-                }
-                (Some(_), None, None) => {
-                    "`key` is missing; send the key to limit, such as \"user:42\""
-                }
-                (None, Some(_), None) => "`limit` is missing; GET /v1/limits lists the limits",
-                (None, None, _) => EXAMPLES,
-                (_, _, Some(_)) => {
-                    "the rules of a domain choose the limits and make the keys; remove `domain`, \
-                     or remove `limit` and `key`"
-                }
-            }));
-        }
-    };
+        (limit, key, domain) => Err(ApiProblem::bad_request(match (limit, key, domain) {
+            (Some(_), Some(_), None) => {
+                "a request by `limit` and `key` takes no attributes; remove the attributes, \
+                 or remove `limit` and `key`"
+            }
+            (Some(_), None, None) => "`key` is missing; send the key to limit, such as \"user:42\"",
+            (None, Some(_), None) => "`limit` is missing; GET /v1/limits lists the limits",
+            (None, None, _) => examples,
+            (_, _, Some(_)) => {
+                "the rules of a domain choose the limits and make the keys; remove `domain`, \
+                 or remove `limit` and `key`"
+            }
+        })),
+    }
+}
+
+/// Returns the units of a cost, which must be at least 1.
+pub(super) fn units(cost: Option<JsonInteger>) -> Result<Option<u64>, ApiProblem> {
     let cost = cost.map(|cost| Cost::new(cost.0)).transpose().map_err(tollgate::Error::from)?;
-    let max_wait = max_wait_us.map(|wait| Duration::from_micros(wait.0));
-    Ok(DecisionRequest { target, terms: Terms { cost: cost.map(Cost::units), max_wait } })
+    Ok(cost.map(Cost::units))
 }
 
 impl From<InvalidDescription> for ApiProblem {

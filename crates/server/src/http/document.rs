@@ -23,6 +23,7 @@ use super::openapi::RefusalProblem;
     ),
     tags(
         (name = "decisions", description = "Decide requests, and refund their charges"),
+        (name = "holds", description = "Set units aside for costs that are known only afterwards, and settle them"),
         (name = "limits", description = "The limits, and the most that each admits"),
         (name = "keys", description = "The state of keys, for operators"),
         (name = "playground", description = "The algorithms, to try out; each session has its own counters"),

@@ -129,6 +129,15 @@ impl ApiProblem {
         }
     }
 
+    /// Makes the problem of a check of a concurrency limit, or of rules with one.
+    fn must_reserve(scope: &str) -> ApiProblem {
+        ApiProblem::bad_request(format!(
+            "`{}` limits what runs at the same time, so it cannot be checked; reserve with POST /v1/reserve, and settle the \
+             hold with POST /v1/settle when the work has ended",
+            excerpt(scope)
+        ))
+    }
+
     pub(super) fn unknown_path(path: &str) -> ApiProblem {
         let detail =
             format!("there is no path `{}`; GET /openapi.json lists the paths", excerpt(path));
@@ -262,8 +271,10 @@ fn shorten(text: &str, max_bytes: usize) -> String {
 
 impl From<Error> for ApiProblem {
     fn from(error: Error) -> ApiProblem {
-        let Error::Store(problem) = &error else {
-            return ApiProblem::bad_request(error.to_string());
+        let problem = match &error {
+            Error::Store(problem) => problem,
+            Error::MustReserve { scope } => return ApiProblem::must_reserve(scope),
+            _ => return ApiProblem::bad_request(error.to_string()),
         };
         // The cause is only in the log, because it may name servers.
         let (detail, retry_after) = match problem {

@@ -9,7 +9,7 @@ use tollgate::rules::Counts;
 use tollgate::{BreakerState, Health};
 
 use super::text::{MetricKind, MetricsText, unix_seconds};
-use super::{Metrics, process};
+use super::{Metrics, holds, process};
 use crate::budget::{Budget, BudgetExhausted};
 use crate::delays::DelayedRequests;
 use crate::lifecycle::Phase;
@@ -82,6 +82,7 @@ impl Sources {
         // or of a later one.
         rules(text, rule_set, self.metrics.started());
         decisions(text, rule_set);
+        holds::write(text, rule_set);
         keys(text, readiness.store());
         if let Some(health) = readiness.store().limiter().health() {
             store(text, &health, &readiness.store().failed_by_kind(&health));

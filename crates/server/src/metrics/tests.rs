@@ -175,7 +175,7 @@ async fn a_duration_is_in_the_bucket_of_its_bound() {
 #[tokio::test]
 async fn a_page_takes_memory_of_its_budget_until_it_is_dropped() {
     let limits =
-        (0..70).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
+        (0..40).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
     let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
     let page = crate::parts::tests::in_memory(&limits).api.metrics_page;
     // Enough for one page of about 50 KiB.

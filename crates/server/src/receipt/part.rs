@@ -1,12 +1,11 @@
 //! The charge of one limit, as a part of a receipt.
-//!
-//! A text is written as its length and its bytes, a number with seven bits in each byte, the lowest first: 300 is `ac
-//! 02`.
 
 use std::fmt;
 
 use tollgate::{Decision, Error, Limit, Receipt, Scope};
-use tollgate_core::{ChargePlace, Cost};
+use tollgate_core::{ChargePlace, Cost, LimitDecision};
+
+use super::number::{read_number, read_text, write_number, write_text};
 
 const IN_WINDOW: u8 = 0;
 const IN_LOG: u8 = 1;
@@ -32,10 +31,19 @@ impl<'p> ReceiptPart<'p> {
         key: &'p [u8],
         decision: &Decision,
     ) -> Option<ReceiptPart<'p>> {
-        let receipt = decision.receipt()?;
+        Some(ReceiptPart::new(scope, key, decision.receipt()?, decision.decided()))
+    }
+
+    /// Returns the charge of a receipt, which was given with this decision.
+    pub(super) fn new(
+        scope: &'p Scope,
+        key: &'p [u8],
+        receipt: &Receipt,
+        decided: &LimitDecision,
+    ) -> ReceiptPart<'p> {
         let (cost, place) = (receipt.cost(), receipt.place());
         // After `reset_after` nothing is spent under the key, so this charge no longer counts either.
-        let lasts_us = decision.decided().reset_after_us;
+        let lasts_us = decided.reset_after_us;
         let lasts_us = match (place, scope.limit()) {
             // `reset_after` is longer than the window only if the clock was before the window.
             (ChargePlace::Window { window_us, .. }, Limit::FixedWindow(_)) => {
@@ -45,7 +53,7 @@ impl<'p> ReceiptPart<'p> {
             (ChargePlace::Window { window_us, .. }, _) => window_us.saturating_mul(2),
             (ChargePlace::Entry { .. } | ChargePlace::Bucket { .. }, _) => lasts_us,
         };
-        Some(ReceiptPart { scope: scope.name(), key, cost, place, lasts_us })
+        ReceiptPart { scope: scope.name(), key, cost, place, lasts_us }
     }
 
     /// Returns the library's receipt, for the scope of this name; an error if the key is too long.
@@ -108,38 +116,4 @@ impl fmt::Debug for ReceiptPart<'_> {
             .field("cost", &cost)
             .finish_non_exhaustive()
     }
-}
-
-fn write_text(bytes: &mut Vec<u8>, text: &[u8]) {
-    write_number(bytes, text.len() as u64);
-    bytes.extend_from_slice(text);
-}
-
-fn read_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = usize::try_from(read_number(bytes)?).ok()?;
-    bytes.split_off(..length)
-}
-
-pub(super) fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-pub(super) fn read_number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let byte = *bytes.split_off_first()?;
-        let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
-            return None;
-        }
-        number |= bits << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }

@@ -1,5 +1,6 @@
 //! Receipts as text.
 
+mod holds;
 mod lifetimes;
 mod on_redis;
 mod refunds;

@@ -1,13 +1,16 @@
 //! A replay on Redis or Valkey, with many requests in a round trip.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
-use tollgate::{Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
+use tollgate::{Answer, Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
 use tollgate_core::LimitDecision;
 
-use super::trace::TraceEntry;
+use super::ReplayError;
+use super::holds::{ReplayHolds, ReplayOutcome, WaitForAnswer};
+use super::trace::{TraceAction, TraceEntry};
 
 /// How long the server may take to answer the first request, which shows that it is there.
 const FIRST_DEADLINE: Duration = Duration::from_secs(5);
@@ -52,20 +55,36 @@ impl ReplayRedis {
         Ok(ReplayRedis { runtime, limiter, scope })
     }
 
-    /// Decides the requests in order. If one fails, the requests after it may or may not have been decided.
+    /// Decides checks in order, or one operation on a hold, and passes each outcome to `print`. If one fails, the
+    /// requests after it may or may not have been decided.
     pub(super) fn decide(
         &self,
-        requests: &[TraceEntry<'_>],
-    ) -> Result<impl Iterator<Item = Result<LimitDecision, Error>>, Error> {
-        let checks: Vec<[Check<'_>; 1]> = requests
-            .iter()
-            .map(|TraceEntry { at_us, key, cost }| {
-                [self.scope.check(&**key).cost(cost.units()).at_us(*at_us)]
-            })
-            .collect();
+        entries: &[TraceEntry<'_>],
+        holds: &mut ReplayHolds,
+        mut print: impl FnMut(&TraceEntry<'_>, ReplayOutcome) -> io::Result<()>,
+    ) -> Result<(), ReplayError> {
+        if let [entry @ TraceEntry { at_us, key, request: TraceAction::OnHold(step) }] = entries {
+            let outcome = holds.decide(&self.scope, (*at_us, key), step, self)?;
+            return Ok(print(entry, outcome)?);
+        }
+        let checks: Vec<[Check<'_>; 1]> = entries.iter().map(|entry| [self.check(entry)]).collect();
         let each: Vec<&[Check<'_>]> = checks.iter().map(|check| &check[..]).collect();
         let answers = self.runtime.block_on(self.limiter.batch(&each))?;
-        Ok(answers.into_iter().map(|answer| only_decision(&answer?)))
+        for (entry, answer) in entries.iter().zip(answers) {
+            let decision = only_decision(&answer?)?;
+            print(entry, ReplayOutcome { decision, ended: None })?;
+        }
+        Ok(())
+    }
+
+    fn check<'e>(&'e self, entry: &'e TraceEntry<'_>) -> Check<'e> {
+        self.scope.check(&*entry.key).cost(entry.units()).at_us(entry.at_us)
+    }
+}
+
+impl WaitForAnswer for ReplayRedis {
+    fn wait<T>(&self, answer: Answer<T>) -> Result<T, Error> {
+        self.runtime.block_on(answer)
     }
 }
 

@@ -7,7 +7,9 @@ use ahash::AHashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules};
-use tollgate::{Decision, Scope};
+use tollgate::{Decision, Error, Scope};
+
+use super::holds::HoldTally;
 
 /// The limits of the rules by their names. They are collected again when the rules have been replaced.
 #[derive(Debug, Default)]
@@ -30,6 +32,17 @@ pub(crate) struct NamedLimit {
     pub(crate) scope: Scope,
     /// The same tally as before a reload, if the earlier rules had a limit of the same name.
     pub(crate) tally: Arc<LimitTally>,
+    /// Likewise.
+    pub(crate) holds: Arc<HoldTally>,
+}
+
+impl NamedLimit {
+    /// Counts an error, if the store failed. A request that is not valid is not counted.
+    pub(crate) fn count_failure(&self, error: &Error) {
+        if let Error::Store(_) = error {
+            self.tally.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The numbers of decisions of a limit in checks by name.
@@ -40,7 +53,7 @@ pub(crate) struct LimitTally {
     /// Decided without the store, which failed; not counted in `allowed` and `denied`.
     degraded_allowed: AtomicU64,
     degraded_denied: AtomicU64,
-    /// Checks that ended with an error because the store failed.
+    /// Checks and reservations that ended with an error because the store failed.
     failed: AtomicU64,
 }
 
@@ -53,10 +66,6 @@ impl LimitTally {
             (false, true) => &self.degraded_denied,
         };
         outcome.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_failure(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the counts in the form that rules have: degraded decisions count as allowed or denied, too.
@@ -107,7 +116,8 @@ impl NamedLimits {
             let scope = rules.limit(&name)?;
             let before = before.named.get(name.as_str());
             let tally = before.map(|limit| Arc::clone(&limit.tally)).unwrap_or_default();
-            Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally })))
+            let holds = before.map(|limit| Arc::clone(&limit.holds)).unwrap_or_default();
+            Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally, holds })))
         });
         let generation = Arc::new(LimitsGeneration { number, named: named.collect() });
         self.current.store(Arc::clone(&generation));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod command;
+mod holds;
 mod redis;
 mod tls;
 
@@ -30,14 +31,6 @@ fn prints_one_decision_a_line_as_documented() {
     );
     assert_eq!(stderr(&output).lines().count(), 1);
     assert_eq!(output.status.code(), Some(0));
-}
-
-#[test]
-fn concurrency_limit_is_an_error_because_each_line_is_a_check() {
-    let output = replay("concurrency limit=2 for=60s", b"at_us,key\n0,a\n");
-    assert_eq!((stdout(&output), output.status.code()), ("", Some(2)));
-    let error = "error: --limit: a concurrency limit decides no checks, and each line is one\n";
-    assert!(stderr(&output).starts_with(error), "{}", stderr(&output));
 }
 
 #[test]

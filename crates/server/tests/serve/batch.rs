@@ -55,10 +55,10 @@ fn batch_has_1_to_1000_requests() {
     assert_eq!(answers.len(), 1_000);
     assert_eq!(answers.iter().filter(|answer| answer["allowed"] == true).count(), 1_000);
     for (body, want) in [
-        (many(1_001).to_string(), "too many checks; send at most 1000"),
-        ("[]".to_owned(), "expected an array of 1 to 1000 checks"),
-        ("{}".to_owned(), "expected an array of 1 to 1000 checks"),
-        ("7".to_owned(), "expected an array of 1 to 1000 checks"),
+        (many(1_001).to_string(), "too many requests; send at most 1000"),
+        ("[]".to_owned(), "expected an array of 1 to 1000 requests"),
+        ("{}".to_owned(), "expected an array of 1 to 1000 requests"),
+        ("7".to_owned(), "expected an array of 1 to 1000 requests"),
         ("[1,".to_owned(), "; send JSON"),
         ("".to_owned(), "; send JSON"),
     ] {

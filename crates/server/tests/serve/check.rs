@@ -356,15 +356,15 @@ fn bad_checks_are_refused_with_place_and_remedy() {
         (r#"{"key":"a","domain":"api"}"#, "remove `domain`, or remove `limit` and `key`"),
         (
             r#"{"limit":"free","key":"a","attributes":{}}"#,
-            "a check by `limit` and `key` takes no attributes",
+            "a request by `limit` and `key` takes no attributes",
         ),
         (
             r#"{"limit":"free","key":"a","verified":{}}"#,
-            "a check by `limit` and `key` takes no attributes",
+            "a request by `limit` and `key` takes no attributes",
         ),
         (
             r#"{"limit":"free","key":"a","said":{}}"#,
-            "a check by `limit` and `key` takes no attributes",
+            "a request by `limit` and `key` takes no attributes",
         ),
         (r#"{"limit":"free","key":"a","cost":0}"#, "cost is 0; use at least 1"),
         (r#"{"domain":"api","cost":0}"#, "cost is 0; use at least 1"),

@@ -24,8 +24,8 @@ fn check_of_a_concurrency_limit_is_a_400_that_says_to_reserve() {
     for (name, body) in [("jobs", json!({"limit": "jobs", "key": "a"})), ("api/jobs", request)] {
         let refused = problem(server.post("/v1/check", &body.to_string()).send().unwrap());
         let detail = format!(
-            "the limit `{name}` counts what runs at the same time, so it cannot be checked; reserve a unit, and release \
-             it at the end"
+            "`{name}` limits what runs at the same time, so it cannot be checked; reserve with POST /v1/reserve, and settle \
+             the hold with POST /v1/settle when the work has ended"
         );
         assert_eq!(refused, (400, detail));
     }

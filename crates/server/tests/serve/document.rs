@@ -1,4 +1,4 @@
-//! docs/guide/server.md shows the real answers of the server.
+//! docs/guide/server.md and docs/guide/holds.md show the real answers of the server.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,15 +42,30 @@ fn ellipsis_stands_for_anything() {
     }
 }
 
-/// A command follows `$ `. Its output is on the next lines.
 #[test]
-fn every_command_of_the_guide_prints_what_it_shows() {
-    let server = ServerProcess::start(&[]);
+fn every_command_of_the_server_guide_prints_what_it_shows() {
+    let guide = include_str!("../../../../docs/guide/server.md");
+    assert_prints_what_it_shows(&ServerProcess::start(&[]), guide);
+}
+
+/// The server has the limits that the guide shows.
+#[test]
+fn every_command_of_the_guide_to_holds_prints_what_it_shows() {
+    let guide = include_str!("../../../../docs/guide/holds.md");
+    let limits = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("limits.yaml");
+    std::fs::write(&path, limits).unwrap();
+    let server = ServerProcess::start(&["--config", path.to_str().unwrap()]);
+    assert_prints_what_it_shows(&server, guide);
+}
+
+/// Runs the commands of a guide. A command follows `$ `. Its output is on the next lines.
+fn assert_prints_what_it_shows(server: &ServerProcess, guide: &str) {
     let bin = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let guide = include_str!("../../../../docs/guide/server.md");
     let blocks: Vec<_> = guide.split("```console\n").skip(1).collect();
-    assert!(blocks.len() > 5);
+    assert!(blocks.len() > 4);
     for block in blocks {
         let block = block.split("```").next().unwrap();
         let (mut script, mut shown) = (String::new(), String::new());

@@ -13,6 +13,7 @@ mod domains;
 mod eventually;
 mod fleet;
 mod grpc;
+mod holds;
 mod hostile;
 mod kept_connection;
 mod lifecycle;

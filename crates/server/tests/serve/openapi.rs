@@ -30,6 +30,12 @@ fn document_lists_every_path() {
     for (path, methods) in [
         ("/v1/check", &["post"][..]),
         ("/v1/check/batch", &["post"]),
+        ("/v1/reserve", &["post"]),
+        ("/v1/reserve/batch", &["post"]),
+        ("/v1/settle", &["post"]),
+        ("/v1/settle/batch", &["post"]),
+        ("/v1/extend", &["post"]),
+        ("/v1/extend/batch", &["post"]),
         ("/v1/authorize", &["get", "post"]),
         ("/v1/authorize/{domain}", &["get", "post"]),
         ("/v1/authorize/{domain}/{settings}", &["get", "post"]),
@@ -94,7 +100,12 @@ fn bodies_are_bounded_and_closed() {
 #[test]
 fn examples_match_their_schemas_and_work() {
     let server = ServerProcess::start(&[]);
-    for (path, of) in [("/v1/check", "CheckRequest"), ("/v1/check/batch", "BatchRequest")] {
+    for (path, of) in [
+        ("/v1/check", "CheckRequest"),
+        ("/v1/check/batch", "BatchRequest"),
+        ("/v1/reserve", "ReserveRequest"),
+        ("/v1/reserve/batch", "ReserveRequests"),
+    ] {
         let body = &DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"];
         let named = body["examples"].as_object().into_iter().flatten().map(|(_, it)| &it["value"]);
         let examples: Vec<_> = named.chain(body.get("example")).collect();
@@ -105,9 +116,15 @@ fn examples_match_their_schemas_and_work() {
             assert_eq!(response.status(), 200, "{example}");
         }
     }
-    let answer =
-        &DOCUMENT["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]["application/json"];
-    assert_valid("CheckAnswer", &answer["example"]);
+    for (path, of) in [
+        ("/v1/check", "CheckAnswer"),
+        ("/v1/reserve", "Reservation"),
+        ("/v1/settle", "SettleAnswer"),
+        ("/v1/extend", "ExtendAnswer"),
+    ] {
+        let responses = &DOCUMENT["paths"][path]["post"]["responses"];
+        assert_valid(of, &responses["200"]["content"]["application/json"]["example"]);
+    }
 }
 
 /// Turns off the checks of schemathesis that do not apply.
@@ -123,12 +140,12 @@ checks.unsupported_method.enabled = false
 
 # What is wrong with one request of a batch is answered in its place.
 [[operations]]
-include-path = "/v1/check/batch"
+include-path-regex = "^/v1/[a-z]+/batch$"
 checks.negative_data_rejection.enabled = false
 
-# No schema can say which texts are receipts.
+# No schema can say which texts are receipts or holds.
 [[operations]]
-include-path = "/v1/refund"
+include-path-regex = "^/v1/(refund|settle|extend)$"
 checks.positive_data_acceptance.enabled = false
 
 # Nor that a list is in order.

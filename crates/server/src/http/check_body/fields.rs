@@ -32,7 +32,7 @@ pub(super) struct CheckFields<'a> {
 }
 
 /// Deserializes a field that is present, and refuses `null`.
-fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(in crate::http) fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
@@ -41,11 +41,11 @@ fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 /// A text, borrowed from the body unless it has escapes.
 #[derive(Debug, serde::Deserialize)]
 #[serde(transparent)]
-pub(super) struct BorrowedText<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+pub(in crate::http) struct BorrowedText<'a>(#[serde(borrow)] pub(in crate::http) Cow<'a, str>);
 
 /// A whole number below 2^53. Some languages cannot represent all larger numbers exactly.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct JsonInteger(pub(super) u64);
+pub(in crate::http) struct JsonInteger(pub(in crate::http) u64);
 
 impl<'de> Deserialize<'de> for JsonInteger {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<JsonInteger, D::Error> {

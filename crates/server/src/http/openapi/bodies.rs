@@ -81,7 +81,7 @@ impl PartialSchema for BatchRequest {
 
 impl ToSchema for BatchRequest {}
 
-fn array(items: RefOr<Schema>) -> RefOr<Schema> {
+pub(super) fn array(items: RefOr<Schema>) -> RefOr<Schema> {
     let array = ArrayBuilder::new().items(items);
     array.min_items(Some(1)).max_items(Some(MAX_REQUESTS)).into()
 }
@@ -151,7 +151,7 @@ fn max_wait_us() -> Schema {
 }
 
 /// Returns the schema of a whole number.
-fn integer(least: u64, about: &str) -> ObjectBuilder {
+pub(super) fn integer(least: u64, about: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(least))
@@ -159,20 +159,20 @@ fn integer(least: u64, about: &str) -> ObjectBuilder {
         .description(Some(about))
 }
 
-fn attributes() -> Schema {
+pub(super) fn attributes() -> Schema {
     let about = "What the caller knows about the request: `method`, `path`, `ip`, `header.x-…`. An `api_key`, or a \
                  claim of a token (`jwt.…`), is not verified: rules ignore it, unless it is an API key in the table of \
                  the rules file.";
     text_map(about).property("ip", address()).into()
 }
 
-fn verified() -> Schema {
+pub(super) fn verified() -> Schema {
     let about =
         "What the caller itself has verified about the client: `api_key`, `jwt.sub`, `tier`.";
     text_map(about).property("ip", address()).into()
 }
 
-fn said() -> Schema {
+pub(super) fn said() -> Schema {
     let about =
         "What the client says about the request, such as a header. Rules do not use it in keys.";
     text_map(about).into()

@@ -1,0 +1,140 @@
+//! Schemas of requests about holds, and of their batches.
+
+use utoipa::openapi::schema::{Schema, Type};
+use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::bodies::{array, integer};
+
+/// A reservation of units of a limit, or of the rules of a domain.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[schema(as = ReserveRequest)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) enum ReserveRequestSchema {
+    Limit(ReserveLimit),
+}
+
+/// A reservation of units of a limit.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct ReserveLimit {
+    /// The limit's name.
+    #[schema(example = "partner")]
+    limit: String,
+    /// The key whose units are set aside: any text, also an empty one, of at most about 3,000 bytes.
+    #[schema(example = "team:7")]
+    key: String,
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = hold_for, required = false)]
+    r#for: (),
+}
+
+/// A settlement of a hold.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SettleRequest)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct SettleRequestSchema {
+    /// The token of the hold.
+    #[schema(max_length = 4096)]
+    hold: String,
+    #[schema(schema_with = used)]
+    cost: u64,
+    /// Whether the units that are not used yet stay held, until the same expiry. By default the hold ends.
+    #[schema(required = false)]
+    keep: bool,
+}
+
+/// An extension of a hold.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ExtendRequest)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct ExtendRequestSchema {
+    /// The token of the hold.
+    #[schema(max_length = 4096)]
+    hold: String,
+    #[schema(schema_with = more)]
+    cost: Option<u64>,
+    #[schema(schema_with = extend_for)]
+    r#for: (),
+}
+
+/// Implements the schema of a batch, and of its answers.
+macro_rules! batches {
+    ($($(#[$about:meta])* $name:ident: [$($item:literal),+];)*) => {
+        $(
+            $(#[$about])*
+            pub(in crate::http) struct $name;
+
+            impl PartialSchema for $name {
+                fn schema() -> RefOr<Schema> {
+                    array(one_of(&[$($item),+]))
+                }
+            }
+
+            impl ToSchema for $name {}
+        )*
+    };
+}
+
+batches! {
+    /// Reservations, each decided by itself.
+    ReserveRequests: ["ReserveRequest"];
+    /// Settlements, each by itself.
+    SettleRequests: ["SettleRequest"];
+    /// Extensions, each decided by itself.
+    ExtendRequests: ["ExtendRequest"];
+    /// The answers to reservations, in their order.
+    ReserveAnswers: ["Reservation", "Problem"];
+    /// The answers to settlements, in their order.
+    SettleAnswers: ["SettleAnswer", "Problem"];
+    /// The answers to extensions, in their order.
+    ExtendAnswers: ["ExtendAnswer", "Problem"];
+}
+
+fn one_of(names: &[&str]) -> RefOr<Schema> {
+    match names {
+        [name] => Ref::from_schema_name(*name).into(),
+        names => {
+            let each = names.iter().map(|name| Ref::from_schema_name(*name));
+            each.fold(OneOfBuilder::new(), OneOfBuilder::item).into()
+        }
+    }
+}
+
+fn cost() -> Schema {
+    integer(1, "The units to set aside. By default 1, or the cost in the rules.").into()
+}
+
+fn used() -> Schema {
+    let about = "The units that were used since the reservation, also the units of earlier settlements of the hold.";
+    integer(0, about).into()
+}
+
+fn more() -> Schema {
+    integer(0, "The units to add. By default 0: only the expiry moves.").into()
+}
+
+fn hold_for() -> Schema {
+    duration(
+        "How long the units are held, unless the hold is settled or extended: up to 366 days. By default 60 s.",
+    )
+}
+
+fn extend_for() -> Schema {
+    duration("How long the units are held from now on: up to 366 days.")
+}
+
+/// Returns the schema of a duration.
+fn duration(about: &str) -> Schema {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(r"^([1-9][0-9]?d|[1-9][0-9]{0,2}h|[1-9][0-9]{0,4}m|[1-9][0-9]{0,6}s|[1-9][0-9]{0,9}ms|[1-9][0-9]{0,12}us)$"))
+        .description(Some(about))
+        .examples([serde_json::json!("30s")])
+        .into()
+}

@@ -1,0 +1,342 @@
+//! Reservations, and the operations on their holds.
+//!
+//! A hold has one part for each limit whose units it holds. Its token names them.
+
+mod target;
+
+use std::borrow::Cow;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate::{
+    Answer, Decision, EndedHold, Error, HoldDecision, HoldExtension, HoldSettlement,
+    JointExtension, JointHold,
+};
+use tollgate_core::LimitDecision;
+
+use super::{DecisionTarget, Pipeline, UnknownTarget};
+use crate::receipt::{HeldBy, TokenPart, max_key_bytes};
+use crate::ruleset::{CountedOperation, NamedLimit};
+use target::{HoldTarget, TargetPart};
+
+/// How long units are held if neither the request nor the limit says it.
+const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
+
+/// A request to set units aside, decoded by a front end.
+#[derive(Debug)]
+pub(crate) struct ReservationRequest<'a> {
+    pub(crate) target: DecisionTarget<'a>,
+    /// The units; `None` for 1.
+    pub(crate) cost: Option<u64>,
+    /// How long they are held; `None` for the time of a concurrency limit, and for 60 s under any other limit.
+    pub(crate) hold_for: Option<Duration>,
+}
+
+/// A request to charge what was used of a hold.
+#[derive(Debug)]
+pub(crate) struct SettlementRequest<'a> {
+    pub(crate) token: Cow<'a, str>,
+    /// The units used since the reservation.
+    pub(crate) used: u64,
+    /// Whether the units that are not used yet stay held.
+    pub(crate) keeps_rest: bool,
+}
+
+/// A request to add units to a hold, and to move its expiry.
+#[derive(Debug)]
+pub(crate) struct ExtensionRequest<'a> {
+    pub(crate) token: Cow<'a, str>,
+    pub(crate) more: u64,
+    pub(crate) hold_for: Duration,
+}
+
+/// Why a request about a hold could not be decided.
+#[derive(Debug)]
+pub(crate) enum HoldProblem<'a> {
+    UnknownTarget(UnknownTarget<'a>),
+    /// The token of the hold would be too long.
+    KeyTooLong {
+        bytes: usize,
+        most: usize,
+    },
+    /// The text is not a token that the secret of this server has signed.
+    NotAToken,
+    /// The limit of the hold no longer exists.
+    NoLimit,
+    /// Reservations by rules are not built yet.
+    NoRules,
+    /// The store failed, or the request is not valid.
+    Failed(Error),
+}
+
+/// The answer to a reservation.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) decision: Decision,
+    /// `None` if the reservation was refused.
+    pub(crate) granted: Option<GrantedHold>,
+}
+
+/// A hold that was reserved or extended.
+#[derive(Debug)]
+pub(crate) struct GrantedHold {
+    pub(crate) token: String,
+    /// The time until the hold expires.
+    pub(crate) expires_after: Duration,
+}
+
+/// The answer to a settlement.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) by: HeldBy,
+    /// One for each part of the hold, at least one if it was reserved by a limit.
+    pub(crate) parts: Vec<SettledPart>,
+    /// The receipt of everything that was charged.
+    pub(crate) receipt: Option<String>,
+}
+
+/// The settlement of one limit's part of a hold.
+#[derive(Debug)]
+pub(crate) struct SettledPart {
+    /// The name of the limit, or of the rule.
+    pub(crate) name: String,
+    pub(crate) decision: LimitDecision,
+    /// Whether it was admitted without the store, so that there was nothing to settle.
+    pub(crate) is_degraded: bool,
+    pub(crate) charged_units: u64,
+    pub(crate) excess_units: u64,
+    pub(crate) cut_units: u64,
+    /// Why nothing was charged; `None` if the hold was open.
+    pub(crate) ended: Option<EndedHold>,
+}
+
+/// The answer to an extension.
+#[derive(Debug)]
+pub(crate) struct Extended {
+    pub(crate) by: HeldBy,
+    /// One for each part of the hold, at least one if it was reserved by a limit.
+    pub(crate) parts: Vec<ExtendedPart>,
+    /// `None` if the extension was refused, or the hold had ended.
+    pub(crate) granted: Option<GrantedHold>,
+    /// How long a refused extension must wait; `None` if it was granted, or if waiting cannot help.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The extension of one limit's part of a hold.
+#[derive(Debug)]
+pub(crate) struct ExtendedPart {
+    /// The name of the limit, or of the rule.
+    pub(crate) name: String,
+    pub(crate) decision: LimitDecision,
+    /// Whether it was admitted without the store, so that there was nothing to extend.
+    pub(crate) is_degraded: bool,
+    /// Why the hold was not extended; `None` if it was open.
+    pub(crate) ended: Option<EndedHold>,
+}
+
+/// A reservation that was sent to the store.
+#[derive(Debug)]
+pub(crate) struct SentReservation<'a> {
+    limit: Arc<NamedLimit>,
+    key: Cow<'a, str>,
+    cost: u64,
+    hold_for: Duration,
+    answer: Answer<HoldDecision>,
+    sent_at: Option<Instant>,
+}
+
+/// A settlement that was sent to the store.
+#[derive(Debug)]
+pub(crate) struct SentSettlement {
+    target: HoldTarget,
+    keeps_rest: bool,
+    answer: Answer<Vec<HoldSettlement>>,
+    sent_at: Option<Instant>,
+}
+
+/// An extension that was sent to the store.
+#[derive(Debug)]
+pub(crate) struct SentExtension {
+    target: HoldTarget,
+    /// The holds, whose expiries move when the extension is granted.
+    holds: JointHold,
+    more: u64,
+    hold_for: Duration,
+    answer: Answer<JointExtension>,
+    sent_at: Option<Instant>,
+}
+
+impl Pipeline {
+    /// Sends a reservation to the store. [`reserved`](Self::reserved) waits for the answer.
+    pub(crate) fn send_reservation<'a>(
+        &self,
+        request: ReservationRequest<'a>,
+    ) -> Result<SentReservation<'a>, HoldProblem<'a>> {
+        let ReservationRequest { target, cost, hold_for } = request;
+        let DecisionTarget::Limit { name, key } = target else {
+            return Err(HoldProblem::NoRules);
+        };
+        let Some(limit) = self.rules.limit(&name) else {
+            return Err(HoldProblem::UnknownTarget(UnknownTarget::Limit(name)));
+        };
+        let most = max_key_bytes(limit.scope.name());
+        if key.len() > most {
+            return Err(HoldProblem::KeyTooLong { bytes: key.len(), most });
+        }
+        let cost = cost.unwrap_or(1);
+        let of_limit =
+            || limit.scope.limit().hold_for().map(|time| Duration::from_micros(time.as_us()));
+        let hold_for = hold_for.or_else(of_limit).unwrap_or(DEFAULT_HOLD_FOR);
+        let sent_at = self.recorder.metrics.store_call();
+        let request = limit.scope.reserve(key.as_bytes()).cost(cost).hold_for(hold_for);
+        let answer = request.into_future();
+        Ok(SentReservation { limit, key, cost, hold_for, answer, sent_at })
+    }
+
+    /// Waits for the answer to a reservation, records it, and makes the token of the hold.
+    pub(crate) async fn reserved(&self, sent: SentReservation<'_>) -> Result<Reserved, Error> {
+        let SentReservation { limit, key, cost, hold_for, answer, sent_at } = sent;
+        let (key, tally) = (key.as_bytes(), &limit.holds);
+        let reserved = answer.await;
+        self.recorder.metrics.store_answered(sent_at);
+        let reserved = reserved.inspect_err(|error| {
+            limit.count_failure(error);
+            tally.count_error(CountedOperation::Reserve, error);
+        })?;
+        let decision = reserved.decision().without_receipt();
+        self.recorder.record_decision(&limit, key, &decision);
+        tally.count_reservation(&decision, cost);
+        let granted = reserved.into_hold().and_then(|hold| {
+            let (scope, is_degraded) = (limit.scope.name(), hold.is_degraded());
+            let part = TokenPart { scope, key, reference: hold.into_reference(), is_degraded };
+            self.granted(HeldBy::Limit, [part], hold_for)
+        });
+        Ok(Reserved { decision, granted })
+    }
+
+    /// Sends a settlement to the store. [`settled`](Self::settled) waits for the answer.
+    pub(crate) fn send_settlement(
+        &self,
+        SettlementRequest { token, used, keeps_rest }: &SettlementRequest<'_>,
+    ) -> Result<SentSettlement, HoldProblem<'static>> {
+        let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
+        let holds = target.holds().map_err(HoldProblem::Failed)?;
+        let sent_at = self.recorder.metrics.store_call();
+        let answer =
+            if *keeps_rest { holds.settle_part(|_| *used) } else { holds.settle(|_| *used) };
+        Ok(SentSettlement { target, keeps_rest: *keeps_rest, answer, sent_at })
+    }
+
+    /// Waits for the answer to a settlement, records it, and makes the receipt of what it charged.
+    pub(crate) async fn settled(&self, sent: SentSettlement) -> Result<Settled, Error> {
+        let SentSettlement { target, keeps_rest, answer, sent_at } = sent;
+        let settled = answer.await;
+        self.recorder.metrics.store_answered(sent_at);
+        let settled =
+            settled.inspect_err(|error| target.count_error(CountedOperation::Settle, error))?;
+        for (part, settled) in target.on_store().zip(&settled) {
+            part.tally.count_settlement(settled, keeps_rest);
+        }
+        let charged = target.on_store().zip(&settled);
+        let receipt = self
+            .receipts
+            .of_settlement(charged.map(|(part, settled)| (&part.scope, &*part.key, settled)));
+        let mut settled = settled.into_iter();
+        let answers = target.parts.iter().map(|part| match part.is_degraded {
+            true => Some(SettledPart::degraded(part)),
+            false => Some(SettledPart::of(part, &settled.next()?)),
+        });
+        // OK because the store returns one answer for each part.
+        let parts = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
+        Ok(Settled { by: target.by, parts, receipt })
+    }
+
+    /// Sends an extension to the store. [`extended`](Self::extended) waits for the answer.
+    pub(crate) fn send_extension(
+        &self,
+        &ExtensionRequest { ref token, more, hold_for }: &ExtensionRequest<'_>,
+    ) -> Result<SentExtension, HoldProblem<'static>> {
+        let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
+        let holds = target.holds().map_err(HoldProblem::Failed)?;
+        let sent_at = self.recorder.metrics.store_call();
+        let answer = holds.extend(|_| (more, hold_for));
+        Ok(SentExtension { target, holds, more, hold_for, answer, sent_at })
+    }
+
+    /// Waits for the answer to an extension, records it, and makes the new token of the hold.
+    pub(crate) async fn extended(&self, sent: SentExtension) -> Result<Extended, Error> {
+        let SentExtension { target, holds, more, hold_for, answer, sent_at } = sent;
+        let extended = answer.await;
+        self.recorder.metrics.store_answered(sent_at);
+        let extended =
+            extended.inspect_err(|error| target.count_error(CountedOperation::Extend, error))?;
+        for (part, extended) in target.on_store().zip(extended.each()) {
+            part.tally.count_extension(extended, more);
+        }
+        let mut each = extended.each().iter();
+        let answers = target.parts.iter().map(|part| match part.is_degraded {
+            true => Some(ExtendedPart::degraded(part)),
+            false => Some(ExtendedPart::of(part, each.next()?)),
+        });
+        // OK because the store returns one answer for each part.
+        let parts: Vec<ExtendedPart> = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
+        let mut holds = holds.holds().iter();
+        let tokens = target.parts.iter().map(|part| part.with_expiry_of(&mut holds));
+        let granted = match extended.is_granted() {
+            true => self.granted(target.by, tokens, hold_for),
+            false => None,
+        };
+        Ok(Extended { by: target.by, parts, granted, retry_after: extended.retry_after() })
+    }
+
+    fn granted<'p>(
+        &self,
+        by: HeldBy,
+        parts: impl IntoIterator<Item = TokenPart<'p>>,
+        expires_after: Duration,
+    ) -> Option<GrantedHold> {
+        let token = self.receipts.hold_token(by, parts)?;
+        Some(GrantedHold { token, expires_after })
+    }
+}
+
+impl SettledPart {
+    fn of(part: &TargetPart, settled: &HoldSettlement) -> SettledPart {
+        SettledPart {
+            name: part.name().to_owned(),
+            decision: *settled.decided(),
+            is_degraded: settled.is_degraded(),
+            charged_units: settled.charged_units(),
+            excess_units: settled.excess_units(),
+            cut_units: settled.cut_units(),
+            ended: settled.ended(),
+        }
+    }
+
+    /// Returns the settlement of a part that was admitted without the store.
+    fn degraded(part: &TargetPart) -> SettledPart {
+        SettledPart {
+            name: part.name().to_owned(),
+            decision: part.unspent(),
+            is_degraded: true,
+            charged_units: 0,
+            excess_units: 0,
+            cut_units: 0,
+            ended: None,
+        }
+    }
+}
+
+impl ExtendedPart {
+    fn of(part: &TargetPart, extended: &HoldExtension) -> ExtendedPart {
+        let (name, decision) = (part.name().to_owned(), *extended.decided());
+        ExtendedPart { name, decision, is_degraded: false, ended: extended.ended() }
+    }
+
+    /// Returns the extension of a part that was admitted without the store.
+    fn degraded(part: &TargetPart) -> ExtendedPart {
+        let (name, decision) = (part.name().to_owned(), part.unspent());
+        ExtendedPart { name, decision, is_degraded: true, ended: None }
+    }
+}

@@ -1,0 +1,154 @@
+//! Holds as text, with which a client settles or extends them later, at any server that has the same secret.
+//!
+//! A hold token consists of a version, what the hold was reserved by, its parts, and a signature of all of them. It needs neither an id nor
+//! the lifetime of the store: a hold ends once, on the store, and is lost with the rest of the state.
+
+use std::fmt;
+
+use tollgate::{HoldId, HoldReference};
+
+use super::number::{read_number, read_text, write_number, write_text};
+use super::{MAX_BYTES, Receipts, SIGNATURE_BYTES, USUAL_BYTES};
+
+/// The first byte of a hold token. A receipt begins with another one, so that neither is taken for the other.
+const HOLD_VERSION: u8 = 2;
+
+const BY_LIMIT: u8 = 0;
+const BY_RULES: u8 = 1;
+
+const ON_STORE: u8 = 0;
+const DEGRADED: u8 = 1;
+
+/// The most bytes of a part besides its texts: their lengths, the id, the expiry, and the flag.
+const NUMBER_BYTES: usize = 2 * 2 + 8 + 8 + 1;
+
+/// The target of the reservation that made a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    /// The name of a limit. The hold has one part.
+    Limit,
+    /// Rules. The hold has a part for each rule whose units are held, which may be none.
+    Rules,
+}
+
+/// The hold of one limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TokenPart<'p> {
+    /// The name of the limit, or of the rule.
+    pub(crate) scope: &'p str,
+    pub(crate) key: &'p [u8],
+    /// With the last expiry that was granted.
+    pub(crate) reference: HoldReference,
+    /// Whether the store failed, so that it has no such hold.
+    pub(crate) is_degraded: bool,
+}
+
+/// A hold token whose signature is right.
+pub(crate) struct SignedHold {
+    bytes: Vec<u8>,
+}
+
+impl Receipts {
+    /// Returns the token of a hold; `None` if there are too many or too long keys.
+    pub(crate) fn hold_token<'p>(
+        &self,
+        by: HeldBy,
+        parts: impl IntoIterator<Item = TokenPart<'p>>,
+    ) -> Option<String> {
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
+        bytes.push(HOLD_VERSION);
+        bytes.push(match by {
+            HeldBy::Limit => BY_LIMIT,
+            HeldBy::Rules => BY_RULES,
+        });
+        for part in parts {
+            if part.key.len() > MAX_BYTES {
+                return None;
+            }
+            part.write(&mut bytes);
+            if bytes.len() > MAX_BYTES - SIGNATURE_BYTES {
+                return None;
+            }
+        }
+        Some(self.seal(bytes))
+    }
+
+    /// Reads a hold token; `None` unless the text is one with a right signature.
+    pub(crate) fn read_hold(&self, text: &str) -> Option<SignedHold> {
+        let bytes = self.open(text)?;
+        (bytes.first() == Some(&HOLD_VERSION)).then_some(SignedHold { bytes })
+    }
+}
+
+/// Returns the most bytes that the key of a hold can have, so that its token is not too long.
+pub(crate) fn max_key_bytes(scope: &str) -> usize {
+    let others = 2 + NUMBER_BYTES + scope.len() + SIGNATURE_BYTES;
+    MAX_BYTES.saturating_sub(others)
+}
+
+impl SignedHold {
+    /// Returns the target of the reservation, and the parts; `None` if this server does not write such tokens.
+    pub(crate) fn content(&self) -> Option<(HeldBy, Vec<TokenPart<'_>>)> {
+        let mut rest = self.bytes.get(1..)?;
+        let by = match *rest.split_off_first()? {
+            BY_LIMIT => HeldBy::Limit,
+            BY_RULES => HeldBy::Rules,
+            _ => return None,
+        };
+        let mut parts = Vec::new();
+        while !rest.is_empty() {
+            parts.push(TokenPart::read(&mut rest)?);
+        }
+        Some((by, parts))
+    }
+}
+
+impl<'p> TokenPart<'p> {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        write_text(bytes, self.scope.as_bytes());
+        write_text(bytes, self.key);
+        // Not in sevens, because an id is a random number.
+        bytes.extend_from_slice(&self.reference.id.0.to_le_bytes());
+        write_number(bytes, self.reference.expires_us);
+        bytes.push(if self.is_degraded { DEGRADED } else { ON_STORE });
+    }
+
+    fn read(bytes: &mut &'p [u8]) -> Option<TokenPart<'p>> {
+        let scope = str::from_utf8(read_text(bytes)?).ok()?;
+        let key = read_text(bytes)?;
+        let (id, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        let id = HoldId(u64::from_le_bytes(*id));
+        let expires_us = read_number(bytes)?;
+        let is_degraded = match *bytes.split_off_first()? {
+            ON_STORE => false,
+            DEGRADED => true,
+            _ => return None,
+        };
+        Some(TokenPart { scope, key, reference: HoldReference { id, expires_us }, is_degraded })
+    }
+}
+
+/// Without the key, which may be a secret.
+impl fmt::Debug for TokenPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scope, reference) = (self.scope, self.reference);
+        f.debug_struct("TokenPart")
+            .field("scope", &scope)
+            .field("reference", &reference)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads arbitrary bytes as the text of a hold token and as its content. Content must be the same after it is written and
+/// read again.
+pub(super) fn fuzz(receipts: &Receipts, input: &[u8]) {
+    if let Ok(text) = str::from_utf8(input) {
+        assert!(receipts.read_hold(text).is_none(), "unsigned text is accepted as a hold");
+    }
+    let signed = SignedHold { bytes: input.to_vec() };
+    let Some((by, parts)) = signed.content() else { return };
+    let Some(text) = receipts.hold_token(by, parts.iter().copied()) else { return };
+    let again = receipts.read_hold(&text);
+    assert_eq!(again.as_ref().and_then(SignedHold::content), Some((by, parts)));
+}

@@ -1,0 +1,203 @@
+//! The numbers of operations on the holds of a limit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Decision, EndedHold, Error, HoldExtension, HoldSettlement};
+
+/// An operation on holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedOperation {
+    Reserve,
+    Settle,
+    Extend,
+}
+
+/// The result of an operation on a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperationOutcome {
+    /// The units were set aside, or charged and the hold ended, or the hold was extended.
+    Done,
+    /// Units were charged, and the rest stays held.
+    Kept,
+    /// The units did not fit.
+    Denied,
+    /// The reservation was admitted without the store, which failed.
+    Degraded,
+    /// The hold had expired.
+    Expired,
+    /// The hold had been settled, or forgotten.
+    Unknown,
+    /// The store failed.
+    Failed,
+}
+
+/// Units, by what became of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldUnits {
+    /// Set aside by a reservation or an extension.
+    Held,
+    /// Charged by a settlement.
+    Settled,
+    /// Charged by a settlement beyond its hold.
+    Excess,
+    /// Used beyond a hold and not charged.
+    Cut,
+}
+
+/// The numbers of operations on the holds of a limit.
+#[derive(Debug, Default)]
+pub(crate) struct HoldTally {
+    operations: [[AtomicU64; OperationOutcome::ALL.len()]; CountedOperation::ALL.len()],
+    units: [AtomicU64; HoldUnits::ALL.len()],
+}
+
+impl CountedOperation {
+    const ALL: [CountedOperation; 3] =
+        [CountedOperation::Reserve, CountedOperation::Settle, CountedOperation::Extend];
+
+    /// Returns the name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CountedOperation::Reserve => "reserve",
+            CountedOperation::Settle => "settle",
+            CountedOperation::Extend => "extend",
+        }
+    }
+
+    /// Returns the outcomes that the operation can have.
+    fn outcomes(self) -> &'static [OperationOutcome] {
+        use OperationOutcome::{Degraded, Denied, Done, Expired, Failed, Kept, Unknown};
+        match self {
+            CountedOperation::Reserve => &[Done, Denied, Degraded, Failed],
+            CountedOperation::Settle => &[Done, Kept, Expired, Unknown, Failed],
+            CountedOperation::Extend => &[Done, Denied, Expired, Unknown, Failed],
+        }
+    }
+}
+
+impl OperationOutcome {
+    const ALL: [OperationOutcome; 7] = [
+        OperationOutcome::Done,
+        OperationOutcome::Kept,
+        OperationOutcome::Denied,
+        OperationOutcome::Degraded,
+        OperationOutcome::Expired,
+        OperationOutcome::Unknown,
+        OperationOutcome::Failed,
+    ];
+
+    /// Returns the name in metrics, as the outcome of this operation.
+    pub(crate) fn name(self, of: CountedOperation) -> &'static str {
+        match self {
+            OperationOutcome::Done if of == CountedOperation::Settle => "settled",
+            OperationOutcome::Done => "allowed",
+            OperationOutcome::Kept => "kept",
+            OperationOutcome::Denied => "denied",
+            OperationOutcome::Degraded => "degraded",
+            OperationOutcome::Expired => "expired",
+            OperationOutcome::Unknown => "unknown",
+            OperationOutcome::Failed => "failed",
+        }
+    }
+
+    fn from_ended(ended: EndedHold) -> OperationOutcome {
+        match ended {
+            EndedHold::Expired => OperationOutcome::Expired,
+            EndedHold::Unknown => OperationOutcome::Unknown,
+        }
+    }
+}
+
+impl HoldUnits {
+    const ALL: [HoldUnits; 4] =
+        [HoldUnits::Held, HoldUnits::Settled, HoldUnits::Excess, HoldUnits::Cut];
+
+    /// Returns the name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            HoldUnits::Held => "held",
+            HoldUnits::Settled => "settled",
+            HoldUnits::Excess => "excess",
+            HoldUnits::Cut => "cut",
+        }
+    }
+}
+
+impl HoldTally {
+    /// Counts a reservation of `units`.
+    pub(crate) fn count_reservation(&self, decision: &Decision, units: u64) {
+        let outcome = match (decision.is_allowed(), decision.is_degraded()) {
+            (true, false) => OperationOutcome::Done,
+            (true, true) => OperationOutcome::Degraded,
+            (false, _) => OperationOutcome::Denied,
+        };
+        self.count(CountedOperation::Reserve, outcome);
+        if outcome == OperationOutcome::Done {
+            self.add(HoldUnits::Held, units);
+        }
+    }
+
+    /// Counts a settlement, after which the hold stays open or not.
+    pub(crate) fn count_settlement(&self, settled: &HoldSettlement, keeps_rest: bool) {
+        let outcome = match settled.ended() {
+            Some(ended) => OperationOutcome::from_ended(ended),
+            None if keeps_rest => OperationOutcome::Kept,
+            None => OperationOutcome::Done,
+        };
+        self.count(CountedOperation::Settle, outcome);
+        self.add(HoldUnits::Settled, settled.charged_units());
+        self.add(HoldUnits::Excess, settled.excess_units());
+        self.add(HoldUnits::Cut, settled.cut_units());
+    }
+
+    /// Counts an extension by `more` units.
+    pub(crate) fn count_extension(&self, extended: &HoldExtension, more: u64) {
+        let outcome = match extended.ended() {
+            Some(ended) => OperationOutcome::from_ended(ended),
+            None if extended.is_granted() => OperationOutcome::Done,
+            None => OperationOutcome::Denied,
+        };
+        self.count(CountedOperation::Extend, outcome);
+        if outcome == OperationOutcome::Done {
+            self.add(HoldUnits::Held, more);
+        }
+    }
+
+    /// Counts an operation that the store failed to decide. A request that is not valid is not counted.
+    pub(crate) fn count_error(&self, operation: CountedOperation, error: &Error) {
+        if let Error::Store(_) = error {
+            self.count(operation, OperationOutcome::Failed);
+        }
+    }
+
+    /// Returns the number of operations with each outcome.
+    pub(crate) fn operations(
+        &self,
+    ) -> impl Iterator<Item = (CountedOperation, OperationOutcome, u64)> {
+        let count = |operation: CountedOperation, outcome: OperationOutcome| {
+            self.operations[operation as usize][outcome as usize].load(Ordering::Relaxed)
+        };
+        CountedOperation::ALL.into_iter().flat_map(move |operation| {
+            let outcomes = operation.outcomes().iter();
+            outcomes.map(move |&outcome| (operation, outcome, count(operation, outcome)))
+        })
+    }
+
+    /// Returns the numbers of units.
+    pub(crate) fn units(&self) -> impl Iterator<Item = (HoldUnits, u64)> {
+        HoldUnits::ALL.into_iter().map(|of| (of, self.units[of as usize].load(Ordering::Relaxed)))
+    }
+
+    /// Whether nothing was counted.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.operations().all(|(_, _, count)| count == 0)
+    }
+
+    fn count(&self, operation: CountedOperation, outcome: OperationOutcome) {
+        self.operations[operation as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn add(&self, of: HoldUnits, units: u64) {
+        self.units[of as usize].fetch_add(units, Ordering::Relaxed);
+    }
+}
