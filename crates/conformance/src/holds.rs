@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    ChargePlace, ChargeReceipt, Cost, EndedHold, Extension, HoldError, HoldGrowth, HoldId,
-    HoldReference, HoldTime, HoldUse, Holds, Limit, LimitCheck, LimitDecision, MAX_HOLDS,
-    Reservation, Settlement, State, UnitRequest, check_all,
+    ChargePlace, ChargeReceipt, Cost, EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth,
+    HoldId, HoldReference, HoldTime, HoldUse, Holds, Limit, LimitCheck, LimitDecision, MAX_HOLDS,
+    Reservation, Settlement, State, UnitRequest, Verdict, check_all,
 };
 use tollgate_limiter::{
-    Error, Hold, HoldDecision, HoldSettlement, Limiter, ManualClock, Receipt, Scope,
+    Error, Hold, HoldDecision, HoldSettlement, JointHold, Limiter, ManualClock, Receipt, Scope,
 };
 
 use crate::store::{Make, S, START_US, block_on, cases, named, open, scope};
 use crate::{any, trace};
 
 /// The algorithms that can have holds, each with room for 10.
-const LIMITS: [&str; 5] = [
+pub(crate) const LIMITS: [&str; 5] = [
     "fixed-window limit=10 window=1m",
     "sliding-window-log limit=10 window=1m",
     "sliding-window-counter limit=10 window=1m",
@@ -277,6 +277,21 @@ impl KeyModel {
         }
     }
 
+    fn extend(
+        &mut self,
+        limit: &Limit,
+        now_us: u64,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        self.forget_limit(limit);
+        let decides = match growth.more {
+            Some(more) if self.holds.contains(hold.id) => self.reach(limit, now_us, more),
+            _ => self.limit,
+        };
+        decides.extend_hold(&mut self.state, &mut self.holds, now_us, hold, growth)
+    }
+
     fn copy(&self) -> KeyModel {
         let KeyModel { limit, state, holds } = self;
         KeyModel { limit: *limit, state: state.clone(), holds: holds.clone() }
@@ -290,6 +305,10 @@ enum Act {
     Peek,
     Together,
     Reserve(u64),
+    /// Of two names, the units of the second are held or charged at once.
+    ReserveTogether(u64, bool),
+    SettleTogether(u64),
+    ExtendTogether(u64, u64),
     Settle(u64),
     SettlePart(u64),
     Extend(u64, u64),
@@ -304,6 +323,9 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Peek),
         2 => Just(Act::Together),
         6 => time().prop_map(Act::Reserve),
+        4 => (time(), any::<bool>()).prop_map(|(time, holds)| Act::ReserveTogether(time, holds)),
+        2 => (0..1_500_u64).prop_map(Act::SettleTogether),
+        2 => ((0..2_u64), time()).prop_map(|(more, time)| Act::ExtendTogether(more, time)),
         3 => (0..1_500_u64).prop_map(Act::Settle),
         2 => (0..1_500_u64).prop_map(Act::SettlePart),
         2 => ((0..2_u64), time()).prop_map(|(more, time)| Act::Extend(more, time)),
@@ -335,6 +357,8 @@ fn tick() -> impl Strategy<Value = Tick> {
 /// A hold of a random trace, and what the model knows of it.
 struct TracedHold {
     key: usize,
+    /// Whether it is a hold of the other name.
+    is_other: bool,
     limit: Limit,
     real: Hold,
     expected: HoldReference,
@@ -485,19 +509,122 @@ impl HoldTrace {
                 let both = given.zip(expected.hold);
                 self.open.extend(both.map(|(real, expected)| TracedHold {
                     key,
+                    is_other: false,
                     limit,
                     real,
                     expected,
                 }));
+            }
+            Act::ReserveTogether(hold_for_us, is_held) => {
+                let hold_for = Duration::from_micros(hold_for_us);
+                let (other, own) = (&mut self.others[key], *self.other.limit());
+                let second = units.min(3);
+                let is_held = is_held || own.only_holds();
+                let parts = [
+                    scope.reserve(text).cost(units).hold_for(hold_for).into(),
+                    match is_held {
+                        true => self.other.reserve(text).cost(second).hold_for(2 * hold_for).into(),
+                        false => self.other.check(text).cost(second).into(),
+                    },
+                ];
+                let given = self.limiter.reserve_all(&parts).await.unwrap();
+                let decides = model.reach(&limit, now_us, cost);
+                let second = Cost::new(second).unwrap();
+                let time = |us| HoldTime::from_us(us).unwrap();
+                self.ids += 2;
+                let (first_id, second_id) = (HoldId(self.ids), HoldId(self.ids + 1));
+                let first = LimitCheck::enforced(&decides, &mut model.state, cost)
+                    .beside(&mut model.holds)
+                    .held_as(first_id, time(hold_for_us));
+                let other =
+                    LimitCheck::enforced(&own, &mut other.state, second).beside(&mut other.holds);
+                let other = match is_held {
+                    true => other.held_as(second_id, time(2 * hold_for_us)),
+                    false => other,
+                };
+                let mut expected_parts = [first, other];
+                let expected = check_all(&mut expected_parts, now_us);
+                let (joint, held) = given.into_parts();
+                let each = [
+                    decides.in_place_of(&limit, *expected_parts[0].decision().unwrap()),
+                    *expected_parts[1].decision().unwrap(),
+                ];
+                let decisions: Vec<_> = joint.each().iter().map(|each| *each.decided()).collect();
+                prop_assert_eq!(decisions, each);
+                prop_assert_eq!(joint.decided(), &expected);
+                let expected_holds: Vec<(bool, HoldReference)> = [false, true]
+                    .into_iter()
+                    .zip(&expected_parts)
+                    .filter_map(|(is_other, part)| Some((is_other, part.hold()?)))
+                    .collect();
+                let held = held.map(JointHold::into_holds).unwrap_or_default();
+                let expiry = |hold: &HoldReference| hold.expires_us;
+                prop_assert_eq!(
+                    held.iter().map(Hold::expires_at_us).collect::<Vec<_>>(),
+                    expected_holds.iter().map(|(_, hold)| expiry(hold)).collect::<Vec<_>>()
+                );
+                for (real, (is_other, expected)) in held.into_iter().zip(expected_holds) {
+                    let limit = if is_other { own } else { limit };
+                    self.open.push(TracedHold { key, is_other, limit, real, expected });
+                }
+            }
+            Act::SettleTogether(part) => {
+                let Some(both) = self.take_pair(units as usize) else { return Ok(()) };
+                let used = |nth: u64| units * part / 1_000 + nth;
+                let mut expected = Vec::new();
+                for (nth, hold) in (0..).zip(&both) {
+                    let used = HoldUse { units: used(nth), is_last: true };
+                    let model = self.model(hold.key, hold.is_other);
+                    model.forget_limit(&hold.limit);
+                    let (limit, state, holds) = (model.limit, &mut model.state, &mut model.holds);
+                    expected.push(limit.settle_hold(state, holds, now_us, hold.expected, used));
+                }
+                let joint = JointHold::of(both.map(|hold| hold.real).into()).unwrap();
+                let mut uses = (0..).map(used);
+                let given = joint.settle(|_| uses.next().unwrap()).await.unwrap();
+                for (given, expected) in given.into_iter().zip(expected) {
+                    prop_assert_eq!(given.decided(), &expected.decision);
+                    prop_assert_eq!(settlement(&given), settlement_fields(&expected.settlement));
+                }
+            }
+            Act::ExtendTogether(more, time_us) => {
+                let Some(both) = self.take_pair(units as usize) else { return Ok(()) };
+                let more = more * units;
+                let growth = HoldGrowth {
+                    more: Cost::new(more).ok(),
+                    hold_for: HoldTime::from_us(time_us).unwrap(),
+                };
+                let expected = self.extend_both(&both, growth);
+                let (mut traced, mut real) = (Vec::new(), Vec::new());
+                for TracedHold { key, is_other, limit, real: own, expected } in both {
+                    traced.push((key, is_other, limit, expected));
+                    real.push(own);
+                }
+                let joint = JointHold::of(real).unwrap();
+                let time = Duration::from_micros(time_us);
+                let given = joint.extend(|_| (more, time)).await.unwrap();
+                let holds = joint.into_holds();
+                let answers = given.each().iter().zip(expected);
+                for (((given, expected), traced), real) in answers.zip(traced).zip(holds) {
+                    prop_assert_eq!(given.decided(), &expected.decision);
+                    prop_assert_eq!(given.extension(), expected.extension);
+                    let (key, is_other, limit, mut reference) = traced;
+                    if let Extension::Granted { expires_us } = expected.extension {
+                        reference.expires_us = expires_us;
+                    }
+                    let expected = reference;
+                    self.open.push(TracedHold { key, is_other, limit, real, expected });
+                }
             }
             Act::Settle(part) | Act::SettlePart(part) => {
                 if self.open.is_empty() {
                     return Ok(());
                 }
                 let at = (units as usize + part as usize) % self.open.len();
-                let (key, reference) = (self.open[at].key, self.open[at].expected);
-                let model = &mut self.models[key];
-                model.forget_limit(&self.open[at].limit);
+                let (key, is_other) = (self.open[at].key, self.open[at].is_other);
+                let (reference, limit) = (self.open[at].expected, self.open[at].limit);
+                let model = self.model(key, is_other);
+                model.forget_limit(&limit);
                 let held = model.holds.iter().find(|hold| hold.id == reference.id);
                 let whole = held.map_or(units, |hold| hold.units + hold.used);
                 let used = (u128::from(whole) * u128::from(part) / 1_000) as u64;
@@ -506,6 +633,7 @@ impl HoldTrace {
                     true => self.open.swap_remove(at).real.settle(used).await.unwrap(),
                     false => self.open[at].real.settle_part(used).await.unwrap(),
                 };
+                let model = self.model(key, is_other);
                 let limit = model.limit;
                 let (state, holds) = (&mut model.state, &mut model.holds);
                 let used = HoldUse { units: used, is_last };
@@ -516,7 +644,9 @@ impl HoldTrace {
                     Settlement::Done { receipt, .. } => receipt,
                     Settlement::Ended(_) => None,
                 };
-                self.keep(key, given.into_receipt(), expected)?;
+                if !is_other {
+                    self.keep(key, given.into_receipt(), expected)?;
+                }
             }
             Act::Extend(more, time_us) => {
                 if self.open.is_empty() {
@@ -527,17 +657,10 @@ impl HoldTrace {
                 let more = more * units;
                 let given = hold.real.extend(more, Duration::from_micros(time_us)).await.unwrap();
                 let more = Cost::new(more).ok();
-                let model = &mut self.models[hold.key];
-                model.forget_limit(&hold.limit);
-                let limit = match more {
-                    Some(more) if model.holds.contains(hold.expected.id) => {
-                        model.reach(&hold.limit, now_us, more)
-                    }
-                    _ => model.limit,
-                };
                 let growth = HoldGrowth { more, hold_for: HoldTime::from_us(time_us).unwrap() };
-                let (state, holds) = (&mut model.state, &mut model.holds);
-                let expected = limit.extend_hold(state, holds, now_us, hold.expected, growth);
+                let models = if hold.is_other { &mut self.others } else { &mut self.models };
+                let model = &mut models[hold.key];
+                let expected = model.extend(&hold.limit, now_us, hold.expected, growth);
                 prop_assert_eq!(given.decided(), &expected.decision);
                 prop_assert_eq!(given.extension(), expected.extension);
                 if let Extension::Granted { expires_us } = expected.extension {
@@ -557,6 +680,53 @@ impl HoldTrace {
             }
         }
         Ok(())
+    }
+
+    fn model(&mut self, key: usize, is_other: bool) -> &mut KeyModel {
+        if is_other { &mut self.others[key] } else { &mut self.models[key] }
+    }
+
+    /// Takes two open holds of one key under the two names, if there are such holds.
+    fn take_pair(&mut self, from: usize) -> Option<[TracedHold; 2]> {
+        let count = self.open.len();
+        let mut at = (0..count).map(|nth| (from + nth) % count);
+        let (first, second) = at.find_map(|first| {
+            let of = &self.open[first];
+            let fits = |other: &TracedHold| other.key == of.key && other.is_other != of.is_other;
+            Some((first, self.open.iter().position(fits)?))
+        })?;
+        let later = self.open.swap_remove(first.max(second));
+        let earlier = self.open.swap_remove(first.min(second));
+        Some(if first < second { [earlier, later] } else { [later, earlier] })
+    }
+
+    /// Extends two holds of the models, or none.
+    fn extend_both(&mut self, both: &[TracedHold; 2], growth: HoldGrowth) -> Vec<ExtendAnswer> {
+        let now_us = self.now_us;
+        let mut answers = Vec::new();
+        let before = both.each_ref().map(|hold| self.model(hold.key, hold.is_other).copy());
+        for hold in both {
+            let model = self.model(hold.key, hold.is_other);
+            answers.push(model.extend(&hold.limit, now_us, hold.expected, growth));
+        }
+        let is_granted =
+            |answer: &ExtendAnswer| matches!(answer.extension, Extension::Granted { .. });
+        if answers.iter().all(is_granted) {
+            return answers;
+        }
+        let all = both.iter().zip(before).zip(&mut answers);
+        for ((hold, before), answer) in all.filter(|(_, answer)| is_granted(answer)) {
+            let cost = growth.more.unwrap_or(Cost::ONE);
+            let mut looked = before.copy();
+            let decides = looked.reach(&hold.limit, now_us, cost);
+            let request = UnitRequest::new(cost);
+            let peeked = decides.peek_beside(&looked.state, &looked.holds, now_us, request);
+            let verdict = Verdict::Allowed { delay_us: 0 };
+            answer.decision = decides.in_place_of(&hold.limit, LimitDecision { verdict, ..peeked });
+            answer.extension = Extension::Refused;
+            *self.model(hold.key, hold.is_other) = before;
+        }
+        answers
     }
 
     fn keep(

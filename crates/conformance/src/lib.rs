@@ -53,6 +53,8 @@ pub mod concurrency;
 #[doc(hidden)]
 pub mod holds;
 #[doc(hidden)]
+pub mod joint_holds;
+#[doc(hidden)]
 pub mod keys;
 #[doc(hidden)]
 pub mod promises;

@@ -161,10 +161,22 @@ macro_rules! suite {
 
 /// Makes every behaviour and property of holds a `#[test]` of the module that calls it, for a store that has holds.
 ///
-/// Takes the same function as [`suite!`](crate::suite).
+/// Takes the same arguments as [`suite!`](crate::suite).
 #[macro_export]
 macro_rules! hold_suite {
     ($make:expr) => {
+        $crate::hold_suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
+            threads: [threads_that_reserve_several_limits_admit_exactly_what_one_would]
+        }
+    };
+    ($make:expr, in several places) => {
+        $crate::hold_suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
+            threads: [threads_that_reserve_several_limits_never_admit_too_much]
+        }
+    };
+    (@everywhere $make:expr) => {
         $crate::suite! { @behaviours $make,
             holds: [
                 held_units_count_as_spent_and_unused_ones_are_free_at_once,
@@ -180,6 +192,22 @@ macro_rules! hold_suite {
                 units_that_cannot_be_held_are_an_error,
                 open_holds_stay_valid_when_the_limit_changes,
                 checks_of_several_limits_beside_holds_are_all_or_none,
+            ]
+            joint_holds: [
+                refused_reservation_of_several_limits_holds_and_charges_nothing,
+                reservation_reports_the_tightest_limit_and_each_limits_own_state,
+                joint_hold_is_settled_with_the_use_of_each_limit,
+                released_joint_hold_charges_nothing,
+                each_part_of_a_joint_hold_expires_at_its_own_time,
+                joint_extension_extends_all_holds_or_none,
+                shadow_part_of_a_reservation_refuses_nothing,
+                parts_of_one_key_are_one_hold_for_the_longest_time,
+                reservation_without_holds_is_a_check,
+                hold_made_again_from_its_reference_is_settled_once,
+                operations_on_holds_are_made_at_the_time_given,
+                concurrency_limit_is_reserved_beside_other_limits_and_released_when_dropped,
+                invalid_part_of_a_reservation_holds_nothing,
+                holds_of_one_key_cannot_be_joined,
             ]
             concurrency: [
                 concurrency_limit_admits_its_size_at_a_time,

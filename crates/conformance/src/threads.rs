@@ -242,6 +242,48 @@ pub fn threads_that_reserve_and_settle_admit_exactly_what_one_would(make: Make) 
     }
 }
 
+/// The keys of a reservation are locked in different orders.
+pub fn threads_that_reserve_several_limits_admit_exactly_what_one_would(make: Make) {
+    compare_reserved(make, |text, used, charged| assert_eq!(used, charged, "{text}"));
+}
+
+/// If keys are in different places, units of refused reservations may be charged.
+pub fn threads_that_reserve_several_limits_never_admit_too_much(make: Make) {
+    compare_reserved(make, |text, used, charged| {
+        assert!(used <= charged, "{text}: {used} used, {charged} charged");
+    });
+}
+
+fn compare_reserved(make: Make, assert: impl Fn(&str, u64, u64)) {
+    for text in LIMITS.iter().filter(|text| !text.contains("shaping")) {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "held together", text);
+        let keys: Vec<String> = (0..12).map(|key| format!("key {key}")).collect();
+        let used = on_threads(|number, handle| {
+            let mut used = 0;
+            for turn in 0..200 {
+                let key =
+                    |nth: usize| &keys[(number * 5 + turn * (nth + 1) + nth * 4) % keys.len()];
+                let parts = [
+                    scope.reserve(key(0)).cost(6).into(),
+                    scope.check(key(1)).cost(2).into(),
+                    scope.reserve(key(2)).cost(4).into(),
+                ];
+                let reserved = handle.block_on(limiter.reserve_all(&parts)).unwrap();
+                let Some(hold) = reserved.into_hold() else { continue };
+                let settled = handle.block_on(hold.settle(|_| 3)).unwrap();
+                // A check of a key that is also reserved is charged by the settlement.
+                let charged: u64 = settled.iter().map(|one| one.charged_units()).sum();
+                let checked = if [key(0), key(2)].contains(&key(1)) { 0 } else { 2 };
+                used += charged + checked;
+            }
+            used
+        });
+        let left: u64 = keys.iter().map(|key| remaining(&scope, key)).sum();
+        assert(text, used, 12_000 - left);
+    }
+}
+
 pub fn threads_hold_no_more_than_a_concurrency_limit_at_a_time(make: Make) {
     let (_, limiter) = open(make);
     let scope = named(&limiter, "jobs", "concurrency limit=20 for=1h");

@@ -1,6 +1,6 @@
 //! One request on several limits: all limits are charged, or none (P7).
 
-use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, UnitRequest, Verdict};
+use crate::decision::{ChargeReceipt, CheckResult, LimitDecision, Retry, UnitRequest, Verdict};
 use crate::holds::{HoldError, HoldId, HoldReference, HoldTime, Holds, Reservation};
 use crate::limit::{Limit, State};
 
@@ -17,6 +17,8 @@ pub struct LimitCheck<'a> {
     holds: Option<&'a mut Holds>,
     /// Set if the units are set aside instead of charged.
     reserves: Option<(HoldId, HoldTime)>,
+    /// How long a reservation that the limit admits is refused, if the store has no memory for the hold.
+    without_memory_us: Option<u64>,
     result: Option<CheckResult>,
     hold: Option<HoldReference>,
 }
@@ -56,6 +58,7 @@ impl<'a> LimitCheck<'a> {
             intent: Intent::Charge,
             holds: None,
             reserves: None,
+            without_memory_us: None,
             result: None,
             hold: None,
         }
@@ -118,6 +121,13 @@ impl<'a> LimitCheck<'a> {
         }
     }
 
+    /// Refuses a reservation that the limit would admit, because the store has no memory for the hold. It may be tried
+    /// again after this time.
+    #[must_use]
+    pub fn without_memory(self, retry_after_us: u64) -> LimitCheck<'a> {
+        LimitCheck { without_memory_us: Some(retry_after_us), ..self }
+    }
+
     /// Adds the holds of the key, which count as spent.
     #[must_use]
     pub fn beside(self, holds: &'a mut Holds) -> LimitCheck<'a> {
@@ -153,7 +163,7 @@ impl<'a> LimitCheck<'a> {
 
     fn peek(&mut self, now_us: u64) -> LimitDecision {
         let is_charged = self.intent == Intent::Charge;
-        let decision = match &mut self.holds {
+        let mut decision = match &mut self.holds {
             Some(holds) => {
                 if is_charged {
                     self.limit.restart_clock_beside(self.state, holds, now_us);
@@ -180,6 +190,9 @@ impl<'a> LimitCheck<'a> {
                 }
             }
         };
+        if let Some(retry_after_us) = self.without_memory_us.filter(|_| decision.is_allowed()) {
+            decision.verdict = Verdict::Denied { retry: Retry::AfterUs(retry_after_us) };
+        }
         self.result = Some(CheckResult { decision, receipt: None });
         decision
     }

@@ -6,9 +6,10 @@ use ::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
+use tollgate_core::Limit;
 use tollgate_limiter::{Error, StoreError};
 
-use super::outcome::{Outcome, Policy};
+use super::outcome::Outcome;
 use tollgate_identity::{InvalidToken, TokenRefusal};
 use tollgate_rules::Ruling;
 

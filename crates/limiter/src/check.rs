@@ -10,9 +10,8 @@ use crate::decision::{Decision, DecisionSource};
 use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::MemoryBackend;
 use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::memory::{self, SlotAlgorithm};
+use crate::store::memory::{self, MemoryBackend, SlotAlgorithm};
 use crate::store::{Call, CheckRequest, UnreadPolicy};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
@@ -258,6 +257,17 @@ impl<'a> Check<'a> {
     /// Whether this is a shadow, which refuses nothing.
     pub fn is_shadow(&self) -> bool {
         self.role == Role::Shadow
+    }
+
+    pub(crate) fn callers_deadline(&self) -> Option<Duration> {
+        self.within
+    }
+
+    /// Returns what this check requests of its limit in a check of several limits.
+    #[inline(always)]
+    pub(crate) fn demand(&self) -> Result<Demand, Error> {
+        let Check { role, intent, .. } = *self;
+        Ok(Demand { request: self.unit_request()?, role, intent, hold: None })
     }
 
     #[inline(always)]

@@ -132,13 +132,13 @@ struct JoinedCheck {
 }
 
 #[derive(Debug)]
-struct CallerParts(Vec<CallerPart>);
+pub(crate) struct CallerParts(pub(crate) Vec<CallerPart>);
 
 /// The charge that a caller's part belongs to, and whether the caller wants it charged.
 #[derive(Clone, Copy, Debug)]
-struct CallerPart {
-    charge: usize,
-    intent: Intent,
+pub(crate) struct CallerPart {
+    pub(crate) charge: usize,
+    pub(crate) intent: Intent,
 }
 
 /// Merges the checks of one key into one charge, under the limit of the part that takes precedence
@@ -188,7 +188,7 @@ fn merge(charge: &mut Charge, other: &Charge) {
 impl CallerParts {
     /// Turns the decision on each charge into the decision on each part. The first part of a charge that is
     /// not a peek gets the receipt.
-    fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
+    pub(crate) fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
         let mut decided = *joint.decided();
         let first_of = |charge| self.0.iter().position(|part| part.charge == charge);
         decided.refused_by = decided.refused_by.and_then(first_of);
@@ -207,7 +207,7 @@ impl CallerParts {
     }
 }
 
-fn empty_decision() -> JointDecision {
+pub(crate) fn empty_decision() -> JointDecision {
     JointDecision::new(tollgate_core::CombinedDecision::of([]), Vec::new())
 }
 
@@ -220,10 +220,5 @@ fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
     if !check.scope.limiter().is_same(limiter) {
         return Err(Error::DifferentLimiters);
     }
-    Ok(Demand {
-        request: check.unit_request()?,
-        role: check.role,
-        intent: check.intent,
-        hold: None,
-    })
+    check.demand()
 }

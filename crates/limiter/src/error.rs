@@ -58,6 +58,12 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
+    /// Two holds that are joined are of the same key under the same name.
+    #[error("two of the holds are of one key under `{scope}`; settle them one by one")]
+    SameKeyTwice {
+        /// The name of the scope.
+        scope: String,
+    },
     /// One check has more limits than a store across the network accepts.
     #[error("{count} limits in one check; use at most {most}")]
     TooManyCharges {
@@ -218,6 +224,14 @@ impl StoreError {
     /// Every [kind](Self::kind).
     pub const KINDS: [&'static str; 7] =
         ["unreachable", "timeout", "refused", "corrupt", "gone", "breaker_open", "overloaded"];
+
+    /// Whether the request may have been charged.
+    pub(crate) fn may_have_charged(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Unreachable { .. } | StoreError::Timeout { .. } | StoreError::Gone
+        )
+    }
 
     /// Returns the kind of the error in a word, for example `timeout`. Stable, for counting.
     pub fn kind(&self) -> &'static str {

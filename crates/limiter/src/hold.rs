@@ -1,231 +1,21 @@
 //! Holds: units of a key that are set aside, and settled when it is known how many were used.
 
-use std::future::IntoFuture;
-use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tollgate_core::{
-    Cost, CostError, EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth, HoldId,
-    HoldReference, HoldTime, HoldUse, LimitDecision, Reservation, ReserveAnswer, SettleAnswer,
-    Settlement, UnitRequest,
+    Cost, ExtendAnswer, Extension, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
+    LimitDecision, UnitRequest, Verdict,
 };
 
 use crate::answer::Answer;
-use crate::decision::{Decision, DecisionSource};
-use crate::error::{Error, StoreError};
+use crate::error::Error;
+use crate::hold_answers::{HoldExtension, HoldSettlement};
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::receipt::Receipt;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::{Call, ExtendPart, ExtendRequest, JointRequest, SettlePart, SettleRequest};
-
-/// How long units are held by default.
-const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
-
-/// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
-///
-/// Awaiting it, or calling `into_future`, sends it before the first poll. If the future is dropped before it returns the
-/// hold, the units are held until the hold expires; those of a concurrency limit are [released](Hold#dropped-holds).
-#[derive(Clone, Debug)]
-#[must_use = "nothing is reserved until this is awaited, or `now` is called"]
-pub struct HoldRequest<'a> {
-    scope: &'a Scope,
-    key: Key<'a>,
-    at_us: Option<u64>,
-    cost: Result<Cost, CostError>,
-    hold_for: Result<HoldTime, HoldError>,
-    within: Option<Duration>,
-}
-
-impl Scope {
-    /// Sets units of `key` aside, if a check of them would be allowed. The cost is 1 unless [set](HoldRequest::cost), and
-    /// the units are held for 60 s unless [set](HoldRequest::hold_for); under a concurrency limit for the limit's own time.
-    ///
-    /// For costs that are known only afterwards, such as the tokens of an LLM call: reserve an estimate, make the call,
-    /// and [settle](Hold::settle) what it used. Held units count as spent, so that calls at the same time do not exceed
-    /// the limit together.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::Limiter;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let limiter = Limiter::memory();
-    /// let tokens = limiter.scope("llm", "token-bucket capacity=10000 refill=10000/m")?;
-    /// let reserved = tokens.reserve("team:7").cost(4_000).hold_for(Duration::from_secs(120)).now()?;
-    /// # let before = reserved.decision().remaining();
-    /// # assert_eq!(before, 6_000);
-    /// let Some(hold) = reserved.into_hold() else {
-    ///     return Ok(()); // refused: `retry_after()` says when to try again
-    /// };
-    /// // The call is made, and used 1,250 tokens. The other 2,750 are free at once.
-    /// let settled = hold.settle_now(1_250)?;
-    /// assert_eq!(settled.charged_units(), 1_250);
-    /// # assert!(tokens.peek("team:7").now()?.remaining() >= 8_750);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// A key has at most 1,024 holds at a time. A [shaping](Scope::is_shaping) limit cannot have holds: an error. On a
-    /// store across the network a reservation is never admitted by [`OnFailure`](crate::OnFailure): if the store fails,
-    /// that is an error.
-    pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>) -> HoldRequest<'a> {
-        HoldRequest {
-            scope: self,
-            key: key.into(),
-            at_us: None,
-            cost: Ok(Cost::ONE),
-            hold_for: self.limit().hold_for().map_or_else(|| DEFAULT_HOLD_FOR.try_into(), Ok),
-            within: None,
-        }
-    }
-}
-
-impl<'a> HoldRequest<'a> {
-    /// Sets the units to set aside, 1 by default. At least 1, below 2^53.
-    pub fn cost(self, units: u64) -> HoldRequest<'a> {
-        HoldRequest { cost: Cost::new(units), ..self }
-    }
-
-    /// Sets how long the units are held unless the hold is settled or [extended](Hold::extend) before: 1 us to 366 days.
-    /// The default is 60 s; under a concurrency limit it is the limit's own time.
-    pub fn hold_for(self, time: Duration) -> HoldRequest<'a> {
-        HoldRequest { hold_for: HoldTime::try_from(time), ..self }
-    }
-
-    /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's. The operations on the hold are
-    /// at the clock's time.
-    pub fn at_us(self, now_us: u64) -> HoldRequest<'a> {
-        HoldRequest { at_us: Some(now_us), ..self }
-    }
-
-    /// Sets the caller's own deadline, as [`Check::within`](crate::Check::within) does.
-    pub fn within(self, time: Duration) -> HoldRequest<'a> {
-        HoldRequest { within: Some(time), ..self }
-    }
-
-    /// Decides without waiting.
-    pub fn now(&self) -> Result<HoldDecision, Error> {
-        let (backend, memory_scope) = self.scope.local()?;
-        let (key, reservation) = (self.bounded_key()?, self.reservation()?);
-        let now_us = self.at_us.unwrap_or_else(|| backend.clock.now_us());
-        let answer = backend.memory.reserve(memory_scope, key, now_us, reservation)?;
-        Ok(HoldDecision::new(answer, self.scope, key))
-    }
-
-    fn send(&self, scope: &RemoteScope) -> Answer<HoldDecision> {
-        let (key, reservation) = match (self.bounded_key(), self.reservation()) {
-            (Ok(key), Ok(reservation)) => (key, reservation),
-            (Err(error), _) | (_, Err(error)) => return Answer::ready(Err(error)),
-        };
-        if !scope.remote.store.has_holds() {
-            return Answer::ready(Err(Error::HoldsUnsupported));
-        }
-        let at_us = scope.remote.time(self.at_us);
-        let call = Call { at_us, ..scope.call() }.bounded(self.within);
-        let charges = vec![scope.charge(key, Demand::of_reservation(reservation))];
-        let answer = scope.remote.store.check_all(JointRequest { charges, call });
-        // Made before the answer comes: if that is never read, the hold is dropped, and released if its limit says so.
-        let hold = Hold::new(self.scope, key, reservation.id, u64::MAX);
-        answer.then(move |answer| {
-            let joint = match answer {
-                Ok(joint) => joint,
-                Err(error) => return Err(hold.not_reserved(error)),
-            };
-            let granted = joint.hold(0);
-            let hold = hold.granted(granted.map(|hold| hold.expires_us));
-            // OK because a store returns one decision for each charge.
-            let decision = *joint.each().first().ok_or(Error::AnswerTaken)?.decided();
-            Ok(HoldDecision::of(decision, hold))
-        })
-    }
-
-    fn bounded_key(&self) -> Result<&[u8], Error> {
-        bounded(self.key.as_bytes())
-    }
-
-    fn reservation(&self) -> Result<Reservation, Error> {
-        self.scope.limit().can_hold()?;
-        Ok(Reservation { id: next_id(), cost: self.cost?, hold_for: self.hold_for? })
-    }
-}
-
-impl IntoFuture for HoldRequest<'_> {
-    type Output = Result<HoldDecision, Error>;
-    type IntoFuture = Answer<HoldDecision>;
-
-    fn into_future(self) -> Answer<HoldDecision> {
-        match self.scope.backend() {
-            ScopeBackend::Memory { .. } => Answer::ready(self.now()),
-            ScopeBackend::Remote(scope) => self.send(scope),
-        }
-    }
-}
-
-/// Returns an id that no other hold has: the sum of a count and a random number that is drawn once in each process.
-fn next_id() -> HoldId {
-    static START: OnceLock<u64> = OnceLock::new();
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
-    HoldId(start.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)))
-}
-
-/// The answer to a reservation: the decision, and the hold if it was admitted.
-#[derive(Debug)]
-#[must_use = "the reservation may have been refused: branch on `into_hold()`"]
-pub struct HoldDecision {
-    decision: Decision,
-    hold: Option<Hold>,
-}
-
-impl HoldDecision {
-    fn new(
-        ReserveAnswer { decision, hold }: ReserveAnswer,
-        scope: &Scope,
-        key: &[u8],
-    ) -> HoldDecision {
-        let hold = hold.map(|hold| Hold::new(scope, key, hold.id, hold.expires_us));
-        HoldDecision::of(decision, hold)
-    }
-
-    fn of(decision: LimitDecision, hold: Option<Hold>) -> HoldDecision {
-        HoldDecision { decision: Decision::uncharged(decision, DecisionSource::Store), hold }
-    }
-
-    /// Whether the units are held.
-    pub fn is_allowed(&self) -> bool {
-        self.decision.is_allowed()
-    }
-
-    /// Returns how long a refused reservation must wait, exactly, provided that the holds of the key are left to
-    /// expire; `None` for a reservation that was admitted, and for a cost above the limit. If a memory store at its
-    /// ceiling has no memory for the hold, this is the time until a hold expires, or 1 s if the expiry of no hold
-    /// would free memory.
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.decision.retry_after()
-    }
-
-    /// Returns the decision. It has no receipt: a settlement returns the receipt of what it charged.
-    pub fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// Returns the hold; `None` for a refused reservation.
-    pub fn hold(&self) -> Option<&Hold> {
-        self.hold.as_ref()
-    }
-
-    /// Takes the decision and the hold.
-    pub fn into_parts(self) -> (Decision, Option<Hold>) {
-        (self.decision, self.hold)
-    }
-
-    /// Takes the hold; `None` for a refused reservation.
-    pub fn into_hold(self) -> Option<Hold> {
-        self.hold
-    }
-}
+use crate::store::{Call, ExtendPart, ExtendRequest, SettlePart, SettleRequest};
 
 /// Units of a key that are set aside until the hold is settled or expires.
 ///
@@ -283,45 +73,137 @@ pub struct Hold {
     id: HoldId,
     /// Shared with the answers of extensions.
     expires_us: Arc<AtomicU64>,
+    /// The time of the operations; `None` for the clock's.
+    at_us: Option<u64>,
+    /// The units of checks that were merged with the reservation: charged by every settlement.
+    checked_units: u64,
+    source: HoldSource,
     /// Whether the hold is released when this is dropped.
     releases: bool,
 }
 
+/// Where the units of a hold are set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldSource {
+    /// On the store.
+    Store,
+    /// On this process's share of the limit, because the store failed. The scope of the hold is that share.
+    Share,
+    /// Nowhere, because the store failed and the policy is open.
+    Nowhere,
+}
+
+impl Scope {
+    /// Makes a hold again, in another process or after a restart: from the key, and from the [reference](Hold::reference)
+    /// of the hold that was reserved under this name. An error if the key is longer than 1 MiB.
+    ///
+    /// The caller vouches for the reference: with an invented one it may end a hold of another caller. If there is no such
+    /// hold, its operations change nothing and say so. A hold that was made again is not released when it is dropped, also
+    /// under a concurrency limit.
+    ///
+    /// ```
+    /// # use tollgate::{EndedHold, HoldReference, Limiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let tokens = limiter.scope("llm", "fixed-window limit=10000 window=1h")?;
+    /// let Some(hold) = tokens.reserve("team:7").cost(1_000).now()?.into_hold() else { return Ok(()) };
+    /// let reference: HoldReference = hold.into_reference(); // the request continues elsewhere
+    /// let settled = tokens.hold("team:7", reference)?.settle_now(700)?;
+    /// assert_eq!(settled.charged_units(), 700);
+    /// let again = tokens.hold("team:7", reference)?.settle_now(700)?;
+    /// assert_eq!(again.ended(), Some(EndedHold::Unknown));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        reference: HoldReference,
+    ) -> Result<Hold, Error> {
+        let key = key.into();
+        let mut hold = Hold::new(self.clone(), bounded(key.as_bytes())?, reference);
+        hold.releases = false;
+        Ok(hold)
+    }
+}
+
 impl Hold {
-    fn new(scope: &Scope, key: &[u8], id: HoldId, expires_us: u64) -> Hold {
+    /// Returns a hold on the store, or on this process's share of a limit.
+    pub(crate) fn new(scope: Scope, key: &[u8], reference: HoldReference) -> Hold {
         Hold {
-            scope: scope.clone(),
-            key: key.into(),
-            id,
-            expires_us: Arc::new(AtomicU64::new(expires_us)),
             releases: scope.only_holds(),
+            scope,
+            key: key.into(),
+            id: reference.id,
+            expires_us: Arc::new(AtomicU64::new(reference.expires_us)),
+            at_us: None,
+            checked_units: 0,
+            source: HoldSource::Store,
         }
     }
 
-    /// Returns this hold with its expiry, once the store has answered; `None` if the reservation was refused.
-    fn granted(mut self, expires_us: Option<u64>) -> Option<Hold> {
-        let Some(expires_us) = expires_us else {
-            self.releases = false;
-            return None;
-        };
-        self.expires_us.store(expires_us, Ordering::Relaxed);
-        Some(self)
+    /// Returns the hold of a reservation that is not answered yet. If the answer is never read, this is dropped, and the
+    /// hold is released if its limit says so.
+    pub(crate) fn pending(scope: Scope, key: &[u8], id: HoldId) -> Hold {
+        Hold::new(scope, key, HoldReference { id, expires_us: u64::MAX })
     }
 
-    /// Returns the error of a reservation. If the store may have made it, the hold is released.
-    fn not_reserved(mut self, error: Error) -> Error {
-        self.releases &= matches!(
-            error,
-            Error::Store(
-                StoreError::Unreachable { .. } | StoreError::Timeout { .. } | StoreError::Gone
-            )
-        );
-        error
+    /// Returns a pending hold with its expiry, once the store has made the reservation.
+    pub(crate) fn granted(self, expires_us: u64) -> Hold {
+        self.expires_us.store(expires_us, Ordering::Relaxed);
+        self
+    }
+
+    /// From now on, nothing is released when this is dropped.
+    pub(crate) fn keep_open(&mut self) {
+        self.releases = false;
+    }
+
+    /// Drops a hold without a release.
+    pub(crate) fn leave(mut self) {
+        self.keep_open();
+    }
+
+    /// Returns the hold that this pending hold became when the store failed.
+    pub(crate) fn elsewhere(
+        &self,
+        scope: Scope,
+        reference: HoldReference,
+        source: HoldSource,
+    ) -> Hold {
+        let mut hold = Hold::new(scope, &self.key, reference).with_checked(self.checked_units);
+        hold.releases &= source != HoldSource::Nowhere;
+        hold.source = source;
+        hold
+    }
+
+    pub(crate) fn with_checked(mut self, checked_units: u64) -> Hold {
+        self.checked_units = checked_units;
+        self
+    }
+
+    /// Makes the operations on this hold at this time, in microseconds since the Unix epoch, instead of the clock's: for
+    /// replaying a trace.
+    pub fn at_us(mut self, now_us: u64) -> Hold {
+        self.at_us = Some(now_us);
+        self
     }
 
     /// Returns when the hold expires, in microseconds since the Unix epoch by the store's clock.
     pub fn expires_at_us(&self) -> u64 {
         self.expires_us.load(Ordering::Relaxed)
+    }
+
+    /// Returns the id of the hold and its last expiry, from which [`Scope::hold`] makes it again.
+    pub fn reference(&self) -> HoldReference {
+        HoldReference { id: self.id, expires_us: self.expires_at_us() }
+    }
+
+    /// Takes the reference, and leaves the hold open, also under a concurrency limit: another process settles it.
+    pub fn into_reference(self) -> HoldReference {
+        let reference = self.reference();
+        self.leave();
+        reference
     }
 
     /// Returns the key whose units are held.
@@ -332,6 +214,16 @@ impl Hold {
     /// Returns the scope that the units were reserved through.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// Whether the store failed, and the hold was admitted by [`OnFailure`](crate::OnFailure). Under `local` its units are
+    /// set aside on this process's share of the limit, under `open` nowhere. Such a hold is unknown to other processes.
+    pub fn is_degraded(&self) -> bool {
+        self.source != HoldSource::Store
+    }
+
+    pub(crate) fn source(&self) -> HoldSource {
+        self.source
     }
 
     /// Ends the hold, and charges the units that were used since the reservation, including the units of earlier partial
@@ -345,12 +237,12 @@ impl Hold {
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
     pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
         self.releases = false;
-        self.send_settlement(HoldUse { units: used, is_last: true })
+        self.send_settlement(self.last_use(used))
     }
 
     /// [`settle`](Self::settle), in memory. On a store across the network this is an error, and the hold is dropped.
     pub fn settle_now(mut self, used: u64) -> Result<HoldSettlement, Error> {
-        let settled = self.settle_here(HoldUse { units: used, is_last: true })?;
+        let settled = self.settle_here(self.last_use(used))?;
         self.releases = false;
         Ok(settled)
     }
@@ -360,17 +252,12 @@ impl Hold {
     ///
     /// Under a concurrency limit nothing is charged: the used units are free at once.
     pub fn settle_part(&self, used_so_far: u64) -> Answer<HoldSettlement> {
-        self.send_settlement(HoldUse { units: used_so_far, is_last: false })
+        self.send_settlement(self.use_so_far(used_so_far))
     }
 
     /// [`settle_part`](Self::settle_part), in memory.
     pub fn settle_part_now(&self, used_so_far: u64) -> Result<HoldSettlement, Error> {
-        self.settle_here(HoldUse { units: used_so_far, is_last: false })
-    }
-
-    /// Leaves the hold to its expiry, also under a concurrency limit: for a caller that cannot know when the work ends.
-    pub fn leave_to_expire(mut self) {
-        self.releases = false;
+        self.settle_here(self.use_so_far(used_so_far))
     }
 
     /// Ends the hold and charges nothing more: the units that no partial settlement has charged are free at once.
@@ -394,12 +281,11 @@ impl Hold {
             Ok(growth) => growth,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let charge = match growth.more {
-            Some(more) => scope.charge(&self.key, Demand::of(UnitRequest::new(more))),
-            None => scope.unit_charge(&self.key),
-        };
-        let parts = vec![ExtendPart { charge, hold: self.reference(), growth }];
-        let answer = scope.remote.store.extend(ExtendRequest { parts, call: scope.call() });
+        if self.source == HoldSource::Nowhere {
+            return Answer::ready(Ok(self.extend_nowhere(growth)));
+        }
+        let parts = vec![self.extend_part(scope, growth)];
+        let answer = scope.remote.store.extend(ExtendRequest { parts, call: self.call(scope) });
         let expires_us = Arc::clone(&self.expires_us);
         answer.then(move |answers| {
             let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
@@ -411,27 +297,47 @@ impl Hold {
     pub fn extend_now(&self, more: u64, hold_for: Duration) -> Result<HoldExtension, Error> {
         let (backend, memory_scope) = self.scope.local()?;
         let growth = growth(more, hold_for)?;
-        let now_us = backend.clock.now_us();
+        let now_us = self.now_us(|| backend.clock.now_us());
         let answer =
             backend.memory.extend(memory_scope, &self.key, now_us, self.reference(), growth);
         Ok(HoldExtension::new(answer, &self.expires_us))
     }
 
+    pub(crate) fn last_use(&self, used: u64) -> HoldUse {
+        HoldUse { is_last: true, ..self.use_so_far(used) }
+    }
+
+    pub(crate) fn use_so_far(&self, used: u64) -> HoldUse {
+        HoldUse { units: used.saturating_add(self.checked_units), is_last: false }
+    }
+
+    pub(crate) fn now_us(&self, clock: impl FnOnce() -> u64) -> u64 {
+        self.at_us.unwrap_or_else(clock)
+    }
+
+    /// Returns the time and the deadline of a request on this hold.
+    pub(crate) fn call(&self, scope: &RemoteScope) -> Call {
+        Call { at_us: scope.remote.time(self.at_us), ..scope.call() }
+    }
+
     fn settle_here(&self, used: HoldUse) -> Result<HoldSettlement, Error> {
         let (backend, memory_scope) = self.scope.local()?;
-        let now_us = backend.clock.now_us();
+        let now_us = self.now_us(|| backend.clock.now_us());
         let answer = backend.memory.settle(memory_scope, &self.key, now_us, self.reference(), used);
         self.scope.wake_waiters(&self.key);
-        Ok(HoldSettlement::new(answer, &self.scope, &self.key))
+        Ok(self.settlement(HoldSettlement::new(answer, &self.scope, &self.key)))
     }
 
     fn send_settlement(&self, used: HoldUse) -> Answer<HoldSettlement> {
         let ScopeBackend::Remote(scope) = self.scope.backend() else {
             return Answer::ready(self.settle_here(used));
         };
-        let (charge, wake) = (scope.unit_charge(&self.key), self.scope.wake(&self.key));
-        let parts = vec![SettlePart { charge, hold: self.reference(), used }];
-        let answer = scope.remote.store.settle(SettleRequest { parts, call: scope.call(), wake });
+        if self.source == HoldSource::Nowhere {
+            return Answer::ready(Ok(self.settle_nowhere()));
+        }
+        let (parts, wake) = (vec![self.settle_part_of(scope, used)], self.scope.wake(&self.key));
+        let call = self.call(scope);
+        let answer = scope.remote.store.settle(SettleRequest { parts, call, wake });
         let (scope, key) = (self.scope.clone(), self.key.clone());
         answer.then(move |answers| {
             let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
@@ -439,8 +345,53 @@ impl Hold {
         })
     }
 
-    fn reference(&self) -> HoldReference {
-        HoldReference { id: self.id, expires_us: self.expires_at_us() }
+    /// Returns this hold's part in a settlement on a store across the network.
+    pub(crate) fn settle_part_of(&self, scope: &RemoteScope, used: HoldUse) -> SettlePart {
+        SettlePart { charge: scope.unit_charge(&self.key), hold: self.reference(), used }
+    }
+
+    /// Returns this hold's part in an extension on a store across the network.
+    pub(crate) fn extend_part(&self, scope: &RemoteScope, growth: HoldGrowth) -> ExtendPart {
+        let charge = match growth.more {
+            Some(more) => scope.charge(&self.key, Demand::of(UnitRequest::new(more))),
+            None => scope.unit_charge(&self.key),
+        };
+        ExtendPart { charge, hold: self.reference(), growth }
+    }
+
+    /// Marks a settlement of a hold on this process's share of the limit.
+    pub(crate) fn settlement(&self, settled: HoldSettlement) -> HoldSettlement {
+        if self.source == HoldSource::Store { settled } else { settled.on_share() }
+    }
+
+    /// Returns the answer to an extension, and remembers the new expiry.
+    pub(crate) fn extension(&self, answer: ExtendAnswer) -> HoldExtension {
+        HoldExtension::new(answer, &self.expires_us)
+    }
+
+    /// Returns the settlement of a hold that is nowhere.
+    pub(crate) fn settle_nowhere(&self) -> HoldSettlement {
+        HoldSettlement::of_nothing(self.unspent())
+    }
+
+    /// Returns the extension of a hold that is nowhere.
+    pub(crate) fn extend_nowhere(&self, growth: HoldGrowth) -> HoldExtension {
+        let now_us = self.now_us(|| self.scope.limiter().clock().now_us());
+        let expires_us = now_us.saturating_add(growth.hold_for.as_us());
+        let extension = Extension::Granted { expires_us };
+        self.extension(ExtendAnswer { decision: self.unspent(), extension })
+    }
+
+    /// Returns the decision that [`OnFailure::Open`](crate::OnFailure::Open) makes: nothing is spent.
+    pub(crate) fn unspent(&self) -> LimitDecision {
+        let limit = self.scope.limit();
+        let decision = limit.peek(&limit.fresh(), 0, UnitRequest::new(Cost::ONE));
+        LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision }
+    }
+
+    /// The last expiry that was granted, for the answer to an extension that is pending.
+    pub(crate) fn shared_expiry(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.expires_us)
     }
 }
 
@@ -453,121 +404,8 @@ impl Drop for Hold {
     }
 }
 
-fn growth(more: u64, hold_for: Duration) -> Result<HoldGrowth, Error> {
+/// Returns the growth of a hold by `more` units, or by none, and by this time.
+pub(crate) fn growth(more: u64, hold_for: Duration) -> Result<HoldGrowth, Error> {
     let more = if more == 0 { None } else { Some(Cost::new(more)?) };
     Ok(HoldGrowth { more, hold_for: HoldTime::try_from(hold_for)? })
-}
-
-/// The answer to a settlement.
-#[derive(Debug, PartialEq, Eq)]
-pub struct HoldSettlement {
-    decided: LimitDecision,
-    charged_units: u64,
-    excess_units: u64,
-    cut_units: u64,
-    receipt: Option<Receipt>,
-    ended: Option<EndedHold>,
-}
-
-impl HoldSettlement {
-    fn new(SettleAnswer { decision, settlement }: SettleAnswer, scope: &Scope, key: &[u8]) -> Self {
-        let mut answer = HoldSettlement {
-            decided: decision,
-            charged_units: 0,
-            excess_units: 0,
-            cut_units: 0,
-            receipt: None,
-            ended: None,
-        };
-        match settlement {
-            Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
-                (answer.charged_units, answer.excess_units) = (charged_units, excess_units);
-                answer.cut_units = cut_units;
-                answer.receipt = receipt.map(|charge| Receipt::new(charge, scope.fingerprint(key)));
-            }
-            Settlement::Ended(ended) => answer.ended = Some(ended),
-        }
-        answer
-    }
-
-    /// Returns why nothing was charged: the hold had ended before. `None` if it was open.
-    pub fn ended(&self) -> Option<EndedHold> {
-        self.ended
-    }
-
-    /// Returns the units that this settlement charged.
-    pub fn charged_units(&self) -> u64 {
-        self.charged_units
-    }
-
-    /// Returns how many of the charged units were beyond the hold.
-    pub fn excess_units(&self) -> u64 {
-        self.excess_units
-    }
-
-    /// Returns the units that were used and not charged, because more than one whole limit was used beyond the hold.
-    pub fn cut_units(&self) -> u64 {
-        self.cut_units
-    }
-
-    /// Returns the receipt of the charge; `None` if nothing was charged.
-    pub fn receipt(&self) -> Option<&Receipt> {
-        self.receipt.as_ref()
-    }
-
-    /// Takes the receipt, with which the charge can be refunded.
-    pub fn into_receipt(self) -> Option<Receipt> {
-        self.receipt
-    }
-
-    /// Returns what remains of the limit that the key is under, with times in microseconds. It says allowed if the
-    /// hold was open.
-    pub fn decided(&self) -> &LimitDecision {
-        &self.decided
-    }
-}
-
-/// The answer to an extension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the extension may have been refused: branch on `is_granted()`"]
-pub struct HoldExtension {
-    decided: LimitDecision,
-    extension: Extension,
-}
-
-impl HoldExtension {
-    fn new(ExtendAnswer { decision, extension }: ExtendAnswer, expiry: &AtomicU64) -> Self {
-        if let Extension::Granted { expires_us } = extension {
-            expiry.store(expires_us, Ordering::Relaxed);
-        }
-        HoldExtension { decided: decision, extension }
-    }
-
-    /// Whether the hold is now as large and as long as requested.
-    pub fn is_granted(&self) -> bool {
-        matches!(self.extension, Extension::Granted { .. })
-    }
-
-    /// Returns why the hold cannot be extended: it had ended. `None` if it was open.
-    pub fn ended(&self) -> Option<EndedHold> {
-        match self.extension {
-            Extension::Ended(ended) => Some(ended),
-            Extension::Granted { .. } | Extension::Refused => None,
-        }
-    }
-
-    /// Returns how long a refused extension must wait; `None` if it was granted, or can never be.
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.decided.retry_after_us().map(Duration::from_micros)
-    }
-
-    /// Returns the limit's decision on the extension, with times in microseconds.
-    pub fn decided(&self) -> &LimitDecision {
-        &self.decided
-    }
-
-    /// Returns the effect on the hold.
-    pub fn extension(&self) -> Extension {
-        self.extension
-    }
 }

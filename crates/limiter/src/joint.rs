@@ -192,6 +192,20 @@ impl Demand {
         let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.request.cost);
         let max_wait_us =
             [self.request.max_wait_us, other.request.max_wait_us].into_iter().flatten().min();
-        Demand { request: UnitRequest { cost, max_wait_us }, ..self }
+        let hold = HoldTerms::merged(self.hold, other.hold);
+        Demand { request: UnitRequest { cost, max_wait_us }, hold, ..self }
+    }
+}
+
+impl HoldTerms {
+    /// Merges the terms of two parts with the same key: the longer time applies. A part that holds nothing adds its units
+    /// to the hold of the other.
+    fn merged(one: Option<HoldTerms>, other: Option<HoldTerms>) -> Option<HoldTerms> {
+        match (one, other) {
+            (Some(one), Some(other)) => {
+                Some(HoldTerms { hold_for: one.hold_for.max(other.hold_for), ..one })
+            }
+            (one, other) => one.or(other),
+        }
     }
 }

@@ -11,7 +11,9 @@
 //! - `queues`: the queues of waiters, one for each key
 //! - `limiter`: a store, a clock, and the registry of names
 //! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several;
-//!   `acquire`: waiting until a request is admitted; `hold`: units that are set aside and settled later
+//!   `acquire`: waiting until a request is admitted
+//! - `hold`: units that are set aside and settled later, with `hold_answers`; `hold_request`: a reservation of one limit;
+//!   `joint_hold`: a hold of several limits; `reserve_all`: a reservation of several limits
 //! - `serialize`: decisions and receipts for serde (feature `serde`)
 
 mod acquire;
@@ -25,12 +27,16 @@ mod error;
 mod failure;
 mod health;
 mod hold;
+mod hold_answers;
+mod hold_request;
 mod joint;
+mod joint_hold;
 mod key;
 mod limiter;
 mod names;
 mod queues;
 mod receipt;
+mod reserve_all;
 mod scope;
 #[cfg(feature = "serde")]
 mod serialize;
@@ -45,10 +51,14 @@ pub use decision::Decision;
 pub use error::{Error, StoreError};
 pub use failure::OnFailure;
 pub use health::{BreakerState, Health, ServerHealth};
-pub use hold::{Hold, HoldDecision, HoldExtension, HoldRequest, HoldSettlement};
+pub use hold::Hold;
+pub use hold_answers::{HoldExtension, HoldSettlement, JointExtension};
+pub use hold_request::{HoldDecision, HoldRequest};
 pub use joint::JointDecision;
+pub use joint_hold::JointHold;
 pub use key::Key;
 pub use limiter::{Builder, DEADLINE, Limiter, RemoteBuilder};
 pub use receipt::{Fingerprint, Receipt};
+pub use reserve_all::{JointHoldDecision, ReservationPart};
 pub use scope::{MAX_KEY_BYTES, Scope};
 pub use store::memory::{CeilingCounts, Usage};

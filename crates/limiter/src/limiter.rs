@@ -12,7 +12,7 @@ use crate::health::Health;
 use crate::joint::JointDecision;
 use crate::names::NameRegistry;
 use crate::queues::WaitQueues;
-use crate::store::memory::{CeilingCounts, MemoryStore, Usage};
+use crate::store::memory::{CeilingCounts, MemoryBackend, MemoryStore, Usage};
 use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 
 /// Decides requests against limits, and keeps what every key has spent. Cheap to clone; clones
@@ -49,18 +49,11 @@ pub(crate) enum Backend {
     Remote(Arc<RemoteBackend>),
 }
 
-/// The memory store, with the clock that it decides at.
-#[derive(Debug)]
-pub(crate) struct MemoryBackend {
-    pub(crate) memory: MemoryStore,
-    pub(crate) clock: Clock,
-}
-
 /// A store across the network, with what a limiter adds to it.
 #[derive(Debug)]
 pub(crate) struct RemoteBackend {
     pub(crate) store: Arc<dyn RemoteStore>,
-    fallback: Arc<Fallback>,
+    pub(crate) fallback: Arc<Fallback>,
     /// The terms of scopes that set none.
     pub(crate) terms: StoreTerms,
     /// The caller's clock, if decisions use it instead of the store's.
@@ -171,7 +164,11 @@ impl Builder {
         self,
         connect: impl FnOnce(&Arc<Fallback>) -> Result<S, Error>,
     ) -> Result<RemoteBuilder, Error> {
-        let fallback = Arc::new(Fallback::new(self.max_bytes));
+        let fallback = Fallback::new(self.max_bytes);
+        let fallback = Arc::new(match &self.clock {
+            Some(clock) => fallback.on_clock(clock.clone()),
+            None => fallback,
+        });
         let store = Arc::new(connect(&fallback)?);
         let terms = StoreTerms { deadline: DEADLINE, on_failure: None };
         Ok(RemoteBuilder { builder: self, store, fallback, terms })

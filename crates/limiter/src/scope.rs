@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::failure::{OnFailure, StoreTerms};
 use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::{Backend, Limiter, MemoryBackend, RemoteBackend};
+use crate::limiter::{Backend, Limiter, RemoteBackend};
 use crate::names::Name;
 use crate::receipt::{Fingerprint, Receipt};
-use crate::store::memory;
+use crate::store::memory::{self, MemoryBackend};
 use crate::store::{Call, Charge, KeyState, Wake};
 
 /// The longest key. Hashing a key reads all of its bytes, before the deadline of a check begins. The keys
@@ -253,6 +253,19 @@ impl Scope {
     #[must_use = "only the returned handle has the deadline"]
     pub fn deadline(self, deadline: Duration) -> Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
+    }
+
+    /// Returns this scope on the process's own share of the limit, where the units of this charge are held because the
+    /// store failed; `None` if the share has no memory.
+    pub(crate) fn on_share(&self, charge: &Charge, call: &Call) -> Option<Scope> {
+        let (ScopeBackend::Remote(scope), OnFailure::Local { processes }) =
+            (&self.backend, call.on_failure)
+        else {
+            return None;
+        };
+        let (backend, memory_scope) = scope.remote.fallback.share(processes, charge)?;
+        let backend = ScopeBackend::Memory { backend, memory_scope };
+        Some(Scope { limiter: self.limiter.clone(), backend })
     }
 
     fn with_terms(mut self, set: impl FnOnce(&mut StoreTerms)) -> Scope {

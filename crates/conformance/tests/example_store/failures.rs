@@ -8,22 +8,26 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate_conformance::store::{LIMITS, START_US, scope};
-use tollgate_core::ChargeReceipt;
+use tollgate_core::{ChargeReceipt, ExtendAnswer, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, Wake,
+    Call, Charge, CheckRequest, ExtendRequest, JointRequest, KeyState, RemoteStore, SettleRequest,
+    Wake,
 };
 use tollgate_limiter::{
-    Answer, Decision, Error, Health, JointDecision, Limiter, ManualClock, OnFailure, Scope,
-    StoreError,
+    Answer, Decision, Error, Health, Hold, JointDecision, JointHoldDecision, Limiter, ManualClock,
+    OnFailure, Scope, StoreError,
 };
 
 use crate::store::ExampleStore;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// An example store that fails while the test sets it to.
 #[derive(Clone, Debug)]
 struct FailingStore {
     inner: ExampleStore,
     is_failing: Arc<AtomicBool>,
+    has_holds: bool,
 }
 
 impl FailingStore {
@@ -66,6 +70,18 @@ impl RemoteStore for FailingStore {
         self.unless_failing(|store| store.state(charge, call))
     }
 
+    fn has_holds(&self) -> bool {
+        self.has_holds
+    }
+
+    fn settle(&self, request: SettleRequest) -> Answer<Vec<SettleAnswer>> {
+        self.unless_failing(|store| store.settle(request))
+    }
+
+    fn extend(&self, request: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
+        self.unless_failing(|store| store.extend(request))
+    }
+
     fn health(&self) -> Health {
         self.inner.health()
     }
@@ -73,9 +89,14 @@ impl RemoteStore for FailingStore {
 
 /// Returns a limiter on a store that works, and the flag that makes the store fail.
 fn open() -> (Limiter, Arc<AtomicBool>) {
-    let is_failing = Arc::new(AtomicBool::new(false));
-    let store = FailingStore { inner: ExampleStore::start(), is_failing: Arc::clone(&is_failing) };
+    let (store, is_failing) = failing(true);
     (on(store), is_failing)
+}
+
+fn failing(has_holds: bool) -> (FailingStore, Arc<AtomicBool>) {
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let inner = ExampleStore::start();
+    (FailingStore { inner, is_failing: Arc::clone(&is_failing), has_holds }, is_failing)
 }
 
 fn on(store: impl RemoteStore) -> Limiter {
@@ -97,12 +118,18 @@ async fn in_each_way(scope: &Scope) -> [Result<(bool, u64), Error>; 3] {
     [one, all, batch.map(|all| degraded(&all.each()[0]))]
 }
 
-/// `FailingStore` passes no operation on holds on.
 #[tokio::test]
 async fn reservation_on_a_store_without_holds_is_an_error() {
-    let (limiter, _) = open();
+    let limiter = on(failing(false).0);
     let scope = scope(&limiter, LIMITS[0]);
     assert_eq!(scope.reserve("a").await.unwrap_err(), Error::HoldsUnsupported);
+    let parts = [scope.reserve("a").into()];
+    assert_eq!(limiter.reserve_all(&parts).await.unwrap_err(), Error::HoldsUnsupported);
+    let checks = [scope.check("a").into()];
+    assert!(limiter.reserve_all(&checks).await.unwrap().is_allowed());
+    let checked = scope.peek("a").await.unwrap();
+    assert_eq!(checked.remaining(), 9);
+    scope.reset("a").await.unwrap();
     assert_eq!(scope.reserve("a").now().unwrap_err(), Error::MustWait);
     assert_eq!(scope.peek("a").await.unwrap().remaining(), 10);
 }
@@ -119,6 +146,90 @@ async fn open_policy_admits_as_if_nothing_was_spent_and_charges_nothing() {
         let decision = scope.check("a").await.unwrap();
         assert_eq!((decision.is_degraded(), decision.remaining()), (false, 6), "{text}");
     }
+}
+
+/// Two limits of 10 with these policies, and the flag that makes their store fail.
+fn pair(policies: [OnFailure; 2]) -> ([Scope; 2], Arc<AtomicBool>) {
+    let (limiter, is_failing) = open();
+    let scope = |name: &str| limiter.scope(name, "fixed-window limit=10 window=1d").unwrap();
+    let [first, second] = policies;
+    ([scope("first").on_failure(first), scope("second").on_failure(second)], is_failing)
+}
+
+async fn reserve_both([first, second]: &[Scope; 2]) -> Result<JointHoldDecision, Error> {
+    let parts = [first.reserve("a").cost(4).into(), second.reserve("a").cost(5).into()];
+    first.limiter().reserve_all(&parts).await
+}
+
+#[tokio::test]
+async fn open_policy_admits_a_reservation_that_is_nowhere_and_settles_it_without_a_charge() {
+    let (scopes, is_failing) = pair([OnFailure::Open; 2]);
+    is_failing.store(true, Ordering::Relaxed);
+    let one = scopes[0].reserve("a").cost(4).await.unwrap();
+    assert!(one.decision().is_degraded() && one.hold().unwrap().is_degraded());
+    let reserved = reserve_both(&scopes).await.unwrap();
+    assert!(reserved.decision().is_degraded());
+    let hold = reserved.into_hold().unwrap();
+    assert!(hold.holds().iter().all(Hold::is_degraded));
+    assert!(hold.extend(|_| (4, MINUTE)).await.unwrap().is_granted());
+    assert_eq!(hold.holds()[0].expires_at_us(), START_US + 60_000_000);
+    // Also when the store works again: it does not know the hold.
+    is_failing.store(false, Ordering::Relaxed);
+    let settled = hold.settle(|_| 8).await.unwrap();
+    assert!(settled.iter().all(|one| one.is_degraded() && one.receipt().is_none()));
+    assert_eq!(one.into_hold().unwrap().settle(8).await.unwrap().charged_units(), 0);
+    assert_eq!(scopes[0].peek("a").await.unwrap().remaining(), 10);
+}
+
+#[tokio::test]
+async fn closed_policy_makes_a_reservation_an_error_also_beside_a_limit_with_another_policy() {
+    for policies in [[OnFailure::Closed; 2], [OnFailure::Open, OnFailure::Closed]] {
+        let (scopes, is_failing) = pair(policies);
+        is_failing.store(true, Ordering::Relaxed);
+        assert_eq!(reserve_both(&scopes).await.unwrap_err(), failure().into());
+        let one = scopes[1].reserve("a").await;
+        assert_eq!(one.unwrap_err(), failure().into());
+    }
+}
+
+#[tokio::test]
+async fn local_policy_holds_units_on_the_share_of_this_process() {
+    let (scopes, is_failing) = pair([OnFailure::Local { processes: 2 }; 2]);
+    is_failing.store(true, Ordering::Relaxed);
+    let reserved = reserve_both(&scopes).await.unwrap();
+    assert!(reserved.decision().is_degraded());
+    assert_eq!(reserved.decision().each()[0].remaining(), 1, "4 of 5 are held");
+    assert!(!scopes[0].check("a").cost(2).await.unwrap().is_allowed());
+    let hold = reserved.into_hold().unwrap();
+    assert!(hold.holds().iter().all(Hold::is_degraded));
+    let refused = hold.extend(|_| (1, MINUTE)).await.unwrap();
+    assert!(!refused.is_granted() && refused.each()[0].decided().is_allowed());
+    assert!(hold.extend(|_| (0, MINUTE)).await.unwrap().is_granted());
+    let settled = hold.settle(|_| 3).await.unwrap();
+    assert!(settled.iter().all(|one| one.charged_units() == 3 && one.is_degraded()));
+    assert!(settled.iter().all(|one| one.receipt().is_none()), "the store knows no such charge");
+    assert!(scopes[0].check("a").cost(2).await.unwrap().is_allowed());
+    // A single reservation is held there too, and its units are free when it is released.
+    let one = scopes[1].reserve("a").cost(2).await.unwrap();
+    assert!(!scopes[1].check("a").await.unwrap().is_allowed());
+    one.into_hold().unwrap().release().await.unwrap();
+    assert!(scopes[1].check("a").await.unwrap().is_allowed());
+    is_failing.store(false, Ordering::Relaxed);
+    assert_eq!(scopes[0].peek("a").await.unwrap().remaining(), 10);
+}
+
+#[tokio::test]
+async fn settlement_on_a_failed_store_is_an_error_and_the_units_stay_held() {
+    let (scopes, is_failing) = pair([OnFailure::Open; 2]);
+    let hold = reserve_both(&scopes).await.unwrap().into_hold().unwrap();
+    is_failing.store(true, Ordering::Relaxed);
+    assert_eq!(hold.extend(|_| (1, MINUTE)).await.unwrap_err(), failure().into());
+    assert_eq!(hold.settle_part(|_| 1).await.unwrap_err(), failure().into());
+    is_failing.store(false, Ordering::Relaxed);
+    assert_eq!(scopes[0].peek("a").await.unwrap().remaining(), 6);
+    // The caller tries again.
+    assert_eq!(hold.settle(|_| 1).await.unwrap()[0].charged_units(), 1);
+    assert_eq!(scopes[0].peek("a").await.unwrap().remaining(), 9);
 }
 
 #[tokio::test]

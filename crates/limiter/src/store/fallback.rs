@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Intent, State, check_all};
+use tollgate_core::{self as core, Holds, Intent, State, check_all};
 
-use super::memory::{self, MemoryStore};
+use super::memory::{self, MemoryBackend, MemoryStore};
+use super::stored::limit_check;
 use super::{Call, Charge};
 use crate::clock::Clock;
 use crate::decision::{Decision, DecisionSource};
@@ -15,7 +16,7 @@ use crate::joint::{Demand, JointDecision};
 #[derive(Debug)]
 pub struct Fallback {
     /// The charges that this process has admitted on its share of the limits. Allocated when it is first needed.
-    local: OnceLock<MemoryStore>,
+    local: OnceLock<Arc<MemoryBackend>>,
     max_bytes: Option<usize>,
     clock: Clock,
 }
@@ -26,8 +27,32 @@ impl Fallback {
         Fallback { local: OnceLock::new(), max_bytes, clock: Clock::system() }
     }
 
+    /// Sets the clock of requests that bring no time.
+    #[must_use]
+    pub fn on_clock(self, clock: Clock) -> Fallback {
+        Fallback { clock, ..self }
+    }
+
+    fn backend(&self) -> &Arc<MemoryBackend> {
+        self.local.get_or_init(|| {
+            let memory = MemoryStore::new(self.max_bytes);
+            Arc::new(MemoryBackend { memory, clock: self.clock.clone() })
+        })
+    }
+
     fn local(&self) -> &MemoryStore {
-        self.local.get_or_init(|| MemoryStore::new(self.max_bytes))
+        &self.backend().memory
+    }
+
+    /// Returns where this process keeps its share of a limit, for operations on a hold that was reserved there; `None` if
+    /// there are more limits than a memory store holds.
+    pub(crate) fn share(
+        &self,
+        processes: u32,
+        charge: &Charge,
+    ) -> Option<(Arc<MemoryBackend>, Arc<memory::MemoryScope>)> {
+        let scope = scope_of(self.local(), processes, charge)?;
+        Some((Arc::clone(self.backend()), scope))
     }
 
     fn now_us(&self, call: &Call) -> u64 {
@@ -48,7 +73,7 @@ impl Fallback {
             OnFailure::Local { processes } => {
                 let joint =
                     decide_here(self.local(), processes, std::slice::from_ref(charge), now_us);
-                *joint?.1.first()?
+                return joint?.into_each().pop();
             }
         };
         Some(degraded(decision))
@@ -58,14 +83,11 @@ impl Fallback {
     /// [`decide`](Self::decide).
     pub fn decide_all(&self, charges: &[Charge], call: &Call) -> Option<JointDecision> {
         let now_us = self.now_us(call);
-        let (together, each) = match call.on_failure {
-            OnFailure::Closed => return None,
-            OnFailure::Open => all_unspent(charges, now_us),
-            OnFailure::Local { processes } => {
-                decide_here(self.local(), processes, charges, now_us)?
-            }
-        };
-        Some(JointDecision::new(together, each.into_iter().map(degraded).collect()))
+        match call.on_failure {
+            OnFailure::Closed => None,
+            OnFailure::Open => Some(all_unspent(charges, now_us)),
+            OnFailure::Local { processes } => decide_here(self.local(), processes, charges, now_us),
+        }
     }
 
     /// Decides one charge as if its key had spent nothing. It is for the charge of a shadow limit whose server failed,
@@ -89,29 +111,26 @@ fn unspent(charge: &Charge, now_us: u64) -> core::LimitDecision {
     }
 }
 
-fn all_unspent(
-    charges: &[Charge],
-    now_us: u64,
-) -> (core::CombinedDecision, Vec<core::LimitDecision>) {
-    let mut states: Vec<State> = charges.iter().map(|charge| charge.limit().fresh()).collect();
-    let both = charges.iter().zip(&mut states);
+/// Decides for keys that have spent nothing. An admitted reservation is not kept anywhere.
+fn all_unspent(charges: &[Charge], now_us: u64) -> JointDecision {
+    let mut keys: Vec<(State, Holds)> =
+        charges.iter().map(|charge| (charge.limit().fresh(), Holds::default())).collect();
+    let both = charges.iter().zip(&mut keys);
     let mut checks: Vec<_> = both
-        .map(|(charge, state)| {
-            let Demand { request, role, intent, .. } = *charge.demand();
-            core::LimitCheck::enforced(charge.limit(), state, request).with(role, intent)
-        })
+        .map(|(charge, (state, holds))| limit_check(charge.limit(), state, holds, charge.demand()))
         .collect();
     let combined = check_all(&mut checks, now_us);
-    (combined, checks.iter().filter_map(|check| check.decision().copied()).collect())
+    let each = checks.iter().filter_map(|check| check.decision().copied());
+    JointDecision::new(combined, each.map(degraded).collect())
 }
 
-/// Decides on this process's share of the limits.
+/// Decides on this process's share of the limits, with the holds that are then there.
 fn decide_here(
     memory: &MemoryStore,
     processes: u32,
     charges: &[Charge],
     now_us: u64,
-) -> Option<(core::CombinedDecision, Vec<core::LimitDecision>)> {
+) -> Option<JointDecision> {
     let scopes = charges
         .iter()
         .map(|charge| scope_of(memory, processes, charge))
@@ -125,8 +144,9 @@ fn decide_here(
         })
         .collect();
     let mut each = Vec::with_capacity(charges.len());
-    let combined = memory.check_all(&parts, now_us, &mut each);
-    Some((combined, each.iter().map(|decision| *decision.decided()).collect()))
+    let answer = memory.reserve_all(&parts, now_us, &mut each);
+    let each = each.iter().map(|decision| degraded(*decision.decided())).collect();
+    Some(JointDecision::new(answer.combined, each).with_holds(answer.holds))
 }
 
 /// Returns the scope of a limit's share; `None` if there are more limits than a memory store holds.

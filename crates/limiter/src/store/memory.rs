@@ -8,9 +8,9 @@
 //! - `scopes`: the limits, by name and by the index that a slot holds; `reclaim`: frees the indices of
 //!   dropped limits
 //! - `held`: the keys with holds, which have no slot
-//! - `access`: peeks, refunds, resets, and the operations on holds
-//! - `check_all`: a check of several limits (`part`); `check_all_known`: its fast path, for keys that all have
-//!   state
+//! - `access`: peeks, refunds, resets, and the operations on a hold; `settle_all`: the operations on several holds
+//! - `check_all`: a check or a reservation of several limits (`part`); `check_all_known`: the fast path of a check, for
+//!   keys that all have state; `locked_shards`: the locks of such a request
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. If the slot was last checked under
 //! another limit of the same name, its state is carried over to the limit of this check.
@@ -25,11 +25,13 @@ mod check_all_known;
 mod held;
 mod identity;
 mod lock;
+mod locked_shards;
 mod logs;
 mod part;
 mod reclaim;
 mod regions;
 mod scopes;
+mod settle_all;
 mod shard;
 mod slot;
 mod table;
@@ -60,6 +62,7 @@ use logs::Logs;
 pub(crate) use part::{JointPart, ShortVec};
 pub(crate) use scopes::MemoryScope;
 use scopes::Scopes;
+pub(crate) use settle_all::HoldPart;
 use shard::{Shard, StateAccess};
 use slot::{InlineState, Slot, SlotState};
 use table::SlotTable;
@@ -93,6 +96,13 @@ impl KeyPlace {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.hash)
     }
+}
+
+/// A memory store, with the clock that it decides at.
+#[derive(Debug)]
+pub(crate) struct MemoryBackend {
+    pub(crate) memory: MemoryStore,
+    pub(crate) clock: Clock,
 }
 
 pub(crate) struct MemoryStore {

@@ -121,7 +121,7 @@ impl SharedHold {
             // Only the inner service knows when the upgraded connection ends, and it has kept no handle. So nothing is
             // settled, and the hold ends by its time.
             if let Some(unsettled) = self.take() {
-                unsettled.hold.leave_to_expire();
+                unsettled.hold.into_reference();
             }
         }
         None

@@ -232,13 +232,7 @@ impl MemoryStore {
     ) -> SettleAnswer {
         let place = self.place(scope, key);
         let view = self.view(now_us);
-        let mut shard = self.shard(place).lock();
-        let settled = shard.change_held(place, scope, &view, |held| held.settle(&view, hold, used));
-        settled.unwrap_or_else(|| {
-            shard.change_without_holds(place, scope, &view, |limit, state| {
-                limit.settle_hold(state, &mut Holds::default(), now_us, hold, used)
-            })
-        })
+        self.shard(place).lock().settle(place, scope, &view, hold, used)
     }
 
     /// Adds units to a hold if they fit, and moves its expiry.
@@ -252,14 +246,7 @@ impl MemoryStore {
     ) -> ExtendAnswer {
         let place = self.place(scope, key);
         let view = self.view(now_us);
-        let mut shard = self.shard(place).lock();
-        let extended =
-            shard.change_held(place, scope, &view, |held| held.extend(scope, &view, hold, growth));
-        extended.unwrap_or_else(|| {
-            shard.change_without_holds(place, scope, &view, |limit, state| {
-                limit.extend_hold(state, &mut Holds::default(), now_us, hold, growth)
-            })
-        })
+        self.shard(place).lock().extend(place, scope, &view, hold, growth)
     }
 
     /// Forgets a key and its holds.

@@ -1,16 +1,18 @@
 //! A check of several limits: every lock is held while all of them are decided.
 
+mod holds;
+
 use std::mem;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use tollgate_core::{
-    CheckResult, CombinedDecision, Holds, Intent, Limit, LimitCheck, Role, State, check_all,
+    CheckResult, CombinedDecision, HoldReference, Holds, Intent, Limit, LimitCheck, Role, State,
+    check_all,
 };
 
-use super::budget::StoreBudget;
 use super::held;
-use super::lock::LockGuard;
+use super::locked_shards::LockedShards;
 use super::logs;
 use super::part::JointPart;
 use super::scopes::{MemoryScope, Overflow};
@@ -43,13 +45,23 @@ struct JointCharge<'a> {
     state: State,
     /// Empty unless the storage is `Held`, or `Copy` of a key with holds.
     holds: Holds,
-    /// The bytes of the state and the holds when they were taken from the keys with holds.
+    /// The bytes of the state and the holds when they were taken from the keys with holds. With the bytes that were then
+    /// taken for a new hold.
     held_bytes: usize,
+    /// How long a reservation must wait if there is no memory for its hold.
+    without_memory_us: Option<u64>,
+}
+
+/// What a request on several limits has decided: the joint decision, and the hold of each part whose units were set
+/// aside. Without a reservation there are no holds.
+pub(crate) struct JointAnswer {
+    pub(crate) combined: CombinedDecision,
+    pub(crate) holds: Vec<Option<HoldReference>>,
 }
 
 /// The locks of a check, in the order in which every caller takes them: shards, then overflow states.
 struct CheckLocks<'m> {
-    shards: Vec<(usize, LockGuard<'m, Shard>)>,
+    shards: LockedShards<'m>,
     /// By the number of the family.
     overflows: Vec<(u64, MutexGuard<'m, Overflow>)>,
 }
@@ -68,24 +80,53 @@ impl MemoryStore {
         known.unwrap_or_else(|| self.check_all_any(parts, now_us, each))
     }
 
-    #[cold]
+    /// [`check_all`](Self::check_all), for a request that sets the units of some parts aside. Those parts' limits can
+    /// have holds.
+    pub(crate) fn reserve_all(
+        &self,
+        parts: &[JointPart<'_>],
+        now_us: u64,
+        each: &mut Vec<Decision>,
+    ) -> JointAnswer {
+        if parts.iter().all(|part| part.demand.hold.is_none()) {
+            return JointAnswer {
+                combined: self.check_all(parts, now_us, each),
+                holds: Vec::new(),
+            };
+        }
+        self.decide_all(parts, now_us, each)
+    }
+
     pub(crate) fn check_all_any(
         &self,
         parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
     ) -> CombinedDecision {
+        self.decide_all(parts, now_us, each).combined
+    }
+
+    #[cold]
+    fn decide_all(
+        &self,
+        parts: &[JointPart<'_>],
+        now_us: u64,
+        each: &mut Vec<Decision>,
+    ) -> JointAnswer {
         let view = self.view(now_us);
         let charges =
             parts.iter().map(|part| JointCharge::new(*part, self.place(part.scope, part.key)));
         let (mut charges, by_key) = merge(charges, JointCharge::has_key_of);
-        let mut locks = CheckLocks { shards: self.lock_shards(&charges), overflows: Vec::new() };
+        let mut locks = CheckLocks {
+            shards: self.lock_shards(charges.iter().map(|charge| charge.place)),
+            overflows: Vec::new(),
+        };
         charges.iter_mut().for_each(|charge| charge.carry_over(locks.shard(charge.place), &view));
         self.choose_storage(&mut charges, &mut locks, &view);
         let (mut charges, by_storage) = merge(charges, JointCharge::overflows_with);
         locks.lock_overflows(&charges);
         locks.take_all(&mut charges, &view);
-        let (mut combined, mut results) = decide(&mut charges, &view);
+        let MergedResults { mut combined, mut results, holds } = decide(&mut charges, &view);
         let charge_of: Vec<usize> = by_key.iter().map(|&key| by_storage[key]).collect();
         let first_of = |charge| charge_of.iter().position(|&of| of == charge);
         combined.refused_by = combined.refused_by.and_then(first_of);
@@ -98,23 +139,23 @@ impl MemoryStore {
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
         let held: Vec<(KeyPlace, &MemoryScope)> = charges
             .iter()
-            .filter(|charge| charge.storage == StateStorage::Held)
+            .filter(|charge| charge.storage == StateStorage::Held || !charge.holds.is_empty())
             .map(|charge| (charge.place, charge.part.scope))
             .collect();
-        charges.into_iter().for_each(|charge| locks.put(charge, &self.budget));
+        charges.into_iter().for_each(|charge| locks.put(charge, &view));
         // Last, because making room in a table may remove slots, and must see all states in their slots.
         for (place, scope) in held {
             locks.shard(place).release(place, scope, &view);
+            locks.shard(place).sweep_held(&view);
         }
-        combined
-    }
-
-    /// Locks every shard once, in order, so that no two callers can wait for each other.
-    fn lock_shards(&self, charges: &[JointCharge<'_>]) -> Vec<(usize, LockGuard<'_, Shard>)> {
-        let mut shards: Vec<usize> = charges.iter().map(|charge| charge.place.shard).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
+        let of_part = |(&charge, part): (&usize, &JointPart<'_>)| {
+            holds.get(charge).copied().flatten().filter(|_| !part.is_peek())
+        };
+        let holds = match holds.is_empty() {
+            true => Vec::new(),
+            false => charge_of.iter().zip(parts).map(of_part).collect(),
+        };
+        JointAnswer { combined, holds }
     }
 
     /// Determines where each state is or will be: in a slot, if the shard has room for all new keys.
@@ -131,6 +172,7 @@ impl MemoryStore {
                 return true;
             }
             match storage {
+                // A key that has a slot has no holds, so a reservation is decided as a check.
                 StateStorage::Slot => {
                     locks.shard(*place).admits(*place, limit, view.now_us, demand.request)
                 }
@@ -140,20 +182,17 @@ impl MemoryStore {
                 StateStorage::Overflow => true,
             }
         });
+        let is_charged = is_charged && locks.take_for_holds(charges, view);
         // If all keys have state, no room is needed, and nothing is removed.
         let mut is_known = |charge: &JointCharge<'_>| {
-            charge.is_peek()
-                || charge.storage == StateStorage::Held
-                || locks.shard(charge.place).find(charge.place).is_some()
+            !charge.needs_slot() || locks.shard(charge.place).find(charge.place).is_some()
         };
         if !is_charged || charges.iter().all(&mut is_known) {
             return;
         }
-        let has_slot = |charge: &&mut JointCharge<'_>| {
-            !charge.is_peek() && charge.storage != StateStorage::Held
-        };
-        let count = charges.iter_mut().filter(has_slot).count();
-        for JointCharge { place, storage, .. } in charges.iter_mut().filter(has_slot) {
+        let count = charges.iter().filter(|charge| charge.needs_slot()).count();
+        let charges = charges.iter_mut().filter(|charge| charge.needs_slot());
+        for JointCharge { place, storage, .. } in charges {
             let shard = locks.shard(*place);
             // Room for all charges, because a known key may be dead, and be removed to make room for another.
             if !shard.make_room(count, view) && shard.find(*place).is_none() {
@@ -182,10 +221,15 @@ fn merge<'a>(
     (merged, indices)
 }
 
-fn decide(
-    charges: &mut [JointCharge<'_>],
-    view: &StoreView<'_>,
-) -> (CombinedDecision, Vec<CheckResult>) {
+/// The decisions on merged charges.
+struct MergedResults {
+    combined: CombinedDecision,
+    results: Vec<CheckResult>,
+    /// Empty, without memory, if no units were set aside.
+    holds: Vec<Option<HoldReference>>,
+}
+
+fn decide(charges: &mut [JointCharge<'_>], view: &StoreView<'_>) -> MergedResults {
     let now_us = view.now_us;
     let has_log = charges.iter().any(|charge| matches!(charge.state, State::Log(_)));
     // A request that will be refused changes nothing, not even how a log is stored.
@@ -195,11 +239,19 @@ fn decide(
     let mut checks: Vec<LimitCheck<'_>> = charges
         .iter_mut()
         .map(|charge| {
-            let JointCharge { part, limit, state, holds, .. } = charge;
-            limit_check(limit, state, holds, &part.demand)
+            let JointCharge { part, limit, state, holds, without_memory_us, .. } = charge;
+            let check = limit_check(limit, state, holds, &part.demand);
+            match without_memory_us {
+                Some(retry_after_us) => check.without_memory(*retry_after_us),
+                None => check,
+            }
         })
         .collect();
     let combined = check_all(&mut checks, now_us);
+    let holds = match checks.iter().any(|check| check.hold().is_some()) {
+        true => checks.iter().map(LimitCheck::hold).collect(),
+        false => Vec::new(),
+    };
     let result = |mut check: LimitCheck<'_>| {
         let receipt = check.take_receipt();
         check.decision().map(|&decision| CheckResult { decision, receipt })
@@ -210,7 +262,7 @@ fn decide(
             let decision = charge.limit.in_place_of(&charge.part.scope.limit, decision);
             CheckResult { decision, receipt }
         };
-    (combined, charges.iter().zip(results).map(complete).collect())
+    MergedResults { combined, results: charges.iter().zip(results).map(complete).collect(), holds }
 }
 
 impl JointPart<'_> {
@@ -230,6 +282,7 @@ impl<'a> JointCharge<'a> {
             state: limit.fresh(),
             holds: Holds::default(),
             held_bytes: 0,
+            without_memory_us: None,
         }
     }
 
@@ -282,14 +335,15 @@ impl<'a> JointCharge<'a> {
     fn admits(&self, now_us: u64) -> bool {
         let Demand { request, role, .. } = self.part.demand;
         let peek = || self.limit.peek_beside(&self.state, &self.holds, now_us, request);
-        role == Role::Shadow || peek().is_allowed()
+        role == Role::Shadow || self.peek_reserve(now_us).unwrap_or_else(peek).is_allowed()
     }
 
     /// Ensures that a log has memory for its charge, as a check of one limit does.
     fn make_room(&mut self, view: &StoreView<'_>) {
         // A peek is never charged. A shadow that refuses is not charged either: `held::make_room` tests that.
-        let JointPart { demand: Demand { request, intent, .. }, .. } = self.part;
-        if intent == Intent::Charge {
+        // A reservation adds no entry to a log.
+        let JointPart { demand: Demand { request, intent, hold, .. }, .. } = self.part;
+        if intent == Intent::Charge && hold.is_none() {
             let before = logs::state_bytes(&self.state);
             held::make_room(&self.limit, &mut self.state, &mut self.holds, view, request);
             // The memory that was taken for the log is in the budget.
@@ -325,10 +379,7 @@ impl<'a> JointCharge<'a> {
 
 impl<'m> CheckLocks<'m> {
     fn shard(&mut self, place: KeyPlace) -> &mut Shard {
-        let wanted = place.shard;
-        let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
-        // OK because the shard of every place was locked.
-        &mut self.shards[at].1
+        self.shards.shard(place)
     }
 
     fn lock_overflows(&mut self, charges: &[JointCharge<'m>]) {
@@ -358,7 +409,17 @@ impl<'m> CheckLocks<'m> {
         let (scope, cost) = (charge.part.scope, charge.part.demand.request.cost);
         let taken = match charge.storage {
             StateStorage::Copy | StateStorage::Held => return,
-            StateStorage::Slot => self.shard(charge.place).take_state(charge.place, &charge.limit),
+            StateStorage::Slot => {
+                let taken = self.shard(charge.place).take_state(charge.place, &charge.limit);
+                if charge.part.demand.hold.is_some() {
+                    charge.held_bytes += taken.as_ref().map_or(0, logs::state_bytes);
+                    if taken.is_none() {
+                        // A dead key that stayed under an old limit was removed to make room.
+                        charge.limit = scope.limit;
+                    }
+                }
+                taken
+            }
             StateStorage::Overflow if charge.is_peek() => self.overflow(scope).map(|overflow| {
                 let carried = overflow.carried_copy(&scope.limit, view.now_us, cost);
                 let (limit, state) =
@@ -376,8 +437,12 @@ impl<'m> CheckLocks<'m> {
         charge.state = taken.unwrap_or_else(|| charge.limit.fresh());
     }
 
-    fn put(&mut self, charge: JointCharge<'_>, budget: &StoreBudget) {
-        let JointCharge { part, limit, place, storage, state, holds, held_bytes } = charge;
+    fn put(&mut self, charge: JointCharge<'_>, view: &StoreView<'_>) {
+        if charge.storage == StateStorage::Slot && charge.part.demand.hold.is_some() {
+            return self.put_reserved(charge, view);
+        }
+        let budget = view.budget;
+        let JointCharge { part, limit, place, storage, state, holds, held_bytes, .. } = charge;
         match storage {
             StateStorage::Held => {
                 if let Some(key) = self.shard(place).held_key_mut(place, part.scope) {

@@ -103,15 +103,10 @@ impl HeldKeys {
         self.by_id.len() >= self.sweep_at
     }
 
-    /// Removes the dead keys, except the key of the request that is being decided.
-    pub(super) fn remove_dead(
-        &mut self,
-        except: Option<&HeldKeyId>,
-        now_us: u64,
-        budget: &StoreBudget,
-    ) {
+    /// Removes the dead keys, except the keys of the request that is being decided.
+    pub(super) fn remove_dead(&mut self, except: &[HeldKeyId], now_us: u64, budget: &StoreBudget) {
         self.by_id.retain(|id, key| {
-            let stays = except == Some(id) || !key.is_dead(now_us);
+            let stays = except.contains(id) || !key.is_dead(now_us);
             if !stays {
                 budget.give_back(key.bytes());
             }
@@ -155,7 +150,7 @@ impl HeldKey {
     }
 
     pub(super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
-        self.holds.iter().map(|hold| hold.expires_us).find(|&expires_us| expires_us > now_us)
+        first_expiry_us(&self.holds, now_us)
     }
 
     /// Whether the key is dead: nothing is spent or held any more, even if the clock steps back by
@@ -255,13 +250,7 @@ impl HeldKey {
 
     /// Returns the bytes by which the list of holds grows with one more hold.
     pub(super) fn growth_bytes(&self) -> usize {
-        let heap_bytes = self.holds.heap_bytes();
-        if self.holds.len() * size_of::<OpenHold>() < heap_bytes {
-            return 0;
-        }
-        // The list doubles, and has 4 places at first.
-        let grown = (2 * heap_bytes).max(4 * size_of::<OpenHold>());
-        holds_bytes(grown) - holds_bytes(heap_bytes)
+        growth_bytes(&self.holds)
     }
 
     /// Charges what was used of a hold, under the limit that the key is under now.
@@ -322,6 +311,22 @@ impl HeldKey {
     }
 }
 
+/// Returns the bytes by which a list of holds grows with one more hold.
+pub(super) fn growth_bytes(holds: &Holds) -> usize {
+    let heap_bytes = holds.heap_bytes();
+    if holds.len() * size_of::<OpenHold>() < heap_bytes {
+        return 0;
+    }
+    // The list doubles, and has 4 places at first.
+    let grown = (2 * heap_bytes).max(4 * size_of::<OpenHold>());
+    holds_bytes(grown) - holds_bytes(heap_bytes)
+}
+
+/// Returns the earliest expiry after `now_us`.
+pub(super) fn first_expiry_us(holds: &Holds, now_us: u64) -> Option<u64> {
+    holds.iter().map(|hold| hold.expires_us).find(|&expires_us| expires_us > now_us)
+}
+
 /// Returns the bytes of a state and its holds in the budget.
 pub(super) fn state_and_holds_bytes(state: &State, holds: &Holds) -> usize {
     holds_bytes(holds.heap_bytes()) + logs::state_bytes(state)
@@ -344,6 +349,11 @@ pub(super) fn make_room(
     if let (Limit::SlidingWindowLog(limit), State::Log(log)) = (limit, state) {
         logs::reserve(log, limit, view.now_us, request.cost, view.budget);
     }
+}
+
+/// Returns the wait of a reservation that is refused at the ceiling: until a hold expires, or 1 s if that is `None`.
+pub(super) fn wait_at_ceiling_us(until_us: Option<u64>, now_us: u64) -> u64 {
+    until_us.map_or(1_000_000, |until_us| until_us.saturating_sub(now_us))
 }
 
 /// Refuses a reservation that the limit would admit, because there is no memory for the hold.

@@ -48,7 +48,7 @@ impl MemoryStore {
     /// A scope with keys that have holds stays, as if a caller used it.
     pub(super) fn reclaim(&self, now_us: u64) {
         for shard in &self.shards {
-            shard.0.lock().remove_dead_held(None, &self.view_at(now_us));
+            shard.0.lock().remove_dead_held(&[], &self.view_at(now_us));
         }
         let mut dropped = self.unlist();
         if dropped.successors.is_empty() {

@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 use std::thread;
 
 use tollgate_core::{
-    ChargeReceipt, CombinedDecision, Cost, HoldId, HoldReference, HoldTime, HoldUse, Intent,
-    Reservation, ReserveAnswer, Role,
+    ChargeReceipt, CombinedDecision, Cost, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
+    Intent, Reservation, ReserveAnswer, Retry, Role, Verdict,
 };
 
 use super::*;
-use crate::joint::Demand;
+use crate::joint::{Demand, HoldTerms};
 use crate::receipt::Receipt;
 
 /// A full hour, in 2001.
@@ -62,6 +62,13 @@ fn check(
     }
 }
 
+/// Returns the terms of a hold with an id of its own.
+fn hold_terms(hold_for_us: u64) -> HoldTerms {
+    static IDS: AtomicU64 = AtomicU64::new(0);
+    let id = HoldId(IDS.fetch_add(1, Ordering::Relaxed));
+    HoldTerms { id, hold_for: HoldTime::from_us(hold_for_us).unwrap() }
+}
+
 fn reserve(
     memory: &MemoryStore,
     scope: &MemoryScope,
@@ -70,12 +77,8 @@ fn reserve(
     units: u64,
     hold_for_us: u64,
 ) -> ReserveAnswer {
-    static IDS: AtomicU64 = AtomicU64::new(0);
-    let reservation = Reservation {
-        id: HoldId(IDS.fetch_add(1, Ordering::Relaxed)),
-        cost: Cost::new(units).unwrap(),
-        hold_for: HoldTime::from_us(hold_for_us).unwrap(),
-    };
+    let HoldTerms { id, hold_for } = hold_terms(hold_for_us);
+    let reservation = Reservation { id, cost: Cost::new(units).unwrap(), hold_for };
     memory.reserve(scope, key.as_bytes(), now_us, reservation).unwrap()
 }
 
@@ -137,6 +140,8 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                 receipt.map(|it| refund(&memory, chosen, &key, now_us, it));
             }
             2..=5 => {
+                let is_held =
+                    |name: usize| (step + name as u64) % 6 == 0 && step % 5 != name as u64;
                 let parts = [0, 1].map(|name| JointPart {
                     scope: scope(name),
                     key: key.as_bytes(),
@@ -144,10 +149,31 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
                         request,
                         role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
                         intent: if step % 5 == name as u64 { Intent::Peek } else { Intent::Charge },
-                        hold: None,
+                        hold: is_held(name).then(|| hold_terms(S)),
                     },
                 });
-                check_all(&memory, &parts, now_us);
+                let answer = memory.reserve_all(&parts, now_us, &mut Vec::new());
+                let held = answer.holds.into_iter().enumerate();
+                holds.extend(held.filter_map(|(name, hold)| Some((name, key.clone(), hold?))));
+            }
+            8 if holds.len() > 1 => {
+                let at = random(holds.len() as u64 - 1, 10) as usize;
+                let (one, other) = (&holds[at], &holds[at + 1]);
+                let growth = HoldGrowth {
+                    more: Cost::new(random(3, 40)).ok(),
+                    hold_for: HoldTime::from_us(S).unwrap(),
+                };
+                let [one, other] = [one, other].map(|(name, key, hold)| HoldPart {
+                    scope: scope(*name),
+                    key: key.as_bytes(),
+                    hold: *hold,
+                });
+                // The references of extended holds stay good.
+                memory.extend_all(&[(one, growth), (other, growth)], now_us);
+                if step % 2 == 0 {
+                    let used = HoldUse { units: random(5, 40), is_last: true };
+                    memory.settle_all(&[(one, used), (other, used)], now_us);
+                }
             }
             6 => {
                 let name = random(2, 33) as usize;
@@ -774,6 +800,55 @@ fn reservation_at_the_ceiling_is_refused_until_a_hold_expires() {
     let later = (0..20 * admitted).filter(is_admitted).count() as u64;
     assert!(10 * later > 9 * admitted, "{later} of {admitted}");
     assert!(memory.budget.used() <= 200_000);
+}
+
+/// Reserves one unit of `key` under both scopes.
+fn reserve_both(
+    memory: &MemoryStore,
+    scopes: [(&MemoryScope, Role); 2],
+    key: &str,
+    now_us: u64,
+) -> (CombinedDecision, usize) {
+    let parts = scopes.map(|(scope, role)| JointPart {
+        scope,
+        key: key.as_bytes(),
+        demand: Demand { role, hold: Some(hold_terms(5 * S)), ..Demand::of(request(1)) },
+    });
+    let answer = memory.reserve_all(&parts, now_us, &mut Vec::new());
+    (answer.combined, answer.holds.iter().flatten().count())
+}
+
+#[test]
+fn reservation_of_several_limits_at_the_ceiling_is_refused_and_holds_nothing() {
+    let memory = MemoryStore::new(Some(200_000));
+    let scope =
+        |name| memory.scope(&named(name), limit("fixed-window limit=10 window=1s")).unwrap();
+    let (one, other) = (scope("one"), scope("other"));
+    let both = [(&*one, Role::Enforced), (&*other, Role::Enforced)];
+    let mut admitted = 0_u64;
+    let refused = loop {
+        let (combined, held) = reserve_both(&memory, both, &admitted.to_string(), NOW_US);
+        if held == 0 {
+            break combined;
+        }
+        assert_eq!(held, 2);
+        admitted += 1;
+        assert!(memory.budget.used() <= 200_000);
+    };
+    assert!(admitted > 50, "{admitted} keys with holds");
+    assert_eq!(refused.verdict, Verdict::Denied { retry: Retry::AfterUs(5 * S) });
+    assert_eq!(held(&memory) as u64, 2 * admitted);
+    // The list of holds has 4 places at first. A shadow whose list cannot grow refuses nothing.
+    for _ in 1..4 {
+        assert!(reserve(&memory, &other, "0", NOW_US, 1, 5 * S).hold.is_some());
+    }
+    assert!(memory.budget.take(memory.budget.left()));
+    let shadow = [(&*one, Role::Enforced), (&*other, Role::Shadow)];
+    let (combined, held) = reserve_both(&memory, shadow, "0", NOW_US);
+    assert_eq!((combined.verdict.is_allowed(), held), (true, 1));
+    let (combined, held) = reserve_both(&memory, both, "0", NOW_US);
+    assert_eq!((combined.verdict.is_allowed(), held), (false, 0));
+    assert_eq!(remaining(&memory, &one, "0", NOW_US), 8);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The keys of a shard that have holds: how they leave the table, and return to it.
 
-use tollgate_core::{HoldError, Holds, Limit, Reservation, ReserveAnswer, State};
+use tollgate_core::{
+    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Limit, Reservation,
+    ReserveAnswer, SettleAnswer, State,
+};
 
 use super::{CarriedSlot, Shard};
 use crate::store::memory::KeyPlace;
@@ -10,9 +13,6 @@ use crate::store::memory::logs;
 use crate::store::memory::scopes::MemoryScope;
 use crate::store::memory::view::StoreView;
 use crate::store::stored::reserve;
-
-/// The wait of a reservation that is refused at the ceiling, if the shard has no hold whose end would free memory.
-const RETRY_AT_CEILING_US: u64 = 1_000_000;
 
 impl Shard {
     /// Returns a key with holds.
@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// Runs `act` on a key with holds; `None` if the key has none. A key without holds afterwards moves to the table.
-    pub(in super::super) fn change_held<T>(
+    fn change_held<T>(
         &mut self,
         place: KeyPlace,
         scope: &MemoryScope,
@@ -106,7 +106,7 @@ impl Shard {
     /// Removes the dead keys among the keys with holds. A store that keeps every key removes none.
     pub(in super::super) fn remove_dead_held(
         &mut self,
-        except: Option<&HeldKeyId>,
+        except: &[HeldKeyId],
         view: &StoreView<'_>,
     ) {
         if !view.budget.has_ceiling() {
@@ -119,11 +119,17 @@ impl Shard {
     }
 
     /// Takes bytes for a hold. At the ceiling, dead keys and the spare memory of logs make room.
-    fn take_for_hold(&mut self, bytes: usize, id: &HeldKeyId, view: &StoreView<'_>) -> bool {
+    /// None of the keys `except` is removed.
+    pub(in super::super) fn take_for_hold(
+        &mut self,
+        bytes: usize,
+        except: &[HeldKeyId],
+        view: &StoreView<'_>,
+    ) -> bool {
         if view.budget.take(bytes) {
             return true;
         }
-        self.remove_dead_held(Some(id), view);
+        self.remove_dead_held(except, view);
         self.logs.give_back_spare(view.budget);
         view.budget.take(bytes)
     }
@@ -143,7 +149,7 @@ impl Shard {
         };
         let decides = key.carry_over(scope, view, reservation.cost);
         let bytes = key.growth_bytes();
-        let is_taken = self.take_for_hold(bytes, &id, view);
+        let is_taken = self.take_for_hold(bytes, &[id], view);
         let expiry_us = self.first_expiry_us(view.now_us);
         let Some(key) = self.held_key_mut(place, scope) else {
             // Not reached: making room for the hold does not remove its own key.
@@ -187,8 +193,8 @@ impl Shard {
         let is_allowed = decides
             .peek_reserve(&state, &holds, view.now_us, reservation.cost)
             .is_ok_and(|decision| decision.is_allowed());
-        let bytes = FIRST_HOLD_BYTES + if self.held.is_none() { held::LIST_BYTES } else { 0 };
-        let is_taken = is_allowed && self.take_for_hold(bytes, &id, view);
+        let bytes = FIRST_HOLD_BYTES + if self.has_held() { 0 } else { held::LIST_BYTES };
+        let is_taken = is_allowed && self.take_for_hold(bytes, &[id], view);
         let answer = if is_allowed && !is_taken {
             let until_us = self.first_expiry_us(view.now_us);
             refuse_at_ceiling(&decides, &state, &holds, view, reservation, until_us)
@@ -208,24 +214,100 @@ impl Shard {
         if let Some(CarriedSlot { at, .. }) = carried {
             self.remove(at, &view.scopes.read(), view.identify, view.budget);
         }
-        let had_list = self.held.is_some();
-        let key = HeldKey { scope: under, state, holds };
-        let list_bytes = if had_list { 0 } else { held::LIST_BYTES };
-        view.budget.replace(bytes + log_bytes, list_bytes + key.bytes());
-        let held = self.held.get_or_insert_default();
-        held.insert(id, key);
-        if held.must_sweep() {
-            self.remove_dead_held(Some(&id), view);
-        }
+        self.insert_held(id, HeldKey { scope: under, state, holds }, bytes + log_bytes, view);
+        self.sweep_held(view);
         in_place_of(&decides, scope, answer)
     }
 
-    fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
+    /// Moves a key that has no holds from its slot, if it has one, to the keys with holds. The state was taken out of the
+    /// slot; `taken_bytes` is the number of its bytes and of the bytes taken for the hold.
+    pub(in super::super) fn hold_first(
+        &mut self,
+        place: KeyPlace,
+        scope: &MemoryScope,
+        (state, holds): (State, Holds),
+        taken_bytes: usize,
+        view: &StoreView<'_>,
+    ) {
+        let at = self.find(place);
+        let index = at.map_or(scope.index, |at| self.table.slot(at).scope());
+        let Some(under) = view.scopes.read().get(index).cloned() else {
+            // Not reached: a scope stays while a caller or a slot has its index.
+            return view.budget.give_back(taken_bytes);
+        };
+        if let Some(at) = at {
+            self.remove(at, &view.scopes.read(), view.identify, view.budget);
+        }
+        let key = HeldKey { scope: under, state, holds };
+        self.insert_held(HeldKey::id(place, scope), key, taken_bytes, view);
+    }
+
+    fn insert_held(
+        &mut self,
+        id: HeldKeyId,
+        key: HeldKey,
+        taken_bytes: usize,
+        view: &StoreView<'_>,
+    ) {
+        let list_bytes = if self.has_held() { 0 } else { held::LIST_BYTES };
+        view.budget.replace(taken_bytes, list_bytes + key.bytes());
+        self.held.get_or_insert_default().insert(id, key);
+    }
+
+    /// Removes the dead keys among the keys with holds, if their number has doubled since the last time.
+    pub(in super::super) fn sweep_held(&mut self, view: &StoreView<'_>) {
+        if self.held.as_ref().is_some_and(|held| held.must_sweep()) {
+            self.remove_dead_held(&[], view);
+        }
+    }
+
+    /// Whether any key has holds.
+    pub(in super::super) fn has_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Returns the earliest expiry after `now_us` of all holds.
+    pub(in super::super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
         self.held.as_ref()?.first_expiry_us(now_us)
     }
 
+    /// Charges what was used of a hold, under the limit that the key is under now.
+    pub(in super::super) fn settle(
+        &mut self,
+        place: KeyPlace,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        hold: HoldReference,
+        used: HoldUse,
+    ) -> SettleAnswer {
+        let settled = self.change_held(place, scope, view, |held| held.settle(view, hold, used));
+        settled.unwrap_or_else(|| {
+            self.change_without_holds(place, scope, view, |limit, state| {
+                limit.settle_hold(state, &mut Holds::default(), view.now_us, hold, used)
+            })
+        })
+    }
+
+    /// Adds units to a hold if they fit, and moves its expiry.
+    pub(in super::super) fn extend(
+        &mut self,
+        place: KeyPlace,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        hold: HoldReference,
+        growth: HoldGrowth,
+    ) -> ExtendAnswer {
+        let extended =
+            self.change_held(place, scope, view, |held| held.extend(scope, view, hold, growth));
+        extended.unwrap_or_else(|| {
+            self.change_without_holds(place, scope, view, |limit, state| {
+                limit.extend_hold(state, &mut Holds::default(), view.now_us, hold, growth)
+            })
+        })
+    }
+
     /// Runs `act` on the state of a key without holds, with the limit that it is under.
-    pub(in super::super) fn change_without_holds<T>(
+    fn change_without_holds<T>(
         &mut self,
         place: KeyPlace,
         scope: &MemoryScope,
@@ -259,8 +341,7 @@ fn refuse_at_ceiling(
     if !decision.is_allowed() {
         return Ok(ReserveAnswer { decision, hold: None });
     }
-    let wait_us = until_us.map(|until_us| until_us.saturating_sub(view.now_us));
-    Ok(held::refused_at_ceiling(decision, wait_us.unwrap_or(RETRY_AT_CEILING_US)))
+    Ok(held::refused_at_ceiling(decision, held::wait_at_ceiling_us(until_us, view.now_us)))
 }
 
 /// If `decides` decided instead of the scope's limit, completes the decision as [`Limit::in_place_of`] does.
