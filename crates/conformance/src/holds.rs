@@ -305,7 +305,7 @@ enum Act {
     Peek,
     Together,
     Reserve(u64),
-    /// Of two names, the units of the second are held or charged at once.
+    /// Reserves units of two names. The flag says whether the units of the second are held, or charged at once.
     ReserveTogether(u64, bool),
     SettleTogether(u64),
     ExtendTogether(u64, u64),

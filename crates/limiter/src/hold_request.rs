@@ -193,8 +193,8 @@ impl<'a> HoldRequest<'a> {
     }
 }
 
-/// Returns a hold for each charge of a reservation that sets units aside, before the store has answered. `scopes` are
-/// those of the charges.
+/// Returns a hold for each charge of a reservation that sets units aside, before the store has answered. `scopes` has the
+/// scope of each charge.
 pub(crate) fn pending_holds(scopes: &[&Scope], request: &JointRequest) -> Vec<Option<Hold>> {
     let pending = |(scope, charge): (&&Scope, &Charge)| {
         let reservation = charge.demand().reservation()?;

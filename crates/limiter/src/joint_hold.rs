@@ -236,8 +236,8 @@ impl JointHold {
         })
     }
 
-    /// The holds on this process's share of a limit grow first: if they do not fit, nothing is sent. If the store then
-    /// refuses, they stay extended until they end, which happens only while the store fails now and then.
+    /// Extends the holds on this process's share of a limit first: if their units do not fit, nothing is sent. If the store
+    /// then refuses, the holds on the share stay extended. A hold has parts on both only if one of several servers failed.
     fn send_extensions(&self, growths: Vec<HoldGrowth>) -> Answer<JointExtension> {
         let HoldPlaces { memory, nowhere, remote } = self.places();
         let mut extended: Vec<Option<HoldExtension>> = self.holds.iter().map(|_| None).collect();

@@ -128,7 +128,7 @@ impl Limiter {
         };
         let request = match merged.request(remote, parts) {
             Ok(Some(request)) => request,
-            Ok(None) => return Answer::ready(Ok(JointHoldDecision::of_no_parts())),
+            Ok(None) => return Answer::ready(Ok(JointHoldDecision::admitted_without_parts())),
             Err(error) => return Answer::ready(Err(error)),
         };
         let (remote, again) = (Arc::clone(remote), request.clone());
@@ -177,7 +177,7 @@ fn time(parts: &[ReservationPart<'_>]) -> Option<u64> {
     parts.iter().find_map(ReservationPart::at_us)
 }
 
-/// The parts of a reservation, those of one key merged into one.
+/// The parts of a reservation. Parts of one key are merged into one.
 struct MergedReservation<'a> {
     parts: Vec<MergedPart<'a>>,
     callers: CallerParts,
@@ -315,7 +315,7 @@ impl JointHoldDecision {
         Ok(JointHoldDecision { joint, hold: Some(JointHold::new(held, of_parts)) })
     }
 
-    fn of_no_parts() -> JointHoldDecision {
+    fn admitted_without_parts() -> JointHoldDecision {
         JointHoldDecision { joint: empty_decision(), hold: Some(JointHold::default()) }
     }
 

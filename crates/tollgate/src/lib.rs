@@ -262,15 +262,15 @@
 
 pub use tollgate_core::{
     Bound, ChargePlace, Concurrency, Cost, CostError, EndedHold, Entry, Extension, FixedWindow,
-    HoldError, LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry, SlidingWindowCounter,
-    SlidingWindowLog, State, TokenBucket, Verdict,
+    HoldError, HoldId, HoldReference, LeakyBucket, Limit, LimitError, MAX_HOLDS, Mode, Rate, Retry,
+    SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
 pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
     ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Hold, HoldDecision,
-    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision, Key,
-    Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope, ServerHealth, StoreError,
-    Usage, store,
+    HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision,
+    JointExtension, JointHold, JointHoldDecision, Key, Limiter, ManualClock, OnFailure, Receipt,
+    RemoteBuilder, ReservationPart, Scope, ServerHealth, StoreError, Usage, store,
 };
 #[cfg(feature = "redis")]
 pub use tollgate_redis::Redis;

@@ -52,8 +52,8 @@ struct JointCharge<'a> {
     without_memory_us: Option<u64>,
 }
 
-/// What a request on several limits has decided: the joint decision, and the hold of each part whose units were set
-/// aside. Without a reservation there are no holds.
+/// The answer to a request on several limits: the joint decision, and the hold of each part whose units were set aside.
+/// Without a reservation there are no holds.
 pub(crate) struct JointAnswer {
     pub(crate) combined: CombinedDecision,
     pub(crate) holds: Vec<Option<HoldReference>>,

@@ -141,7 +141,7 @@ fn assert_budget_while_keys_come_and_go(limits: &[&str]) {
             }
             2..=5 => {
                 let is_held =
-                    |name: usize| (step + name as u64) % 6 == 0 && step % 5 != name as u64;
+                    |name: usize| (step + name as u64).is_multiple_of(6) && step % 5 != name as u64;
                 let parts = [0, 1].map(|name| JointPart {
                     scope: scope(name),
                     key: key.as_bytes(),
