@@ -10,8 +10,8 @@ use super::shared::SharedHold;
 /// The hold of a request, for the inner service: it can settle the hold itself, or extend it when the request needs
 /// more units than the layer has reserved. [`Admission::hold`](crate::Admission::hold) returns it.
 ///
-/// The hold does not end while a handle exists, and is renewed as long. So a service that goes on after its response
-/// has ended, such as a WebSocket, moves a handle into the task that goes on.
+/// The hold does not end while a handle exists, and is renewed as long. So a service that works longer than its response,
+/// such as a WebSocket, moves a handle into its task.
 ///
 /// ```
 /// # use tollgate::tower::Admission;

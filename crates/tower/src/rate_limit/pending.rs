@@ -28,7 +28,7 @@ pub(super) struct CheckReply {
     pub(super) findings: Findings,
 }
 
-/// What was sent to the store.
+/// A request to the store, with its answer.
 pub(super) enum StoreQuery {
     Limit {
         answer: Answer<Decision>,

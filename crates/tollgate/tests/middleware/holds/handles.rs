@@ -60,7 +60,7 @@ async fn handler_extends_the_hold_while_the_limit_allows_it() {
         assert!(hold.expires_at_us() > Some(MIDNIGHT_US));
     });
     let response = send(&app, get("/")).await;
-    // The headers are those of the reservation. The whole hold is charged, because nothing else is known.
+    // The headers show the reservation. The whole hold is charged, because nothing else is known.
     assert_eq!(shown(&response).as_deref(), Some("900"));
     text(response).await;
     assert_eq!((left(&scope), held(&scope)), (200, 0));
