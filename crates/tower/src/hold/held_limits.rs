@@ -13,7 +13,7 @@ pub(crate) struct HeldLimits {
     parts: Vec<HeldPart>,
 }
 
-/// What is held under one limit.
+/// The units that are held under one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldPart {
     /// The units that are held. While an extension is in flight, with its units.

@@ -32,7 +32,7 @@ pub(super) fn settle_unwatched(
     }
 }
 
-/// What to send again if a settlement on a store across the network fails.
+/// A settlement on a store across the network, to send it again if the store fails.
 struct RemoteSettlement {
     parts: Vec<RemotePart>,
 }
