@@ -1,4 +1,4 @@
-//! A gateway to an LLM: reserves the tokens that a request may use, and settles those that its stream says it has used:
+//! A gateway to an LLM: reserves the tokens that a request may use, and settles the `usage` at the end of its stream:
 //! `cargo run -p tollgate --features axum --example axum_llm`
 
 use std::convert::Infallible;
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     model.add_permits(240);
     println!("  they used {} and {}", used(second).await?, used(third).await?);
 
-    // What a stream has used by then is not known when its client hangs up: all that it has reserved is charged.
+    // When a client hangs up, the usage of its stream is not known: all that it has reserved is charged.
     let fourth = send(&url, 1_997, "never mind it").await?;
     println!("a stream that is not read to its end: {}", left(fourth.headers()));
     drop(fourth);
@@ -102,7 +102,7 @@ fn total_tokens(tail: &[u8]) -> Option<u64> {
     usages.next()
 }
 
-/// Stands for the model: it writes 1,200 tokens, or as many as it may, 10 of them for each permit.
+/// Stands for the model: it writes 1,200 tokens, or `max_tokens` if that is less, 10 of them for each permit.
 async fn complete(
     State(model): State<Arc<Semaphore>>,
     Json(request): Json<Completion>,

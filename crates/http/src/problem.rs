@@ -6,9 +6,10 @@ use ::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
+use tollgate_core::Limit;
 use tollgate_limiter::{Error, StoreError};
 
-use super::outcome::{Outcome, Policy};
+use super::outcome::Outcome;
 use tollgate_identity::{InvalidToken, TokenRefusal};
 use tollgate_rules::Ruling;
 
@@ -188,10 +189,15 @@ fn quota_detail(outcome: &Outcome<'_>) -> String {
     // The limit that a rule spends for the client's tier; a limit without rules is `name` itself.
     let limit = outcome.refusing_limit().filter(|_| outcome.ruling().is_some());
     let limit = limit.map(|limit| format!(" (limit `{limit}`)")).unwrap_or_default();
-    let shapes = |policy: Policy<'_>| policy.name() == name && policy.limit().is_shaping();
+    let is = |kind: fn(&Limit) -> bool| {
+        outcome.policies().any(|policy| policy.name() == name && kind(policy.limit()))
+    };
     match outcome.retry_after().map(|wait| wait.as_micros().div_ceil(1_000_000)) {
-        Some(wait_s) if outcome.policies().any(shapes) => {
+        Some(wait_s) if is(Limit::is_shaping) => {
             format!("the delay by `{name}` would be too long{limit}; come back in {wait_s} s")
+        }
+        Some(wait_s) if is(Limit::only_holds) => {
+            format!("`{name}` has no free place{limit}; come back in {wait_s} s")
         }
         Some(wait_s) => format!("`{name}` is spent{limit}; come back in {wait_s} s"),
         None if outcome.is_blocked() => format!("`{name}` blocks such requests"),

@@ -48,6 +48,12 @@ pub struct JointHold {
     of_parts: Vec<Option<usize>>,
 }
 
+impl From<Hold> for JointHold {
+    fn from(hold: Hold) -> JointHold {
+        JointHold { holds: vec![hold], of_parts: vec![Some(0)] }
+    }
+}
+
 impl JointHold {
     pub(crate) fn new(holds: Vec<Hold>, of_parts: Vec<Option<usize>>) -> JointHold {
         JointHold { holds, of_parts }

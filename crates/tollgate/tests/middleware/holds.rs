@@ -58,12 +58,12 @@ fn hundred(scope: &Scope) -> RateLimitLayer {
     RateLimitLayer::new(scope.clone()).reserve(|_| 100)
 }
 
-/// What remains for the client of [`get`].
+/// Returns the units that remain for the client of [`get`].
 fn left(scope: &Scope) -> u64 {
     scope.peek("ip=203.0.113.9").now().unwrap().remaining()
 }
 
-/// How many unexpired holds the client of [`get`] has.
+/// Returns how many unexpired holds the client of [`get`] has.
 fn held(scope: &Scope) -> usize {
     let mut state = pin!(scope.state("ip=203.0.113.9"));
     let Poll::Ready(state) = poll_once(state.as_mut()) else { panic!("not in memory") };
@@ -76,7 +76,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What a response says that remains.
+/// Returns the remaining units in the headers of a response.
 fn shown<B>(response: &Response<B>) -> Option<String> {
     header(response.headers(), "x-ratelimit-remaining")
 }

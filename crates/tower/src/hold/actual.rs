@@ -1,11 +1,11 @@
-//! What a request really cost, from its response.
+//! The actual cost of a request, from its response.
 
 use std::fmt;
 
 use ::http::HeaderMap;
 
-/// What a request really cost, as far as the head of its response says. The return value of the closure that
-/// [`RateLimitLayer::settle`](crate::RateLimitLayer::settle) takes.
+/// The actual cost of a request, as far as the head of its response says. The closure that
+/// [`RateLimitLayer::settle`](crate::RateLimitLayer::settle) takes returns it.
 ///
 /// It is made from a `u64`, or from an `Option<u64>` whose `None` says that the cost is not known, or it is measured
 /// while the body streams.

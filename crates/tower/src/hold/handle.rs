@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_limiter::{Error, HoldExtension, HoldSettlement};
+use tollgate_limiter::{Answer, Error, Hold, HoldSettlement, JointExtension};
 
 use super::shared::SharedHold;
 
 /// The hold of a request, for the inner service: it can settle the hold itself, or extend it when the request needs
 /// more units than the layer has reserved. [`Admission::hold`](crate::Admission::hold) returns it.
 ///
-/// The hold does not end while a handle exists, and is renewed as long. So a service that goes on after its response
-/// has ended, such as a WebSocket, moves a handle into the task that goes on.
+/// The hold does not end while a handle exists, and is renewed as long. So a service that works longer than its response,
+/// such as a WebSocket, moves a handle into its task.
 ///
 /// ```
 /// # use tollgate::tower::Admission;
@@ -41,7 +41,8 @@ impl RequestHold {
         (shared.is_open() && shared.join()).then(|| RequestHold { shared: Arc::clone(shared) })
     }
 
-    /// Returns the units that are held; 0 once the hold has ended.
+    /// Returns the units that are held; 0 once the hold has ended. If they are held under several limits, the request may
+    /// use the fewest of them; places under concurrency limits count only if nothing else is held.
     pub fn units(&self) -> u64 {
         self.shared.units().unwrap_or(0)
     }
@@ -64,53 +65,45 @@ impl RequestHold {
         self.shared.note_used(units);
     }
 
-    /// Ends the hold, and charges the units that were used. The layer then settles nothing. `None` if the hold has ended
-    /// before.
+    /// Ends the hold, and charges the units that were used, under each of its limits. The layer then settles nothing.
+    /// Returns a settlement for each limit; none if the hold has ended before.
     ///
-    /// It is sent when this is called, even if the future is dropped.
-    pub fn settle(
-        &self,
-        used: u64,
-    ) -> impl Future<Output = Result<Option<HoldSettlement>, Error>> + Send + Sync + use<> {
-        let answer = self.shared.settle(used);
-        async move { answer_of(answer).await }
+    /// It is sent when this is called, even if the future is dropped. If the store fails, the hold is charged in full at
+    /// its expiry. Places under concurrency limits are free.
+    pub fn settle(&self, used: u64) -> Answer<Vec<HoldSettlement>> {
+        self.settle_each(|_| used)
     }
 
-    /// Ends the hold and charges nothing. `None` if the hold has ended before.
-    ///
-    /// It is sent when this is called, even if the future is dropped.
-    pub fn release(
-        &self,
-    ) -> impl Future<Output = Result<Option<HoldSettlement>, Error>> + Send + Sync + use<> {
-        let answer = self.shared.release().map(|(_, answer)| answer);
-        async move { answer_of(answer).await }
+    /// Does the same as [`settle`](Self::settle), with other units for each limit: `used` returns them for a hold, whose
+    /// [scope](Hold::scope) names the limit.
+    pub fn settle_each(&self, used: impl FnMut(&Hold) -> u64) -> Answer<Vec<HoldSettlement>> {
+        self.shared.settle(used).unwrap_or_else(|| Answer::ready(Ok(Vec::new())))
     }
 
-    /// Adds `more` units to the hold, if a check of them would be allowed. If that is refused, the hold stays as it
-    /// was. `None` if the hold has ended.
+    /// Ends the hold and charges nothing, as [`settle`](Self::settle) by 0 units.
+    pub fn release(&self) -> Answer<Vec<HoldSettlement>> {
+        self.settle(0)
+    }
+
+    /// Adds `more` units to the hold under each of its limits, if a check of them would be allowed. If one of the limits
+    /// refuses, the hold stays as it was. `None` if the hold has ended.
     ///
-    /// It is sent when this is called, even if the future is dropped.
+    /// It is sent when this is called, even if the future is dropped. Places under concurrency limits are added only if
+    /// nothing else is held.
     pub fn extend(
         &self,
         more: u64,
-    ) -> impl Future<Output = Result<Option<HoldExtension>, Error>> + Send + Sync + use<> {
-        let answer = self.shared.extend(more, self.shared.hold_for());
+    ) -> impl Future<Output = Result<Option<JointExtension>, Error>> + Send + Sync + use<> {
+        let answer = self.shared.extend(more);
         let shared = Arc::clone(&self.shared);
         async move {
             let Some(answer) = answer else { return Ok(None) };
             let extended = answer.await;
-            if !extended.as_ref().is_ok_and(HoldExtension::is_granted) {
-                shared.forget(more);
+            if !extended.as_ref().is_ok_and(JointExtension::is_granted) {
+                shared.shrink(more);
             }
             extended.map(Some)
         }
-    }
-}
-
-async fn answer_of<T>(answer: Option<tollgate_limiter::Answer<T>>) -> Result<Option<T>, Error> {
-    match answer {
-        Some(answer) => answer.await.map(Some),
-        None => Ok(None),
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
-use tollgate_limiter::{Answer, Clock, Error, HoldExtension};
+use tollgate_limiter::{Answer, Clock, Error, JointExtension};
 
 /// A hold that can be renewed.
 pub(super) trait Renewable: Send + Sync + 'static {
     /// Sends the extension by no units. Returns `None` once the hold has ended.
-    fn renew(&self) -> Option<Answer<HoldExtension>>;
+    fn renew(&self) -> Option<Answer<JointExtension>>;
 
     /// Logs that the store failed; the hold is renewed again soon.
     fn log_failure(&self, error: &Error);

@@ -1,18 +1,16 @@
 //! The hold of a request, shared by the layer, the inner service and the body of the response.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
+use ::http::StatusCode;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
-use tollgate_core::MAX_UNITS;
-use tollgate_limiter::{Answer, Clock, Error, Hold, HoldExtension, HoldSettlement};
+use tollgate_limiter::{Answer, Clock, Error, Hold, HoldSettlement, JointExtension};
 
 use super::actual::CostSource;
+use super::held_limits::HeldLimits;
 use super::renewal::{Renewable, Renewal, RenewalTimes};
+use super::settlement::settle_unwatched;
 use super::terms::HoldSettings;
 use crate::ResponseHead;
 
@@ -25,7 +23,8 @@ pub(crate) struct SharedHold {
     keepers: AtomicUsize,
     /// The request was a CONNECT: a successful response is the start of a tunnel.
     is_connect: AtomicBool,
-    only_holds: bool,
+    /// Nothing but places under concurrency limits is held.
+    only_places: bool,
     times: RenewalTimes,
     clock: Clock,
     settings: Arc<HoldSettings>,
@@ -33,9 +32,7 @@ pub(crate) struct SharedHold {
 
 /// A hold that has not ended.
 struct UnsettledHold {
-    hold: Hold,
-    /// The units that are held. While an extension is in flight, with its units.
-    units: u64,
+    held: HeldLimits,
     /// The units that were used, if they are known.
     actual: Option<u64>,
     /// `None` until it has started.
@@ -43,17 +40,16 @@ struct UnsettledHold {
 }
 
 impl SharedHold {
-    /// Keeps a hold of so many units and renews it. The caller is the first keeper.
-    pub(crate) fn open(hold: Hold, units: u64, settings: &Arc<HoldSettings>) -> Arc<SharedHold> {
-        let clock = hold.scope().limiter().clock().clone();
-        let (hold_for, max_hold) = (settings.hold_for(hold.scope()), settings.max_hold);
-        let times = RenewalTimes { hold_for, max_hold };
-        let only_holds = hold.scope().only_holds();
+    /// Keeps a hold and renews it. The caller is the first keeper. `None` if nothing is held.
+    pub(crate) fn open(held: HeldLimits, settings: &Arc<HoldSettings>) -> Option<Arc<SharedHold>> {
+        let clock = held.holds().first()?.scope().limiter().clock().clone();
+        let times = RenewalTimes { hold_for: held.shortest_time(), max_hold: settings.max_hold };
+        let only_places = held.only_places();
         let shared = Arc::new(SharedHold {
-            open: Mutex::new(Some(UnsettledHold { hold, units, actual: None, renewal: None })),
+            open: Mutex::new(Some(UnsettledHold { held, actual: None, renewal: None })),
             keepers: AtomicUsize::new(1),
             is_connect: AtomicBool::new(false),
-            only_holds,
+            only_places,
             times,
             clock,
             settings: Arc::clone(settings),
@@ -62,12 +58,12 @@ impl SharedHold {
         if let Some(open) = &mut *shared.open.lock() {
             open.renewal = Some(renewal);
         }
-        shared
+        Some(shared)
     }
 
-    /// Whether the limit's units are only ever held: a place for as long as the request is under way.
-    pub(crate) fn only_holds(&self) -> bool {
-        self.only_holds
+    /// Whether nothing but places under concurrency limits is held.
+    pub(crate) fn only_places(&self) -> bool {
+        self.only_places
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -75,17 +71,17 @@ impl SharedHold {
     }
 
     pub(super) fn units(&self) -> Option<u64> {
-        self.open.lock().as_ref().map(|open| open.units)
+        self.open.lock().as_ref().map(|open| open.held.units())
     }
 
     pub(super) fn expires_at_us(&self) -> Option<u64> {
-        self.open.lock().as_ref().map(|open| open.hold.expires_at_us())
+        self.open.lock().as_ref()?.held.expires_at_us()
     }
 
     /// Sets the units that are charged when the hold ends.
     pub(crate) fn note_used(&self, units: u64) {
         if let Some(open) = &mut *self.open.lock() {
-            open.actual = Some(units.min(MAX_UNITS));
+            open.actual = Some(units);
         }
     }
 
@@ -101,9 +97,8 @@ impl SharedHold {
         if self.keepers.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let Some(open) = self.take() else { return };
-        let used = open.actual.unwrap_or(open.units);
-        self.observe(open.hold.settle(used));
+        let Some(UnsettledHold { held, actual, .. }) = self.take() else { return };
+        settle_unwatched(held, actual, &self.clock, &self.settings);
     }
 
     /// Notes that the response has a head. Returns where the actual cost comes from; `None` if the response leaves the
@@ -112,17 +107,19 @@ impl SharedHold {
         let source = self.settings.actual(response);
         let status = response.status();
         let is_tunnel = self.is_connect.load(Ordering::Relaxed) && status.is_success();
-        if status != ::http::StatusCode::SWITCHING_PROTOCOLS && !is_tunnel {
+        if status != StatusCode::SWITCHING_PROTOCOLS && !is_tunnel {
             return Some(source);
         }
-        if let CostSource::Units(units) = source {
+        if let CostSource::Units(units) = source
+            && !self.only_places
+        {
             self.note_used(units);
-        } else if self.keepers.load(Ordering::Acquire) == 1 {
+        } else if self.keepers.load(Ordering::Acquire) == 1
+            && let Some(unsettled) = self.take()
+        {
             // Only the inner service knows when the upgraded connection ends, and it has kept no handle. So nothing is
             // settled, and the hold ends by its time.
-            if let Some(unsettled) = self.take() {
-                unsettled.hold.leave_to_expire();
-            }
+            unsettled.held.leave();
         }
         None
     }
@@ -131,34 +128,39 @@ impl SharedHold {
         self.is_connect.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the hold and charges these units. `None` if it has ended before.
-    pub(super) fn settle(&self, used: u64) -> Option<Answer<HoldSettlement>> {
-        self.take().map(|open| open.hold.settle(used.min(MAX_UNITS)))
+    /// Ends the hold, and charges under each limit what `used` returns. `None` if it has ended before.
+    pub(super) fn settle(
+        &self,
+        used: impl FnMut(&Hold) -> u64,
+    ) -> Option<Answer<Vec<HoldSettlement>>> {
+        self.take().map(|open| open.held.settle_each(used))
     }
 
-    /// Ends the hold and charges nothing. Returns the units that are free again, and the answer to await. `None` if the
-    /// hold has ended before.
-    pub(crate) fn release(&self) -> Option<(u64, Answer<HoldSettlement>)> {
-        self.take().map(|open| (open.units, open.hold.release()))
+    /// Releases what would be charged. Places stay held until the request has ended. Returns the units that are free
+    /// again, and the answer to await; `None` if nothing would be charged.
+    pub(crate) fn refund(&self) -> Option<(u64, Answer<Vec<HoldSettlement>>)> {
+        let charged = {
+            let mut open = self.open.lock();
+            let UnsettledHold { held, actual, renewal } = open.take()?;
+            let (places, charged) = held.split_places();
+            if !places.is_empty() {
+                *open = Some(UnsettledHold { held: places, actual, renewal });
+            }
+            charged
+        };
+        (!charged.is_empty()).then(|| (charged.total(), charged.settle(Some(0))))
     }
 
     /// Sends an extension. `None` if the hold has ended.
-    pub(super) fn extend(&self, more: u64, hold_for: Duration) -> Option<Answer<HoldExtension>> {
-        let mut open = self.open.lock();
-        let open = open.as_mut()?;
-        open.units = open.units.saturating_add(more);
-        Some(open.hold.extend(more, hold_for))
+    pub(super) fn extend(&self, more: u64) -> Option<Answer<JointExtension>> {
+        self.open.lock().as_mut().map(|open| open.held.extend(more))
     }
 
     /// Notes that an extension was not granted.
-    pub(super) fn forget(&self, more: u64) {
+    pub(super) fn shrink(&self, more: u64) {
         if let Some(open) = &mut *self.open.lock() {
-            open.units = open.units.saturating_sub(more);
+            open.held.shrink(more);
         }
-    }
-
-    pub(super) fn hold_for(&self) -> Duration {
-        self.times.hold_for
     }
 
     /// Renews a hold that no task renews, if it is time.
@@ -178,30 +180,11 @@ impl SharedHold {
     fn take(&self) -> Option<UnsettledHold> {
         self.open.lock().take()
     }
-
-    /// Logs the failure of a settlement that nothing waits for. The hold is then charged in full when it expires.
-    fn observe(&self, mut answer: Answer<HoldSettlement>) {
-        let (clock, settings) = (self.clock.clone(), Arc::clone(&self.settings));
-        let log = move |settled: Result<HoldSettlement, Error>| {
-            if let Err(error) = settled {
-                settings.log_failure(&clock, "settled", &error);
-            }
-        };
-        // In memory the answer is ready.
-        match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(settled) => log(settled),
-            Poll::Pending => {
-                if let Ok(runtime) = Handle::try_current() {
-                    runtime.spawn(async move { log(answer.await) });
-                }
-            }
-        }
-    }
 }
 
 impl Renewable for SharedHold {
-    fn renew(&self) -> Option<Answer<HoldExtension>> {
-        self.extend(0, self.times.hold_for)
+    fn renew(&self) -> Option<Answer<JointExtension>> {
+        self.extend(0)
     }
 
     fn log_failure(&self, error: &Error) {

@@ -14,7 +14,7 @@ use super::settings::{LayerSettings, LimitSource};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use crate::body::RefusalBody;
-use crate::hold::{BodyHold, HoldSettings, RequestHold, SharedHold};
+use crate::hold::{BodyHold, HeldLimits, HoldSettings, RequestHold, SharedHold};
 use tollgate_http::{Outcome, QuotaHeaders};
 use tollgate_rules::Ruling;
 
@@ -73,7 +73,8 @@ impl Admission {
                 StoreAnswer::Limit { decision, hold, cost, key: Some(key) },
                 LimitSource::Limit { scope, .. },
             ) => {
-                let hold = hold.map(|hold| SharedHold::open(hold, cost, holds));
+                let held = |hold| HeldLimits::of_limit(hold, cost, holds.hold_for(scope));
+                let hold = hold.and_then(|hold| SharedHold::open(held(hold), holds));
                 (AdmissionCharge::Limit { scope: scope.clone(), decision, cost, key }, hold)
             }
             (StoreAnswer::Rules(ruling), _) => (AdmissionCharge::Rules(ruling), None),
@@ -139,21 +140,15 @@ impl Admission {
             }
             AdmissionCharge::Rules(ruling) => ruling.send_refunds(),
         };
-        if let Some((units, released)) = self.charged_hold().and_then(|hold| hold.release()) {
+        if let Some((units, released)) = self.inner.hold.as_ref().and_then(|hold| hold.refund()) {
             refunds.push(Answer::pending(async move { released.await.map(|_| units) }));
         }
         refunds
     }
 
-    /// Returns the hold that a refund releases. A place under a concurrency limit is held for as long as the request is
-    /// under way, whatever it is charged.
-    fn charged_hold(&self) -> Option<&Arc<SharedHold>> {
-        self.inner.hold.as_ref().filter(|hold| !hold.only_holds())
-    }
-
     /// Whether there is something to refund.
     fn is_charged(&self) -> bool {
-        if self.charged_hold().is_some() {
+        if self.inner.hold.as_ref().is_some_and(|hold| !hold.only_places()) {
             return true;
         }
         match &self.inner.spent {

@@ -225,8 +225,7 @@ impl LayerSettings {
         let reservation = scope.reserve(key).cost(cost).hold_for(self.holds.hold_for(scope));
         let key = key.into();
         if !scope.is_local() {
-            let (answer, scope) = (reservation.into_future(), scope.clone());
-            let query = StoreQuery::Reservation { answer, cost, key, scope };
+            let query = StoreQuery::Reservation { answer: reservation.into_future(), cost, key };
             return DecisionProgress::pending(query, None);
         }
         let answer = match reservation.now() {

@@ -1,13 +1,12 @@
 //! A check in flight to the store.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tollgate_limiter::{Answer, Decision, Error, HoldDecision, Scope};
+use tollgate_limiter::{Answer, Decision, HoldDecision};
 
 use super::store_answer::StoreAnswer;
 use super::waiting::WaitingSlot;
@@ -29,7 +28,7 @@ pub(super) struct CheckReply {
     pub(super) findings: Findings,
 }
 
-/// What was sent to the store.
+/// A request to the store, with its answer.
 pub(super) enum StoreQuery {
     Limit {
         answer: Answer<Decision>,
@@ -41,14 +40,6 @@ pub(super) enum StoreQuery {
         answer: Answer<HoldDecision>,
         cost: u64,
         key: Box<[u8]>,
-        scope: Scope,
-    },
-    /// The failure policy decides on a reservation that the store failed to decide.
-    Unreserved {
-        answer: Answer<Decision>,
-        cost: u64,
-        key: Box<[u8]>,
-        failure: Error,
     },
     Rules(RulesAnswer),
 }
@@ -64,28 +55,17 @@ impl Future for PendingCheck {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
         let this = self.get_mut();
-        let answer = loop {
-            let Some(query) = &mut this.query else { return Poll::Pending };
-            match ready!(query.poll(context)) {
-                QueryProgress::Answered(answer) => break answer,
-                QueryProgress::Next(next) => this.query = Some(next),
-            }
-        };
+        let Some(query) = &mut this.query else { return Poll::Pending };
+        let answer = ready!(query.poll(context));
         this.query = None;
         let (slot, findings) = (this.slot.take(), mem::take(&mut this.findings));
         Poll::Ready(CheckReply { answer, slot, findings })
     }
 }
 
-/// The answer to a query, or the query that replaces it.
-enum QueryProgress {
-    Answered(StoreAnswer),
-    Next(StoreQuery),
-}
-
 impl StoreQuery {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<QueryProgress> {
-        let answer = match self {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<StoreAnswer> {
+        Poll::Ready(match self {
             StoreQuery::Limit { answer, cost, key } => {
                 match ready!(Pin::new(answer).poll(context)) {
                     Ok(decision) => {
@@ -95,34 +75,17 @@ impl StoreQuery {
                     Err(error) => StoreAnswer::Undecided(error),
                 }
             }
-            StoreQuery::Reservation { answer, cost, key, scope } => {
+            StoreQuery::Reservation { answer, cost, key } => {
                 match ready!(Pin::new(answer).poll(context)) {
                     Ok(reserved) => StoreAnswer::reserved(reserved, *cost, mem::take(key)),
-                    Err(failure @ Error::Store(_)) => {
-                        // Without time for the store, the check is not sent, and the failure policy decides at once.
-                        let check = scope.check(&*key).cost(*cost).within(Duration::ZERO);
-                        let (answer, cost, key) = (check.into_future(), *cost, mem::take(key));
-                        let next = StoreQuery::Unreserved { answer, cost, key, failure };
-                        return Poll::Ready(QueryProgress::Next(next));
-                    }
                     Err(error) => StoreAnswer::Undecided(error),
-                }
-            }
-            StoreQuery::Unreserved { answer, cost, key, failure } => {
-                match ready!(Pin::new(answer).poll(context)) {
-                    Ok(decision) => {
-                        let (cost, key) = (*cost, Some(mem::take(key)));
-                        StoreAnswer::Limit { decision, hold: None, cost, key }
-                    }
-                    Err(_) => StoreAnswer::Undecided(failure.clone()),
                 }
             }
             StoreQuery::Rules(answer) => {
                 let ruling = ready!(Pin::new(answer).poll(context));
                 ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
             }
-        };
-        Poll::Ready(QueryProgress::Answered(answer))
+        })
     }
 }
 

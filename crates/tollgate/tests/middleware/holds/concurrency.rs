@@ -28,6 +28,8 @@ async fn request_holds_a_place_until_its_body_has_ended() {
     let refused = send(&app(layer.clone()), get("/")).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(refused.headers(), "retry-after").as_deref(), Some("30"));
+    let problem = text(refused).await;
+    assert!(problem.contains("`places` has no free place; come back in 30 s"), "{problem}");
     // Other clients have places of their own.
     assert_eq!(status(&app(layer.clone()), request("GET", "/", "203.0.113.10")).await, 200);
     drop(one);
@@ -44,7 +46,7 @@ async fn request_holds_a_place_until_its_body_has_ended() {
 async fn place_is_free_when_the_request_is_dropped_or_fails() {
     let (_, scope) = places();
     let layer = RateLimitLayer::new(scope.clone());
-    let never = Router::new().fallback(any(|| std::future::pending::<()>()).layer(layer.clone()));
+    let never = Router::new().fallback(any(std::future::pending::<()>).layer(layer.clone()));
     let mut dropped = Box::pin(send(&never, get("/")));
     assert!(poll_once(dropped.as_mut()).is_pending());
     assert_eq!(held(&scope), 1);

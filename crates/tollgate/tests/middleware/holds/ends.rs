@@ -1,4 +1,4 @@
-//! What is charged, by how a request ends.
+//! The units that are charged, for each way in which a request can end.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -249,7 +249,7 @@ async fn timeout_outside_is_charged_in_full_when_it_drops_the_request() {
     assert_eq!((left(&scope), held(&scope)), (900, 0));
 }
 
-/// A refused request holds nothing, and is told the exact wait.
+/// A refused request holds nothing, and its response has the exact wait.
 #[tokio::test]
 async fn refused_reservation_holds_nothing() {
     let (clock, limiter) = at_midnight();

@@ -23,12 +23,12 @@ where
 async fn handler_that_settles_is_charged_once() {
     let scope = in_memory();
     let app = with_hold(hundred(&scope).settle(|_| 99), |hold| async move {
-        let settled = hold.settle(70).await.unwrap().unwrap();
-        assert_eq!((settled.charged_units(), settled.ended()), (70, None));
+        let settled = hold.settle(70).await.unwrap();
+        assert_eq!((settled.len(), settled[0].charged_units(), settled[0].ended()), (1, 70, None));
         assert!(hold.is_ended());
         assert_eq!((hold.units(), hold.expires_at_us()), (0, None));
-        assert!(hold.settle(80).await.unwrap().is_none());
-        assert!(hold.release().await.unwrap().is_none());
+        assert!(hold.settle(80).await.unwrap().is_empty());
+        assert!(hold.release().await.unwrap().is_empty());
         assert!(hold.extend(10).await.unwrap().is_none());
         hold.note_used(5);
     });
@@ -60,7 +60,7 @@ async fn handler_extends_the_hold_while_the_limit_allows_it() {
         assert!(hold.expires_at_us() > Some(MIDNIGHT_US));
     });
     let response = send(&app, get("/")).await;
-    // The headers are those of the reservation. The whole hold is charged, because nothing else is known.
+    // The headers show the reservation. The whole hold is charged, because nothing else is known.
     assert_eq!(shown(&response).as_deref(), Some("900"));
     text(response).await;
     assert_eq!((left(&scope), held(&scope)), (200, 0));

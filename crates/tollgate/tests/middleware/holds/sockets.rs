@@ -17,18 +17,18 @@ use tollgate::tower::{ActualCost, Admission};
 use super::*;
 use crate::servers::*;
 
-/// What remains for the client of this machine, and how many holds it has.
-async fn of_local(scope: &Scope) -> (u64, usize) {
+/// Returns the units that remain for clients of this machine, and how many holds they have.
+async fn state_of_localhost(scope: &Scope) -> (u64, usize) {
     let key = "ip=127.0.0.1";
     let state = scope.state(key).await.unwrap();
     (scope.peek(key).await.unwrap().remaining(), state.holds.iter().count())
 }
 
-/// Waits until the client has so many holds. Returns what remains.
+/// Waits until clients of this machine have this number of holds. Returns the units that remain.
 async fn until_held(scope: &Scope, wanted: usize) -> u64 {
     let held = async {
         loop {
-            match of_local(scope).await {
+            match state_of_localhost(scope).await {
                 (left, held) if held == wanted => return left,
                 _ => tokio::task::yield_now().await,
             }
@@ -75,7 +75,7 @@ async fn hold_ends_when_a_client_hangs_up_during_the_body() {
         // The server may notice only when it writes.
         let left = loop {
             sender.data("");
-            if let (left, 0) = of_local(&scope).await {
+            if let (left, 0) = state_of_localhost(&scope).await {
                 break left;
             }
             tokio::task::yield_now().await;
@@ -116,7 +116,7 @@ async fn hold_ends_with_each_response_of_a_connection() {
     }
 }
 
-/// An application that echoes one byte on an upgraded connection, and then waits until it is told to close it.
+/// An application that echoes one byte on an upgraded connection, and keeps it open until `close`.
 fn upgrading(layer: RateLimitLayer, keeps: bool, close: &Arc<Notify>) -> Router {
     let close = Arc::clone(close);
     let answer = move |admission: Admission, mut request: Request| {
@@ -159,7 +159,7 @@ async fn upgraded_connection_keeps_the_hold_of_its_handle() {
     let (scope, close) = (in_memory(), Arc::new(Notify::new()));
     let server = serve(upgrading(hundred(&scope), true, &close)).await;
     let stream = upgraded(server).await;
-    assert_eq!(of_local(&scope).await, (900, 1));
+    assert_eq!(state_of_localhost(&scope).await, (900, 1));
     close.notify_one();
     assert_eq!(until_held(&scope, 0).await, 900);
     drop(stream);
@@ -172,12 +172,12 @@ async fn upgraded_connection_without_a_handle_holds_until_the_expiry() {
     let (scope, close) = (tokens(&limiter), Arc::new(Notify::new()));
     let server = serve(upgrading(hundred(&scope), false, &close)).await;
     let _stream = upgraded(server).await;
-    assert_eq!(of_local(&scope).await, (900, 1));
+    assert_eq!(state_of_localhost(&scope).await, (900, 1));
     clock.advance(Duration::from_secs(60));
     let spent = scope.check("ip=127.0.0.1").await.unwrap();
     assert!(spent.is_allowed());
     // Charged in full at its expiry.
-    assert_eq!(of_local(&scope).await, (899, 0));
+    assert_eq!(state_of_localhost(&scope).await, (899, 0));
     close.notify_one();
 }
 

@@ -53,7 +53,7 @@ enum Strategy {
     Extend,
 }
 
-/// What has become of the streams.
+/// The outcomes of all streams together.
 #[derive(Debug, PartialEq)]
 struct Outcomes {
     budget: u64,
