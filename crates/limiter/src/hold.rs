@@ -217,6 +217,11 @@ impl HoldDecision {
         self.hold.as_ref()
     }
 
+    /// Takes the decision and the hold.
+    pub fn into_parts(self) -> (Decision, Option<Hold>) {
+        (self.decision, self.hold)
+    }
+
     /// Takes the hold; `None` for a refused reservation.
     pub fn into_hold(self) -> Option<Hold> {
         self.hold
@@ -430,7 +435,8 @@ impl Hold {
         })
     }
 
-    fn reference(&self) -> HoldReference {
+    /// Returns the id of the hold and its last expiry.
+    pub fn reference(&self) -> HoldReference {
         HoldReference { id: self.id, expires_us: self.expires_at_us() }
     }
 }
