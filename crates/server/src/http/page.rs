@@ -62,6 +62,7 @@ static FILES: LazyLock<Vec<PageFile>> = LazyLock::new(|| {
         "/page/pictures.js" "pictures.js" SCRIPT;
         "/page/advance.js" "advance.js" SCRIPT;
         "/page/holds.js" "holds.js" SCRIPT;
+        "/page/jobs.js" "jobs.js" SCRIPT;
         "/page/cards.js" "cards.js" SCRIPT;
         "/page/compare.js" "compare.js" SCRIPT;
         "/page/patterns.js" "patterns.js" SCRIPT;
