@@ -172,6 +172,7 @@ impl Drop for ActiveSession {
 
 #[cfg(test)]
 mod tests {
+    use super::super::session_holds::MAX_HOLDS;
     use super::*;
 
     fn id(number: usize) -> SessionId {
@@ -204,6 +205,17 @@ mod tests {
         sessions.evicted(id(1));
         assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Active(_)));
         assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn pending_hold_counts_until_it_is_dropped() {
+        let sessions = Arc::new(Sessions::default());
+        let SessionEntry::Active(active) = sessions.enter(id(0)) else { panic!("no slot") };
+        let mut pending: Vec<_> = (0..MAX_HOLDS).map(|_| active.begin_hold().unwrap()).collect();
+        assert!(active.begin_hold().is_err());
+        pending.pop();
+        assert_eq!(active.begin_hold().unwrap().number, MAX_HOLDS as u64 + 1);
+        assert!(active.take_hold(1, PlaygroundAlgorithm::TokenBucket).is_none(), "not decided yet");
     }
 
     #[test]

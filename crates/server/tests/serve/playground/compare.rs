@@ -81,7 +81,7 @@ fn concurrency_starts_a_job_when_another_has_ended() {
         compared(&mut client, body).pop().unwrap()
     };
     let row = jobs(1_500, &config);
-    assert_eq!(row["limit"], "concurrency limit=2 for=60s");
+    assert_eq!(row["limit"], "concurrency limit=2 for=1m");
     assert_eq!(row["goes_ms"], json!([0.0, 100.0, null, null, 1_500.0, 1_600.0, null]));
     assert_eq!((&row["allowed"], &row["holds_ms"]), (&json!(4), &json!(1_500.0)));
     assert_eq!((&row["worst"], &row["worst_from_ms"]), (&json!(2), &json!(100.0)));

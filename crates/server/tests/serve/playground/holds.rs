@@ -176,9 +176,9 @@ fn session_has_a_bounded_number_of_holds() {
         for _ in 1..MAX_HOLDS {
             client.reserve("concurrency", json!({"config": config}));
         }
+        // A refused reservation does not count.
+        assert_eq!(client.reserve("fixed-window", json!({"units": 11}))["hold"], Value::Null);
         client.reserve("token-bucket", json!({"seconds": 0.1}));
-        // Refused reservations do not count.
-        client.reserve("fixed-window", json!({"units": 11}));
         let refused = client.send("concurrency/reserve", "{}");
         if refused.status() == 429 {
             assert_eq!(refused.headers()["retry-after"], "1");
