@@ -69,7 +69,7 @@ impl AnswerJson {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundReserve)]
-pub struct ReserveBody {
+pub struct PlaygroundReserveBody {
     /// The parameters that differ from the defaults.
     #[serde(default, deserialize_with = "object")]
     pub(super) config: Option<AlgorithmParameters>,
@@ -87,7 +87,7 @@ pub struct ReserveBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundReservation)]
-pub struct ReservationJson {
+pub struct PlaygroundReservationJson {
     /// Whether the units are held.
     allowed: bool,
     /// The number of units that could be spent or held at this instant.
@@ -108,10 +108,10 @@ pub struct ReservationJson {
     expires_in: Option<f64>,
 }
 
-impl ReservationJson {
+impl PlaygroundReservationJson {
     /// Makes the answer to a reservation. `hold` is the number of the hold, and the seconds until it expires.
-    pub(super) fn new(decision: &Decision, hold: Option<(u64, f64)>) -> ReservationJson {
-        ReservationJson {
+    pub(super) fn new(decision: &Decision, hold: Option<(u64, f64)>) -> PlaygroundReservationJson {
+        PlaygroundReservationJson {
             allowed: decision.is_allowed(),
             remaining: decision.remaining(),
             limit: decision.limit(),
@@ -126,7 +126,7 @@ impl ReservationJson {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundSettle)]
-pub struct SettleBody {
+pub struct PlaygroundSettleBody {
     /// The number of the hold.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = u64, required = true, maximum = 9_007_199_254_740_991_u64, example = 1)]
@@ -141,12 +141,12 @@ pub struct SettleBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundSettlement)]
-pub struct SettlementJson {
+pub struct PlaygroundSettlementJson {
     /// Whether the hold was open.
     settled: bool,
     /// Why the hold was not open: `expired`, or `unknown` (settled before, forgotten by a reset, or never reserved).
     #[schema(required)]
-    ended: Option<EndedHoldJson>,
+    ended: Option<PlaygroundEndedHold>,
     /// The units that were charged.
     #[schema(example = 2)]
     charged: u64,
@@ -161,28 +161,27 @@ pub struct SettlementJson {
 /// Why a hold is not open.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[schema(as = PlaygroundEndedHold)]
-enum EndedHoldJson {
+enum PlaygroundEndedHold {
     Expired,
     Unknown,
 }
 
-impl SettlementJson {
+impl PlaygroundSettlementJson {
     /// Makes the answer for a hold that the session does not have.
-    pub(super) const UNKNOWN: SettlementJson = SettlementJson {
+    pub(super) const UNKNOWN: PlaygroundSettlementJson = PlaygroundSettlementJson {
         settled: false,
-        ended: Some(EndedHoldJson::Unknown),
+        ended: Some(PlaygroundEndedHold::Unknown),
         charged: 0,
         excess: 0,
         cut: 0,
     };
 
-    pub(super) fn new(settled: &HoldSettlement) -> SettlementJson {
-        SettlementJson {
+    pub(super) fn new(settled: &HoldSettlement) -> PlaygroundSettlementJson {
+        PlaygroundSettlementJson {
             settled: settled.ended().is_none(),
             ended: settled.ended().map(|ended| match ended {
-                EndedHold::Expired => EndedHoldJson::Expired,
-                EndedHold::Unknown => EndedHoldJson::Unknown,
+                EndedHold::Expired => PlaygroundEndedHold::Expired,
+                EndedHold::Unknown => PlaygroundEndedHold::Unknown,
             }),
             charged: settled.charged_units(),
             excess: settled.excess_units(),

@@ -93,7 +93,7 @@ pub fn compare(traffic: CompareBody) -> Result<Vec<Comparison>, PlaygroundError>
     let mut rows = each.map(comparison).collect::<Result<Vec<_>, PlaygroundError>>()?;
     let concurrency = PlaygroundAlgorithm::Concurrency;
     let limit = concurrency.limit(&config.of(concurrency))?;
-    rows.push(Comparison::of_jobs(&limit, &at_ms, takes_ms));
+    rows.push(Comparison::with_jobs(&limit, &at_ms, takes_ms));
     Ok(rows)
 }
 
@@ -152,8 +152,8 @@ impl Comparison {
         Comparison { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound, holds_ms }
     }
 
-    /// Compares a concurrency limit.
-    fn of_jobs(limit: &Limit, at_ms: &[u64], takes_ms: u64) -> Comparison {
+    /// Sends the traffic to a concurrency limit, as jobs.
+    fn with_jobs(limit: &Limit, at_ms: &[u64], takes_ms: u64) -> Comparison {
         let takes_us = takes_ms * 1_000;
         let holds_us = limit.hold_for().map_or(takes_us, |own| own.as_us().min(takes_us));
         let jobs = jobs::run(limit, START_US, at_ms, holds_us);
@@ -253,7 +253,7 @@ mod tests {
                 prop_assert!(worst as u64 <= bound, "{limit}: {worst} exceeds {bound}");
             }
             let limit = format!("concurrency limit={count} for={limit_ms}ms").parse().unwrap();
-            let Comparison { worst, bound, .. } = Comparison::of_jobs(&limit, &at_ms, window_ms);
+            let Comparison { worst, bound, .. } = Comparison::with_jobs(&limit, &at_ms, window_ms);
             prop_assert!(worst as u64 <= bound, "{limit}: {worst} exceeds {bound}");
         }
     }

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use tollgate::{Decision, Scope};
 
 use super::algorithm::{HOLD_TIMES, PlaygroundAlgorithm, SIZES};
-use super::bodies::{ReservationJson, ReserveBody, SettleBody, SettlementJson};
+use super::bodies::{
+    PlaygroundReservationJson, PlaygroundReserveBody, PlaygroundSettleBody,
+    PlaygroundSettlementJson,
+};
 use super::error::PlaygroundError;
 use super::fields::WholeNumber;
 use super::play::Playground;
@@ -26,8 +29,8 @@ pub struct PlaygroundReservation {
 
 impl PlaygroundReservation {
     /// Returns the answer to the client.
-    pub fn answer(&self) -> ReservationJson {
-        ReservationJson::new(&self.decision, self.hold)
+    pub fn answer(&self) -> PlaygroundReservationJson {
+        PlaygroundReservationJson::new(&self.decision, self.hold)
     }
 
     /// Returns the limit, its decision, and the units.
@@ -41,7 +44,7 @@ impl Playground {
     pub async fn reserve(
         &self,
         algorithm: PlaygroundAlgorithm,
-        body: ReserveBody,
+        body: PlaygroundReserveBody,
         session: &Session,
     ) -> Result<PlaygroundReservation, PlaygroundError> {
         let scope = self.scope(algorithm, &body.config.unwrap_or_default())?;
@@ -74,9 +77,9 @@ impl Playground {
     pub async fn settle(
         &self,
         algorithm: PlaygroundAlgorithm,
-        body: SettleBody,
+        body: PlaygroundSettleBody,
         session: &Session,
-    ) -> Result<SettlementJson, PlaygroundError> {
+    ) -> Result<PlaygroundSettlementJson, PlaygroundError> {
         if !self.has_holds() {
             return Err(tollgate::Error::HoldsUnsupported.into());
         }
@@ -89,8 +92,8 @@ impl Playground {
         self.charge_shared_limit(1)?;
         let active = self.enter(session).await?;
         match active.take_hold(number, algorithm) {
-            Some(own) => Ok(SettlementJson::new(&own.hold.settle(used).await?)),
-            None => Ok(SettlementJson::UNKNOWN),
+            Some(own) => Ok(PlaygroundSettlementJson::new(&own.hold.settle(used).await?)),
+            None => Ok(PlaygroundSettlementJson::UNKNOWN),
         }
     }
 }

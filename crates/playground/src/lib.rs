@@ -43,8 +43,8 @@ mod state;
 
 pub use algorithm::{PlaygroundAlgorithm, RequestAlgorithm};
 pub use bodies::{
-    AnswerJson, BurstBody, RequestBody, ReservationJson, ReserveBody, ResetJson, SettleBody,
-    SettlementJson,
+    AnswerJson, BurstBody, PlaygroundReservationJson, PlaygroundReserveBody, PlaygroundSettleBody,
+    PlaygroundSettlementJson, RequestBody, ResetJson,
 };
 pub use compare::{CompareBody, Comparison, compare};
 pub use error::PlaygroundError;

@@ -8,8 +8,9 @@ use tollgate_core::HoldId;
 
 use super::algorithm::PlaygroundAlgorithm;
 
-/// The largest number of open holds of a session, under all algorithms together.
-pub(super) const MAX_HOLDS: usize = 32;
+/// The largest number of open holds of a session, under all algorithms together. The holds of all sessions take less than
+/// 8 MiB, and keep 24,576 limits in use, of the 32,768 that a limiter in memory can have.
+pub(super) const MAX_HOLDS: usize = 24;
 
 /// A hold that a session has reserved.
 #[derive(Debug)]
@@ -85,5 +86,18 @@ impl SessionHolds {
     /// Returns the numbers of the holds by their ids in the store.
     pub(super) fn numbers(&self) -> BTreeMap<HoldId, u64> {
         self.open.iter().map(|(number, own)| (own.hold.reference().id, *number)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_of_all_sessions_take_less_than_8_mib() {
+        // The entry in the map, the key and the expiry of the hold, and what the allocator adds to both.
+        let bytes = 8 + size_of::<SessionHold>() * 3 / 2 + 48 + 32;
+        println!("{}", size_of::<SessionHold>());
+        assert!(bytes * MAX_HOLDS * super::super::sessions::MAX_SESSIONS < 8 << 20, "{bytes}");
     }
 }

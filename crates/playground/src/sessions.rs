@@ -110,13 +110,13 @@ impl Sessions {
 impl ActiveSession {
     /// Returns the number of a hold that is to be reserved. It counts as one of the session's holds until it is
     /// dropped.
-    pub(super) fn begin_hold(&self) -> Result<PendingHold, HoldQuotaSpent> {
+    pub(super) fn begin_hold(&self) -> Result<PendingSessionHold, HoldQuotaSpent> {
         let now = Instant::now();
         let begun = self.sessions.with_holds(self.id, |holds| holds.begin(now));
         // An active session has a slot. The ended holds are dropped after the table is unlocked.
         let (number, _ended) = begun.unwrap_or((Err(HoldQuotaSpent::WITHOUT_SLOT), Vec::new()));
         let (sessions, id) = (Arc::clone(&self.sessions), self.id);
-        Ok(PendingHold { sessions, id, number: number? })
+        Ok(PendingSessionHold { sessions, id, number: number? })
     }
 
     /// Takes the open hold of this number.
@@ -127,13 +127,13 @@ impl ActiveSession {
 
 /// The number of a hold that the store has not decided yet.
 #[derive(Debug)]
-pub(super) struct PendingHold {
+pub(super) struct PendingSessionHold {
     sessions: Arc<Sessions>,
     id: SessionId,
     number: u64,
 }
 
-impl PendingHold {
+impl PendingSessionHold {
     /// Keeps the hold in the session, and returns its number.
     pub(super) fn keep(self, hold: SessionHold) -> u64 {
         self.sessions.with_holds(self.id, |holds| holds.keep(self.number, hold));
@@ -141,7 +141,7 @@ impl PendingHold {
     }
 }
 
-impl Drop for PendingHold {
+impl Drop for PendingSessionHold {
     fn drop(&mut self) {
         self.sessions.with_holds(self.id, |holds| holds.end_pending(self.number));
     }

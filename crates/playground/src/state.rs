@@ -55,14 +55,14 @@ struct AlgorithmStateJson {
     now_us: u64,
     state: StoredStateJson,
     /// The open holds, the earliest expiry first. Their units are not in `state`.
-    holds: Vec<OpenHoldJson>,
+    holds: Vec<PlaygroundHoldJson>,
 }
 
 /// Units that are set aside.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundOpenHold)]
-struct OpenHoldJson {
+struct PlaygroundHoldJson {
     /// The number of the hold in this session; null if another server reserved it.
     #[schema(required)]
     hold: Option<u64>,
@@ -160,7 +160,7 @@ impl Playground {
         let decision = limit.peek_beside(&state, &holds, now_us, Cost::ONE.into());
         let stored = stored_state(&limit, &state, now_us);
         let numbers = self.hold_numbers(session.id());
-        let holds = holds.iter().map(|own| OpenHoldJson {
+        let holds = holds.iter().map(|own| PlaygroundHoldJson {
             hold: numbers.get(&own.id).copied(),
             units: own.units,
             expires_us: own.expires_us,

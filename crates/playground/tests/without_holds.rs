@@ -8,7 +8,8 @@ use tollgate::store::{Call, Charge, CheckRequest, JointRequest, KeyState, Remote
 use tollgate::{Answer, Decision, Error, Health, JointDecision, Limiter, StoreError};
 use tollgate_core::{ChargeReceipt, Holds};
 use tollgate_playground::{
-    Playground, PlaygroundAlgorithm, PlaygroundError, ReserveBody, Session, SettleBody, StateBody,
+    Playground, PlaygroundAlgorithm, PlaygroundError, PlaygroundReserveBody, PlaygroundSettleBody,
+    Session, StateBody,
 };
 
 /// A store whose keys have spent nothing, and that decides nothing.
@@ -50,8 +51,9 @@ async fn store_without_holds_refuses_reservations_and_has_no_concurrency() {
     assert!(!playground.has_holds() && Playground::in_memory().has_holds());
     let session = Session::of(&http::HeaderMap::new());
     for algorithm in PlaygroundAlgorithm::ALL {
-        let reserved = playground.reserve(algorithm, ReserveBody::default(), &session).await;
-        let settled = playground.settle(algorithm, SettleBody::default(), &session).await;
+        let reserved =
+            playground.reserve(algorithm, PlaygroundReserveBody::default(), &session).await;
+        let settled = playground.settle(algorithm, PlaygroundSettleBody::default(), &session).await;
         for error in [reserved.map(|_| ()).unwrap_err(), settled.map(|_| ()).unwrap_err()] {
             let PlaygroundError::Limiter(error) = error else { panic!("{error}") };
             assert!(matches!(error, Error::HoldsUnsupported), "{error}");

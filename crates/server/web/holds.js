@@ -41,7 +41,7 @@ export class HoldPanel {
     this.element = make("div", {}, this.content, this.unsupported);
   }
 
-  /** Shows whether units can be held: not those of a shaping bucket. */
+  /** Shows whether units can be held. Units of a shaping bucket cannot. */
   setSupported(isSupported) {
     this.content.hidden = !isSupported;
     this.unsupported.hidden = isSupported;

@@ -61,7 +61,7 @@ const headline = (number, of) => draw("text", { x: LEFT, y: 25 }, draw("tspan", 
 /** Returns a text on the right side, which says what happens next. */
 const aside = (words) => text(RIGHT, 25, words, "end");
 
-/** Returns the held units in words, before other words; nothing if there are none. */
+/** Returns the number of held units in words, after the words `before`; an empty text without held units. */
 const heldWords = (held, before = "") => (held ? `${before}${held} held` : "");
 
 /** Returns a stack of `limit` pieces, of which `count` are full, and the next `held` ones hatched. */
@@ -218,7 +218,7 @@ function tokenCircles(count, limit, held) {
   });
 }
 
-/** Returns by how much more than the limit is spent and held, in words; nothing if it is not more. */
+/** Returns a text with the units that are spent or held beyond the limit, if there are any. */
 const debt = (taken, limit) => (taken > limit + EPSILON ? [aside(`${(taken - limit).toFixed(1)} in debt`)] : []);
 
 function tokenBucket(view, nowUs) {

@@ -16,9 +16,9 @@ use tollgate::http::{HeaderFamilies, Outcome};
 use tollgate::{Decision, Scope};
 use tollgate_playground::{
     AnswerJson, BurstBody, CompareBody as Traffic, Comparison, Playground,
-    PlaygroundAlgorithm as Algorithm, PlaygroundError, RequestAlgorithm, RequestBody,
-    ReservationJson, ReserveBody, ResetJson, Session, SettleBody, SettlementJson, StateBody,
-    StateJson,
+    PlaygroundAlgorithm as Algorithm, PlaygroundError, PlaygroundReservationJson,
+    PlaygroundReserveBody, PlaygroundSettleBody, PlaygroundSettlementJson, RequestAlgorithm,
+    RequestBody, ResetJson, Session, StateBody, StateJson,
 };
 
 use super::ApiProblem;
@@ -82,7 +82,7 @@ impl From<PlaygroundError> for ApiProblem {
     post,
     path = "/api/rate-limit/{algorithm}",
     tag = "playground",
-    params(("algorithm" = RequestAlgorithm, Path, description = "The algorithm.")),
+    params(("algorithm" = inline(RequestAlgorithm), Path, description = "The algorithm.")),
     request_body(content = Option<RequestBody>),
     responses((status = 200, description = "The decision.", body = AnswerJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
@@ -106,7 +106,7 @@ pub(super) async fn request(
     post,
     path = "/api/rate-limit/{algorithm}/burst",
     tag = "playground",
-    params(("algorithm" = RequestAlgorithm, Path, description = "The algorithm.")),
+    params(("algorithm" = inline(RequestAlgorithm), Path, description = "The algorithm.")),
     request_body(content = Option<BurstBody>),
     responses((status = 200, description = "The decisions, in order.", body = Vec<AnswerJson>), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
@@ -132,14 +132,14 @@ pub(super) async fn burst(
     path = "/api/rate-limit/{algorithm}/reserve",
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
-    request_body(content = Option<ReserveBody>),
-    responses((status = 200, description = "The decision, and the hold.", body = ReservationJson), BodyProblems, StoreProblems, PlaygroundProblems),
+    request_body(content = Option<PlaygroundReserveBody>),
+    responses((status = 200, description = "The decision, and the hold.", body = PlaygroundReservationJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn reserve(
     EnabledPlayground(playground): EnabledPlayground,
     path: Result<Path<String>, PathRejection>,
     PlaygroundSession(session): PlaygroundSession,
-    OptionalJson(body): OptionalJson<ReserveBody, MAX_BYTES>,
+    OptionalJson(body): OptionalJson<PlaygroundReserveBody, MAX_BYTES>,
 ) -> Result<Response, ApiProblem> {
     let reservation = playground.reserve(algorithm_in(path)?, body, &session).await?;
     let response = answer(&session, to_json(&reservation.answer()).into());
@@ -153,14 +153,14 @@ pub(super) async fn reserve(
     path = "/api/rate-limit/{algorithm}/settle",
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
-    request_body(content = SettleBody),
-    responses((status = 200, description = "What was charged.", body = SettlementJson), BodyProblems, StoreProblems, PlaygroundProblems),
+    request_body(content = PlaygroundSettleBody),
+    responses((status = 200, description = "What was charged.", body = PlaygroundSettlementJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn settle(
     EnabledPlayground(playground): EnabledPlayground,
     path: Result<Path<String>, PathRejection>,
     PlaygroundSession(session): PlaygroundSession,
-    OptionalJson(body): OptionalJson<SettleBody, MAX_BYTES>,
+    OptionalJson(body): OptionalJson<PlaygroundSettleBody, MAX_BYTES>,
 ) -> Result<Response, ApiProblem> {
     let settlement = playground.settle(algorithm_in(path)?, body, &session).await?;
     Ok(answer(&session, to_json(&settlement).into()))

@@ -101,7 +101,7 @@ test("a hold that expires between two answers is drawn as spent from its expiry 
     ["fixed-window", { window: { start_us: nowUs, spent: 1 } }, "1 of 10 spent and 3 held", "4 of 10 spent in", 6],
     ["sliding-window-log", { entries: [nowUs] }, "1 of 10 in the last 10 s, and 3 held", "4 of 10 in the last 10 s", 6],
     ["sliding-window-counter", { pair: { start_us: nowUs, current: 1, previous: 0 } }, "1 in the current window, and 3 held", "and 4 in the current window", 6],
-    // One unit comes back in each second, but not those that are held.
+    // One spent unit comes back in each second. Held units do not.
     ["token-bucket", { level: 4 }, "4.0 of 10 tokens, and 3 held", "5.0 of 10 tokens", 8],
     ["leaky-bucket", { level: 4 }, "3.0 of 10 in the bucket, and 3 held", "5.0 of 10 in the bucket", 8],
     ["concurrency", "held_only", "3 of 10 places taken, the next expires in 1.0 s", "0 of 10 places taken", 10],

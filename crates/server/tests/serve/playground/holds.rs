@@ -9,7 +9,7 @@ use crate::openapi::assert_valid;
 use crate::server::body_of;
 
 /// The number of holds that a session can have.
-const MAX_HOLDS: usize = 32;
+const MAX_HOLDS: usize = 24;
 
 impl PlaygroundClient<'_> {
     fn reserve(&mut self, algorithm: &str, body: Value) -> Value {
@@ -184,7 +184,7 @@ fn session_has_a_bounded_number_of_holds() {
             assert_eq!(refused.headers()["retry-after"], "1");
             let (_, detail) = problem(refused);
             assert!(
-                detail.contains("this session has 32 open holds, and cannot have more"),
+                detail.contains("this session has 24 open holds, and cannot have more"),
                 "{detail}"
             );
         }
