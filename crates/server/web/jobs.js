@@ -3,7 +3,7 @@
 import { HATCH, cross, draw } from "./dom.js";
 
 /** The part of the row for the jobs. Refused requests are above them. */
-const SHARE = 0.7;
+const SHARE = 0.65;
 /** Lower bars than this are not hatched, because the hatching would not be visible. */
 const MIN_HATCHED = 3;
 

@@ -123,15 +123,16 @@ function traffic(place) {
 }
 
 /** Returns a row's name and its result: below the name, or beside it in a narrow picture. */
-function label({ head, isNarrow, left, right }, top, high, { name, beneath, beside, kind = "" }) {
+function label({ head, isNarrow, left, right }, top, high, { name, beneath, lowest = "", beside, kind = "" }) {
   if (isNarrow) return [text(left, top + 16, name, "start", "value"), text(right, top + 16, beside, "end", kind)];
   const middle = top + head + high / 2;
-  return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, beneath)];
+  const first = lowest ? middle - 12 : middle - 3;
+  return [text(14, first, name, "start", "value"), text(14, first + 18, beneath), ...(lowest ? [text(14, first + 36, lowest)] : [])];
 }
 
 /** Returns the row of an algorithm. Allowed requests are at the bottom of each stack, refused requests above them. */
 function row(place, one, top) {
-  const { x, rate, times, columns, columnMs, right, row: high, head, isNarrow } = place;
+  const { x, rate, times, columns, columnMs, right, row: high, head } = place;
   const from = top + head;
   const base = from + high;
   if (isOfJobs(one)) return [...jobRow(place, one, from), ...results(place, one, top, { worst: `${one.worst} at once`, beneath: "most in this traffic" })];
@@ -159,8 +160,9 @@ function results(place, one, top, { worst, beneath, kind = "" }) {
   const { rate, times, right, row: high, head, isNarrow } = place;
   // Delayed requests can leave after the end of the picture.
   const later = one.goes_ms.filter((ms) => ms !== null && ms > rate.span * 1000).length;
-  const result = `${one.allowed} of ${times.length} allowed${later ? `, ${later} later` : ""}`;
-  const parts = label(place, top, high, { name: title(one), beneath: result, beside: worst, kind });
+  const result = `${one.allowed} of ${times.length} allowed`;
+  const lowest = later ? `${later} leave after the end` : "";
+  const parts = label(place, top, high, { name: title(one), beneath: result, lowest, beside: worst, kind });
   if (isNarrow) return parts;
   const middle = top + head + high / 2;
   return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${one.bound}`)];

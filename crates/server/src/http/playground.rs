@@ -166,7 +166,7 @@ pub(super) async fn settle(
     Ok(answer(&session, to_json(&settlement).into()))
 }
 
-/// Resets the session: it has spent nothing of any algorithm
+/// Resets the session, which has then spent nothing under any algorithm, and has no holds
 #[utoipa::path(
     post,
     path = "/api/rate-limit/reset",
