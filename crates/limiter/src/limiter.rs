@@ -257,6 +257,14 @@ impl Limiter {
         &self.inner.clock
     }
 
+    /// Whether units can be [held](crate::Scope::reserve): in memory always, elsewhere if the store has holds.
+    pub fn has_holds(&self) -> bool {
+        match self.backend() {
+            Backend::Memory(_) => true,
+            Backend::Remote(remote) => remote.store.has_holds(),
+        }
+    }
+
     /// Whether both are one limiter, or clones of one.
     pub(crate) fn is_same(&self, other: &Limiter) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)

@@ -3,7 +3,9 @@
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use tollgate::{Limit, LimitError};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{Schema, Type};
+use utoipa::openapi::{ObjectBuilder, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::error::PlaygroundError;
 use super::fields::{number, present};
@@ -12,9 +14,11 @@ use super::fields::{number, present};
 type Range = (f64, f64);
 
 /// The range of sizes, in requests or tokens.
-const SIZES: Range = (1.0, 1_000.0);
+pub(super) const SIZES: Range = (1.0, 1_000.0);
 /// The range of windows, in seconds.
 const WINDOWS: Range = (0.1, 3_600.0);
+/// The range of hold times, in seconds.
+pub(super) const HOLD_TIMES: Range = (0.1, 3_600.0);
 /// The range of refill and leak rates, in units per second.
 const RATES: Range = (0.01, 1_000.0);
 
@@ -35,7 +39,22 @@ pub enum PlaygroundAlgorithm {
     TokenBucket,
     /// Fills a bucket, which leaks at a rate.
     LeakyBucket,
+    /// Bounds the jobs that run at the same time. Jobs reserve and settle; there are no requests.
+    Concurrency,
 }
+
+/// The algorithms that decide requests, for the OpenAPI document: all but concurrency.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestAlgorithm;
+
+impl PartialSchema for RequestAlgorithm {
+    fn schema() -> RefOr<Schema> {
+        let names = PlaygroundAlgorithm::OF_REQUESTS.map(PlaygroundAlgorithm::name);
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).into()
+    }
+}
+
+impl ToSchema for RequestAlgorithm {}
 
 /// The parameters of an algorithm. Parameters of other algorithms are accepted and ignored, so that a client can send the
 /// same parameters to all algorithms.
@@ -71,6 +90,14 @@ pub(crate) struct AlgorithmParameters {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = PlaygroundMode, required = false, default = "policing")]
     mode: Option<PlaygroundMode>,
+    /// The maximum number of jobs at the same time.
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
+    max_concurrent: Option<f64>,
+    /// The time after which a job that has not ended loses its place, in seconds.
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = f64, required = false, minimum = 0.1, maximum = 3600, default = 10)]
+    hold_seconds: Option<f64>,
 }
 
 /// How a leaky bucket treats requests above its rate.
@@ -117,7 +144,17 @@ impl AlgorithmParameters {
 
 impl PlaygroundAlgorithm {
     /// All algorithms, in the order of the page.
-    pub const ALL: [PlaygroundAlgorithm; 5] = [
+    pub const ALL: [PlaygroundAlgorithm; 6] = [
+        PlaygroundAlgorithm::FixedWindow,
+        PlaygroundAlgorithm::SlidingWindowLog,
+        PlaygroundAlgorithm::SlidingWindowCounter,
+        PlaygroundAlgorithm::TokenBucket,
+        PlaygroundAlgorithm::LeakyBucket,
+        PlaygroundAlgorithm::Concurrency,
+    ];
+
+    /// The algorithms that decide requests, in the order of the page.
+    pub const OF_REQUESTS: [PlaygroundAlgorithm; 5] = [
         PlaygroundAlgorithm::FixedWindow,
         PlaygroundAlgorithm::SlidingWindowLog,
         PlaygroundAlgorithm::SlidingWindowCounter,
@@ -133,6 +170,7 @@ impl PlaygroundAlgorithm {
             PlaygroundAlgorithm::SlidingWindowCounter => "sliding-window-counter",
             PlaygroundAlgorithm::TokenBucket => "token-bucket",
             PlaygroundAlgorithm::LeakyBucket => "leaky-bucket",
+            PlaygroundAlgorithm::Concurrency => "concurrency",
         }
     }
 
@@ -152,6 +190,8 @@ impl PlaygroundAlgorithm {
         let capacity = size("capacity", parameters.capacity)?;
         let leak = rate("leakRate", parameters.leak_rate)?;
         let mode = parameters.mode.unwrap_or_default().name();
+        let concurrent = size("maxConcurrent", parameters.max_concurrent)?;
+        let hold = within("holdSeconds", parameters.hold_seconds, 10.0, HOLD_TIMES)?;
         let text = match self {
             PlaygroundAlgorithm::TokenBucket => {
                 format!("token-bucket capacity={tokens} refill={refill}s")
@@ -163,6 +203,9 @@ impl PlaygroundAlgorithm {
             | PlaygroundAlgorithm::SlidingWindowLog
             | PlaygroundAlgorithm::SlidingWindowCounter => {
                 format!("{} limit={requests} window={window_us}us", self.name())
+            }
+            PlaygroundAlgorithm::Concurrency => {
+                format!("concurrency limit={concurrent} for={}us", (hold * 1e6).round())
             }
         };
         text.parse().map_err(|error: LimitError| PlaygroundError::Invalid(error.to_string()))

@@ -1,4 +1,8 @@
 //! Compares how all algorithms decide the same traffic.
+//!
+//! - `jobs`: the traffic under concurrency, where each request is a job that takes some time
+
+mod jobs;
 
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Limit, Mode, Verdict};
@@ -16,6 +20,9 @@ const MAX_AT_MS: u64 = 3_600_000;
 
 /// The default length of the window for which the largest number of requests is found.
 const DEFAULT_WINDOW_MS: u64 = 10_000;
+
+/// The time that each request takes by default.
+const DEFAULT_TAKES_MS: u64 = 2_000;
 
 /// The time at which the traffic begins. If the limit has aligned windows, it begins at the start of the window that
 /// contains this time.
@@ -37,6 +44,10 @@ pub struct CompareBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 3_600_000, default = 10_000)]
     window_ms: Option<WholeNumber>,
+    /// The time that each request takes, in milliseconds. Only concurrency uses it: a request holds its place for that time.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 3_600_000, default = 2_000)]
+    takes_ms: Option<WholeNumber>,
 }
 
 /// The decisions of an algorithm on the traffic.
@@ -52,33 +63,42 @@ pub struct Comparison {
     goes_ms: Vec<Option<f64>>,
     /// The number of allowed requests.
     allowed: usize,
-    /// The largest number of requests that left within any `window_ms` of this traffic.
+    /// The largest number of requests that left within any `window_ms` of this traffic. Under concurrency: the largest
+    /// number that held a place at the same time.
     worst: usize,
-    /// When that window began.
+    /// When that window began; under concurrency, when that number was reached.
     worst_from_ms: f64,
-    /// The proven bound: the largest number of requests that can leave within any `window_ms`, for any traffic.
+    /// The proven bound of `worst` for any traffic.
     bound: u64,
+    /// How long an allowed request holds its place under concurrency; null for the other algorithms.
+    #[schema(required)]
+    holds_ms: Option<f64>,
 }
 
 /// Sends the same traffic to every algorithm, at simulated times. No session is charged.
 pub fn compare(traffic: CompareBody) -> Result<Vec<Comparison>, PlaygroundError> {
     let window_ms = traffic.window_ms.map_or(DEFAULT_WINDOW_MS, |WholeNumber(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|WholeNumber(at_ms)| *at_ms).collect();
-    check_ranges(&at_ms, window_ms)?;
+    let takes_ms = traffic.takes_ms.map_or(DEFAULT_TAKES_MS, |WholeNumber(takes_ms)| takes_ms);
+    check_ranges(&at_ms, window_ms, takes_ms)?;
     let config = traffic.config.unwrap_or_default();
     let comparison = |(algorithm, parameters): (PlaygroundAlgorithm, AlgorithmParameters)| {
         let limit = algorithm.limit(&parameters)?;
         Ok(Comparison::new(algorithm, &limit, &at_ms, window_ms))
     };
-    let each = PlaygroundAlgorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
+    let each = PlaygroundAlgorithm::OF_REQUESTS.map(|algorithm| (algorithm, config.of(algorithm)));
     let leaky = PlaygroundAlgorithm::LeakyBucket;
     let with_other_mode = (leaky, config.of(leaky).with_other_mode());
     let each = each.into_iter().chain([with_other_mode]);
-    each.map(comparison).collect()
+    let mut rows = each.map(comparison).collect::<Result<Vec<_>, PlaygroundError>>()?;
+    let concurrency = PlaygroundAlgorithm::Concurrency;
+    let limit = concurrency.limit(&config.of(concurrency))?;
+    rows.push(Comparison::with_jobs(&limit, &at_ms, takes_ms));
+    Ok(rows)
 }
 
 /// Fails if the traffic or the window is out of range.
-fn check_ranges(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
+fn check_ranges(at_ms: &[u64], window_ms: u64, takes_ms: u64) -> Result<(), PlaygroundError> {
     let detail = match (at_ms.len(), at_ms.last().copied().unwrap_or(0)) {
         (count, _) if count > MAX_REQUESTS => {
             format!("at_ms: {count} requests are too many; send at most {MAX_REQUESTS}")
@@ -91,6 +111,9 @@ fn check_ranges(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
         }
         _ if !(1..=MAX_AT_MS).contains(&window_ms) => {
             format!("window_ms: {window_ms} is out of range; use 1 to {MAX_AT_MS}")
+        }
+        _ if !(1..=MAX_AT_MS).contains(&takes_ms) => {
+            format!("takes_ms: {takes_ms} is out of range; use 1 to {MAX_AT_MS}")
         }
         _ => return Ok(()),
     };
@@ -125,7 +148,28 @@ impl Comparison {
         let (worst, worst_from_us) = worst(&left_us, window_us);
         let (allowed, worst_from_ms) = (left_us.len(), worst_from_us as f64 / 1e3);
         let (limit, bound) = (limit.to_string(), bound(limit, window_us));
-        Comparison { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound }
+        let holds_ms = None;
+        Comparison { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound, holds_ms }
+    }
+
+    /// Sends the traffic to a concurrency limit, as jobs.
+    fn with_jobs(limit: &Limit, at_ms: &[u64], takes_ms: u64) -> Comparison {
+        let takes_us = takes_ms * 1_000;
+        let holds_us = limit.hold_for().map_or(takes_us, |own| own.as_us().min(takes_us));
+        let jobs = jobs::run(limit, START_US, at_ms, holds_us);
+        let started = at_ms.iter().zip(&jobs.is_started);
+        Comparison {
+            algorithm: PlaygroundAlgorithm::Concurrency,
+            limit: limit.to_string(),
+            goes_ms: started
+                .map(|(at_ms, is_started)| is_started.then_some(*at_ms as f64))
+                .collect(),
+            allowed: jobs.is_started.iter().filter(|is_started| **is_started).count(),
+            worst: jobs.most,
+            worst_from_ms: jobs.most_at_ms as f64,
+            bound: limit.bound().max_units,
+            holds_ms: Some(holds_us as f64 / 1e3),
+        }
     }
 }
 
@@ -208,6 +252,9 @@ mod tests {
                 let Comparison { worst, bound, .. } = Comparison::new(algorithm, &limit, &at_ms, window_ms);
                 prop_assert!(worst as u64 <= bound, "{limit}: {worst} exceeds {bound}");
             }
+            let limit = format!("concurrency limit={count} for={limit_ms}ms").parse().unwrap();
+            let Comparison { worst, bound, .. } = Comparison::with_jobs(&limit, &at_ms, window_ms);
+            prop_assert!(worst as u64 <= bound, "{limit}: {worst} exceeds {bound}");
         }
     }
 }

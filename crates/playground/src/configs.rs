@@ -21,6 +21,8 @@ pub(super) struct AlgorithmConfigs {
     token_bucket: Option<AlgorithmParameters>,
     #[serde(default, deserialize_with = "object")]
     leaky_bucket: Option<AlgorithmParameters>,
+    #[serde(default, deserialize_with = "object")]
+    concurrency: Option<AlgorithmParameters>,
 }
 
 impl AlgorithmConfigs {
@@ -32,6 +34,7 @@ impl AlgorithmConfigs {
             PlaygroundAlgorithm::SlidingWindowCounter => &self.sliding_window_counter,
             PlaygroundAlgorithm::TokenBucket => &self.token_bucket,
             PlaygroundAlgorithm::LeakyBucket => &self.leaky_bucket,
+            PlaygroundAlgorithm::Concurrency => &self.concurrency,
         };
         parameters.clone().unwrap_or_default()
     }

@@ -14,6 +14,16 @@ pub enum PlaygroundError {
         /// How long to wait, if that is known.
         retry_after: Option<Duration>,
     },
+    /// The session has as many open holds as it can have.
+    #[error(
+        "this session has {most} open holds, and cannot have more; settle one, or wait until one expires"
+    )]
+    TooManyHolds {
+        /// The largest number of open holds of a session.
+        most: usize,
+        /// How long to wait until a hold has expired.
+        retry_after: Duration,
+    },
     /// The limiter failed, because its store did.
     #[error(transparent)]
     Limiter(#[from] tollgate::Error),

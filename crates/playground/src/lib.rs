@@ -19,10 +19,12 @@
 //! # }
 //! ```
 //!
-//! - `play`: sessions send requests to algorithms; `bodies`: the requests and answers as JSON
+//! - `play`: sessions send requests to algorithms; `holds`: they reserve and settle; `bodies`: the requests and answers as
+//!   JSON
 //! - `state`: a session's state under every algorithm; `compare`: all algorithms on the same traffic
 //! - `algorithm`: one algorithm and its parameters; `configs`: the parameters of all of them
-//! - `session`: a session and its cookie; `sessions`: at most a fixed number of sessions
+//! - `session`: a session and its cookie; `sessions`: at most a fixed number of sessions; `session_holds`: the open holds
+//!   of one
 //! - `fields`: how fields of bodies are read
 //! - `error`: the errors
 
@@ -32,15 +34,21 @@ mod compare;
 mod configs;
 mod error;
 mod fields;
+mod holds;
 mod play;
 mod session;
+mod session_holds;
 mod sessions;
 mod state;
 
-pub use algorithm::PlaygroundAlgorithm;
-pub use bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
+pub use algorithm::{PlaygroundAlgorithm, RequestAlgorithm};
+pub use bodies::{
+    AnswerJson, BurstBody, PlaygroundReservationJson, PlaygroundReserveBody, PlaygroundSettleBody,
+    PlaygroundSettlementJson, RequestBody, ResetJson,
+};
 pub use compare::{CompareBody, Comparison, compare};
 pub use error::PlaygroundError;
+pub use holds::PlaygroundReservation;
 pub use play::{Playground, PlaygroundDecisions};
 pub use session::Session;
 pub use state::{StateBody, StateJson};

@@ -1,15 +1,18 @@
 //! Decides the requests that sessions send to algorithms.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Decision, Limit, Limiter, OnFailure, Scope};
+use tollgate_core::HoldId;
 
 use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
 use super::bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
 use super::error::PlaygroundError;
 use super::fields::WholeNumber;
 use super::session::{Session, SessionId};
+use super::session_holds::SessionHolds;
 use super::sessions::{ActiveSession, SessionEntry, Sessions};
 
 /// The number of requests in a burst by default.
@@ -94,6 +97,7 @@ impl Playground {
         body: RequestBody,
         session: &Session,
     ) -> Result<PlaygroundDecisions, PlaygroundError> {
+        decides_requests(algorithm)?;
         let scope = self.scope(algorithm, &body.config.unwrap_or_default())?;
         self.charge_shared_limit(1)?;
         let _active = self.enter(session).await?;
@@ -108,6 +112,7 @@ impl Playground {
         body: BurstBody,
         session: &Session,
     ) -> Result<PlaygroundDecisions, PlaygroundError> {
+        decides_requests(algorithm)?;
         let count = body.count.map_or(DEFAULT_BURST, |WholeNumber(count)| count);
         if !(1..=MAX_BURST).contains(&count) {
             let detail = format!("count: {count} is out of range; use 1 to {MAX_BURST}");
@@ -125,7 +130,7 @@ impl Playground {
         Ok(PlaygroundDecisions { scope, decisions })
     }
 
-    /// Resets the session's counters of all algorithms.
+    /// Resets the session's counters of all algorithms, and forgets its holds.
     pub async fn reset(&self, session: &Session) -> Result<ResetJson, PlaygroundError> {
         self.reset_counters(session.id()).await?;
         Ok(ResetJson { ok: true })
@@ -149,7 +154,7 @@ impl Playground {
 
     /// Returns a slot for a session. If all slots are taken, the session that was idle for longest is evicted and its
     /// counters in the store are reset, so that the memory of sessions is bounded.
-    async fn enter(&self, session: &Session) -> Result<ActiveSession, PlaygroundError> {
+    pub(super) async fn enter(&self, session: &Session) -> Result<ActiveSession, PlaygroundError> {
         for _ in 0..MAX_TRIES {
             match self.sessions.enter(session.id()) {
                 SessionEntry::Active(active) => return Ok(active),
@@ -175,13 +180,31 @@ impl Playground {
         reset
     }
 
-    /// Resets a session's counters of all algorithms.
+    /// Resets a session's counters of all algorithms, and forgets its holds.
     async fn reset_counters(&self, id: SessionId) -> Result<(), PlaygroundError> {
-        self.charge_shared_limit(PlaygroundAlgorithm::ALL.len() as u64)?;
-        for algorithm in PlaygroundAlgorithm::ALL {
+        self.charge_shared_limit(self.algorithms().count() as u64)?;
+        for algorithm in self.algorithms() {
             self.scope(algorithm, &AlgorithmParameters::default())?.reset(id.key()).await?;
         }
+        // Taken out of the table first, because a hold of a concurrency limit is released when it is dropped.
+        let _forgotten = self.sessions.with_holds(id, SessionHolds::take_all);
         Ok(())
+    }
+
+    /// Whether the store has holds, without which there is no concurrency.
+    pub fn has_holds(&self) -> bool {
+        self.limiter.has_holds()
+    }
+
+    /// Returns the algorithms of the store.
+    pub(super) fn algorithms(&self) -> impl Iterator<Item = PlaygroundAlgorithm> + use<> {
+        let concurrency = self.has_holds().then_some(PlaygroundAlgorithm::Concurrency);
+        concurrency.into_iter().chain(PlaygroundAlgorithm::OF_REQUESTS)
+    }
+
+    /// Returns the numbers of a session's holds by their ids in the store.
+    pub(super) fn hold_numbers(&self, id: SessionId) -> BTreeMap<HoldId, u64> {
+        self.sessions.with_holds(id, |holds| holds.numbers()).unwrap_or_default()
     }
 
     /// Returns the limit of an algorithm with these parameters. Its name has a space, so that it never equals the name of a
@@ -195,4 +218,16 @@ impl Playground {
         let scope = self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?;
         Ok(scope.on_failure(OnFailure::Closed).deadline(self.deadline))
     }
+}
+
+/// Returns an error for concurrency, which decides reservations only.
+fn decides_requests(algorithm: PlaygroundAlgorithm) -> Result<(), PlaygroundError> {
+    if PlaygroundAlgorithm::OF_REQUESTS.contains(&algorithm) {
+        return Ok(());
+    }
+    let name = algorithm.name();
+    Err(PlaygroundError::Invalid(format!(
+        "{name} decides no requests, because its units are only ever held; \
+         use /api/rate-limit/{name}/reserve, and /api/rate-limit/{name}/settle when the job ends"
+    )))
 }

@@ -1,11 +1,14 @@
 //! The sessions that were active most recently. Their number is bounded, because each has counters in the store.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
 
+use super::algorithm::PlaygroundAlgorithm;
 use super::session::SessionId;
+use super::session_holds::{HoldQuotaSpent, SessionHold, SessionHolds};
 
 /// The largest number of sessions. A further session takes the slot of the session that was idle for longest.
 pub(super) const MAX_SESSIONS: usize = 1_024;
@@ -30,6 +33,7 @@ struct SessionSlot {
     requests_in_flight: u32,
     /// Whether the session is being evicted: the store is resetting its counters. The slot is free after that.
     is_evicting: bool,
+    holds: SessionHolds,
 }
 
 /// The result of entering a session.
@@ -66,7 +70,12 @@ impl Sessions {
             }
             None if is_full => return table.choose_idle(),
             None => {
-                let slot = SessionSlot { last_use, requests_in_flight: 1, is_evicting: false };
+                let slot = SessionSlot {
+                    last_use,
+                    requests_in_flight: 1,
+                    is_evicting: false,
+                    holds: SessionHolds::default(),
+                };
                 table.slots.insert(id, slot);
             }
         }
@@ -76,7 +85,9 @@ impl Sessions {
 
     /// Frees the slot of a session that the store has reset.
     pub(super) fn evicted(&self, id: SessionId) {
-        self.0.lock().slots.remove(&id);
+        // A hold of a concurrency limit is released when it is dropped, which is after the table is unlocked.
+        let slot = self.0.lock().slots.remove(&id);
+        drop(slot);
     }
 
     /// Keeps the slot of a session that the store failed to reset. This session is the next to be evicted.
@@ -84,6 +95,55 @@ impl Sessions {
         if let Some(slot) = self.0.lock().slots.get_mut(&id) {
             slot.is_evicting = false;
         }
+    }
+
+    /// Runs `read` on the holds of a session; returns `None` if the session has no slot.
+    pub(super) fn with_holds<T>(
+        &self,
+        id: SessionId,
+        read: impl FnOnce(&mut SessionHolds) -> T,
+    ) -> Option<T> {
+        self.0.lock().slots.get_mut(&id).map(|slot| read(&mut slot.holds))
+    }
+}
+
+impl ActiveSession {
+    /// Returns the number of a hold that is to be reserved. It counts as one of the session's holds until it is
+    /// dropped.
+    pub(super) fn begin_hold(&self) -> Result<PendingSessionHold, HoldQuotaSpent> {
+        let now = Instant::now();
+        let begun = self.sessions.with_holds(self.id, |holds| holds.begin(now));
+        // An active session has a slot. The ended holds are dropped after the table is unlocked.
+        let (number, _ended) = begun.unwrap_or((Err(HoldQuotaSpent::WITHOUT_SLOT), Vec::new()));
+        let (sessions, id) = (Arc::clone(&self.sessions), self.id);
+        Ok(PendingSessionHold { sessions, id, number: number? })
+    }
+
+    /// Takes the open hold of this number.
+    pub(super) fn take_hold(&self, number: u64, of: PlaygroundAlgorithm) -> Option<SessionHold> {
+        self.sessions.with_holds(self.id, |holds| holds.take(number, of))?
+    }
+}
+
+/// The number of a hold that the store has not decided yet.
+#[derive(Debug)]
+pub(super) struct PendingSessionHold {
+    sessions: Arc<Sessions>,
+    id: SessionId,
+    number: u64,
+}
+
+impl PendingSessionHold {
+    /// Keeps the hold in the session, and returns its number.
+    pub(super) fn keep(self, hold: SessionHold) -> u64 {
+        self.sessions.with_holds(self.id, |holds| holds.keep(self.number, hold));
+        self.number
+    }
+}
+
+impl Drop for PendingSessionHold {
+    fn drop(&mut self) {
+        self.sessions.with_holds(self.id, |holds| holds.end_pending(self.number));
     }
 }
 
@@ -112,6 +172,7 @@ impl Drop for ActiveSession {
 
 #[cfg(test)]
 mod tests {
+    use super::super::session_holds::MAX_HOLDS;
     use super::*;
 
     fn id(number: usize) -> SessionId {
@@ -144,6 +205,17 @@ mod tests {
         sessions.evicted(id(1));
         assert!(matches!(sessions.enter(id(MAX_SESSIONS)), SessionEntry::Active(_)));
         assert_eq!(sessions.0.lock().slots.len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn pending_hold_counts_until_it_is_dropped() {
+        let sessions = Arc::new(Sessions::default());
+        let SessionEntry::Active(active) = sessions.enter(id(0)) else { panic!("no slot") };
+        let mut pending: Vec<_> = (0..MAX_HOLDS).map(|_| active.begin_hold().unwrap()).collect();
+        assert!(active.begin_hold().is_err());
+        pending.pop();
+        assert_eq!(active.begin_hold().unwrap().number, MAX_HOLDS as u64 + 1);
+        assert!(active.take_hold(1, PlaygroundAlgorithm::TokenBucket).is_none(), "not decided yet");
     }
 
     #[test]

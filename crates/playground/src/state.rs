@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tollgate::store::KeyState;
-use tollgate_core::{Cost, Fill, Limit};
+use tollgate_core::{Cost, Fill, HoldTime, Limit};
 use utoipa::ToSchema;
 
 use super::algorithm::{AlgorithmParameters, PlaygroundAlgorithm};
@@ -54,6 +54,21 @@ struct AlgorithmStateJson {
     /// The store's time of this state, in microseconds since the Unix epoch.
     now_us: u64,
     state: StoredStateJson,
+    /// The open holds, the earliest expiry first. Their units are not in `state`.
+    holds: Vec<PlaygroundHoldJson>,
+}
+
+/// Units that are set aside.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundOpenHold)]
+struct PlaygroundHoldJson {
+    /// The number of the hold in this session; null if another server reserved it.
+    #[schema(required)]
+    hold: Option<u64>,
+    units: u64,
+    /// When the hold expires, in microseconds since the Unix epoch.
+    expires_us: u64,
 }
 
 /// The limit that decides on a session.
@@ -64,12 +79,15 @@ struct DecidingLimitJson {
     /// The limit: the algorithm with its parameters.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
-    /// The length of a window or a log; null for a bucket.
+    /// The length of a window or a log; null for the other algorithms.
     #[schema(required)]
     window_us: Option<u64>,
-    /// The units that a bucket refills or leaks per second; null for a window or a log.
+    /// The units that a bucket refills or leaks per second; null for the other algorithms.
     #[schema(required)]
     per_second: Option<f64>,
+    /// The time after which a job loses its place under concurrency; null for the other algorithms.
+    #[schema(required)]
+    hold_us: Option<u64>,
     /// Whether requests are delayed.
     shaping: bool,
 }
@@ -82,7 +100,6 @@ impl DecidingLimitJson {
             Limit::SlidingWindowCounter(own) => (Some(own.window_us()), None),
             Limit::TokenBucket(own) => (None, Some(own.refill())),
             Limit::LeakyBucket(own) => (None, Some(own.leak())),
-            // Not in the playground: it decides checks only.
             Limit::Concurrency(_) => (None, None),
         };
         let per_second = rate.map(|rate| rate.units() as f64 * 1e6 / rate.per_us() as f64);
@@ -90,6 +107,7 @@ impl DecidingLimitJson {
             text: limit.to_string(),
             window_us,
             per_second,
+            hold_us: limit.hold_for().map(HoldTime::as_us),
             shaping: limit.is_shaping(),
         }
     }
@@ -108,6 +126,8 @@ enum StoredStateJson {
     Pair { start_us: u64, current: u64, previous: u64 },
     /// The level of the bucket now; for a token bucket, the spent tokens.
     Level(f64),
+    /// Nothing: under concurrency, units are only ever held.
+    HeldOnly,
 }
 
 impl Playground {
@@ -118,9 +138,9 @@ impl Playground {
         session: &Session,
     ) -> Result<StateJson, PlaygroundError> {
         let config = body.config.unwrap_or_default();
-        self.charge_shared_limit(PlaygroundAlgorithm::ALL.len() as u64)?;
+        self.charge_shared_limit(self.algorithms().count() as u64)?;
         let mut algorithms = BTreeMap::new();
-        for algorithm in PlaygroundAlgorithm::ALL {
+        for algorithm in self.algorithms() {
             let state = self.algorithm_state(algorithm, &config.of(algorithm), session).await?;
             algorithms.insert(algorithm.name(), state);
         }
@@ -134,9 +154,17 @@ impl Playground {
         session: &Session,
     ) -> Result<AlgorithmStateJson, PlaygroundError> {
         let scope = self.scope(algorithm, parameters)?;
-        let KeyState { limit, state, now_us, .. } = scope.state(session.key()).await?;
-        let decision = limit.peek(&state, now_us, Cost::ONE.into());
+        let KeyState { limit, mut state, mut holds, now_us } = scope.state(session.key()).await?;
+        // The charges of expired holds are stored by the next operation that changes the state.
+        limit.charge_expired(&mut state, &mut holds, now_us);
+        let decision = limit.peek_beside(&state, &holds, now_us, Cost::ONE.into());
         let stored = stored_state(&limit, &state, now_us);
+        let numbers = self.hold_numbers(session.id());
+        let holds = holds.iter().map(|own| PlaygroundHoldJson {
+            hold: numbers.get(&own.id).copied(),
+            units: own.units,
+            expires_us: own.expires_us,
+        });
         Ok(AlgorithmStateJson {
             text: scope.limit().to_string(),
             decides: DecidingLimitJson::new(&limit),
@@ -144,6 +172,7 @@ impl Playground {
             remaining: decision.remaining,
             now_us,
             state: stored,
+            holds: holds.collect(),
         })
     }
 }
@@ -165,7 +194,7 @@ fn stored_state(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> Sto
             StoredStateJson::Entries(each.collect())
         }
         tollgate_core::State::Fill(fill) => StoredStateJson::Level(level(limit, fill, now_us)),
-        tollgate_core::State::KeyClock(_) => StoredStateJson::Level(0.0),
+        tollgate_core::State::KeyClock(_) => StoredStateJson::HeldOnly,
     }
 }
 

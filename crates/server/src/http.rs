@@ -94,6 +94,8 @@ fn documented_routes() -> OpenApiRouter<Api> {
         .routes(routes!(playground::compare))
         .routes(routes!(playground::request))
         .routes(routes!(playground::burst))
+        .routes(routes!(playground::reserve))
+        .routes(routes!(playground::settle))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::page))

@@ -48,4 +48,16 @@ export const ALGORITHMS = [
       { name: "mode", label: "mode", options: ["policing", "shaping"], value: "policing" },
     ],
   },
+  {
+    id: "concurrency",
+    title: "Concurrency limit",
+    choose: "To bound how many jobs run at the same time: exports, uploads, calls of an LLM.",
+    costs: "One hold for each running job. The place of a job that crashes is free when its hold expires.",
+    /** It decides when jobs start and end, and no requests. */
+    jobs: true,
+    parameters: [
+      { name: "maxConcurrent", label: "places", min: 1, max: 20, step: 1, value: 5 },
+      { name: "holdSeconds", label: "hold for (s)", min: 0.1, max: 3600, step: "any", value: 10 },
+    ],
+  },
 ];

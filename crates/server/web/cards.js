@@ -3,6 +3,7 @@
 import { ALGORITHMS } from "./algorithms.js";
 import { isUnreachable, nowUs, reasonOf, send, setClock } from "./api.js";
 import { draw, duration, make } from "./dom.js";
+import { HoldPanel } from "./holds.js";
 import { HEIGHT, STRIP_HEIGHT, WIDTH, isRecent, picture, strip } from "./pictures.js";
 
 const BURST = 10;
@@ -14,9 +15,12 @@ const FRAME_MS = 1000 / 30;
 /** The same if the browser asks for reduced motion. */
 const CALM_FRAME_MS = 500;
 
-/** Adds the cards to `place`, and connects the buttons for all cards. Returns a function that updates the cards from the server. */
-export function playground(place, { sendAll, burstAll, reset }) {
-  const cards = ALGORITHMS.map((algorithm) => new Card(algorithm));
+/**
+ * Adds the cards to `place`, and connects the buttons for all cards. Without holds on the server there is no concurrency.
+ * Returns a function that updates the cards from the server.
+ */
+export function playground(place, { sendAll, burstAll, reset }, hasHolds) {
+  const cards = ALGORITHMS.filter(({ jobs }) => hasHolds || !jobs).map((algorithm) => new Card(algorithm, hasHolds));
   place.replaceChildren(...cards.map((card) => card.element), commandLineCard());
   const refresh = oneAtATime(() => updateCards(cards));
   for (const card of cards) card.refresh = refresh;
@@ -93,15 +97,17 @@ function commandLineCard() {
   return make("article", { class: "card", "aria-labelledby": "own-title" },
     make("h2", {}, make("span", { id: "own-title" }, "Your own client")),
     make("div", { class: "rest" },
-      make("p", { class: "why" }, "A cookie identifies your session, and each session has its own counters. An answer has the fields allowed, remaining, limit, retryAfter and delay. Add /burst to the path to send up to 50 requests at once."),
+      make("p", { class: "why" }, "A cookie identifies your session, and each session has its own counters. An answer has the fields allowed, remaining, limit, retryAfter and delay. Add /burst to the path to send up to 50 requests at once, or /reserve and /settle to hold units."),
       make("pre", { class: "command", tabindex: "0", "aria-label": "an example command" }, command),
       make("p", { class: "why" }, "Services use POST /v1/check, with limits and rules from a file. The description of the whole API is at ", make("a", { href: "/openapi.json" }, "/openapi.json"), ".")));
 }
 
 /** The card of an algorithm. */
 class Card {
-  constructor(algorithm) {
+  constructor(algorithm, hasHolds) {
     this.algorithm = algorithm;
+    this.words = algorithm.jobs ? JOB_WORDS : REQUEST_WORDS;
+    this.path = `/api/rate-limit/${algorithm.id}`;
     /** The state of the algorithm that the server sent last. */
     this.view = null;
     /** The last answer to a request. */
@@ -120,6 +126,11 @@ class Card {
     this.problem = make("p", { class: "problem", role: "alert", id: `${id}-problem`, hidden: true });
     this.verdict = make("p", { class: "verdict none", "data-field": "verdict", role: "status" });
     this.answer = make("div", {});
+    this.holds = new HoldPanel(algorithm, {
+      onreserve: (units, seconds) => this.reserve({ units, seconds }),
+      onsettled: () => this.refresh(),
+      onfailure: (error) => this.showFailure(error),
+    });
     /** The parameters whose state the card shows. */
     this.shownConfig = this.config() ?? defaultConfig(algorithm);
     this.element = make("article", { class: "card", id, "aria-labelledby": `${id}-title` },
@@ -127,9 +138,10 @@ class Card {
       make("p", { class: "why" }, make("strong", {}, "Choose it "), lower(choose), make("br"), make("strong", {}, "It costs "), lower(costs)),
       make("div", {}, make("div", { class: "pictures" }, this.svg, this.strip), this.earlierLimit),
       make("div", { class: "buttons" },
-        make("button", { type: "button", class: "act", onclick: () => this.request(1) }, "Send Request"),
-        make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, `Burst ${BURST}`)),
+        make("button", { type: "button", class: "act", onclick: () => this.request(1) }, this.words.send),
+        make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, this.words.burst)),
       make("fieldset", { class: "parameters", "aria-label": `Parameters of ${title}` }, ...this.fields.map(({ label }) => label)),
+      hasHolds ? this.holds.element : make("div", {}),
       make("div", {}, this.problem, make("div", { class: "answer" }, this.verdict, this.answer)));
     this.clear();
   }
@@ -152,6 +164,7 @@ class Card {
       config[parameter.name] = number;
     }
     this.showProblem(null);
+    this.holds.setSupported(config.mode !== "shaping");
     return config;
   }
 
@@ -177,17 +190,36 @@ class Card {
     await this.refresh().catch((error) => this.showFailure(error));
   }
 
-  /** Sends requests, and shows the answer. */
+  /** Sends requests, or starts jobs, and shows the answer. */
   async request(count) {
+    if (this.algorithm.jobs) return this.reserve({}, count);
+    return this.ask((config) => (count === 1 ? send("POST", this.path, { config }) : send("POST", `${this.path}/burst`, { config, count })), this.words);
+  }
+
+  /** Reserves units, `count` times, and shows the answers. */
+  async reserve(terms, count = 1) {
+    return this.ask(async (config) => {
+      const decisions = [];
+      let answer;
+      for (let at = 0; at < count; at += 1) {
+        answer = await send("POST", `${this.path}/reserve`, { config, ...terms });
+        if (!answer.ok) return answer;
+        decisions.push(answer.json);
+      }
+      return { ...answer, json: decisions };
+    }, this.algorithm.jobs ? this.words : RESERVE_WORDS);
+  }
+
+  /** Sends what `act` sends for the parameters in the fields, and shows the answer. */
+  async ask(act, words) {
     const config = this.config();
     if (!config) return;
     this.shownConfig = config;
-    const path = `/api/rate-limit/${this.algorithm.id}`;
     const sentMs = performance.now();
     try {
-      const answer = count === 1 ? await send("POST", path, { config }) : await send("POST", `${path}/burst`, { config, count });
-      if (!answer.ok) return this.showProblem(reasonOf(answer));
-      this.showAnswer([answer.json].flat(), answer.headers, (sentMs + performance.now()) / 2);
+      const answer = await act(config);
+      if (answer.ok) this.showAnswer([answer.json].flat(), answer.headers, (sentMs + performance.now()) / 2, words);
+      else this.showProblem(reasonOf(answer));
       await this.refresh();
     } catch (error) {
       this.showFailure(error);
@@ -195,20 +227,22 @@ class Card {
   }
 
   /** Shows decisions. `atMs` is a time of the browser's clock, because the page's copy of the server's clock is corrected at times. */
-  showAnswer(decisions, headers, atMs) {
+  showAnswer(decisions, headers, atMs, words) {
     const last = decisions.at(-1);
     const kinds = decisions.map(kindOf);
-    this.lastAnswer = { last, atMs, isBurst: decisions.length > 1 };
+    const isBurst = decisions.length > 1;
+    this.lastAnswer = { last, atMs, isBurst, words };
+    this.holds.clear();
     this.recent.push({ atUs: nowUs() - (performance.now() - atMs) * 1000, kinds });
     this.shake(kinds.at(-1) === "no");
-    const { kind, words } = verdictOf(kinds);
-    this.verdict.className = `verdict ${kind}`;
-    this.verdict.textContent = words;
+    const verdict = verdictOf(kinds, words);
+    this.verdict.className = `verdict ${verdict.kind}`;
+    this.verdict.textContent = verdict.words;
     this.retry = make("span", { "data-field": "retry" });
     this.answer.replaceChildren(
-      make("p", {}, make("span", { "data-field": "left" }, `Remaining after the ${decisions.length > 1 ? "burst" : "request"}: ${last.remaining} of ${last.limit}`), this.retry),
-      ...(decisions.length > 1 ? [make("ul", { class: "dots", "aria-label": "result of each request" }, ...kinds.map(dot))] : []),
-      make("p", { class: "note" }, decisions.length > 1 ? "The response to the last request, as a client would see it:" : "The response, as a client would see it:"),
+      make("p", {}, make("span", { "data-field": "left" }, `${isBurst ? words.leftAfterAll : words.leftAfter}: ${last.remaining} of ${last.limit}`), this.retry),
+      ...(isBurst ? [make("ul", { class: "dots", "aria-label": "result of each request" }, ...kinds.map((kind, at) => dot(kind, at, words)))] : []),
+      make("p", { class: "note" }, isBurst ? "The response to the last request, as a client would see it:" : "The response, as a client would see it:"),
       make("p", { class: "status", "data-field": "status" }, last.allowed ? "200 OK" : "429 Too Many Requests"),
       make("dl", { class: "headers", "aria-label": "response headers" }, ...SHOWN_HEADERS.filter((name) => headers.has(name)).flatMap((name) => [
         make("dt", {}, name), make("dd", { "data-header": name }, headers.get(name))])));
@@ -226,13 +260,13 @@ class Card {
   /** Shows how long the last refused request has to wait, or when the last delayed request leaves. */
   showWait() {
     if (!this.lastAnswer) return;
-    const { last, atMs, isBurst } = this.lastAnswer;
+    const { last, atMs, isBurst, words: { again } } = this.lastAnswer;
     const elapsed = (performance.now() - atMs) / 1000;
     const it = isBurst ? "the last request" : "it";
     let words = "";
     if (!last.allowed) {
       const left = last.retryAfter === null ? null : last.retryAfter - elapsed;
-      words = left === null ? "; waiting does not help" : left > 0 ? `; try again in ${duration(left)}` : "; try again now";
+      words = left === null ? "; waiting does not help" : left > 0 ? `; ${again} ${duration(left)}` : "; try again now";
     } else if (last.delay) {
       const left = last.delay - elapsed;
       words = left > 0 ? `; ${it} leaves in ${duration(left)}` : `; ${it} has left`;
@@ -255,7 +289,8 @@ class Card {
     this.recent = [];
     this.element.classList.remove("refused");
     this.config();
-    [this.verdict.className, this.verdict.textContent] = ["verdict none", "No request sent yet."];
+    this.holds.clear();
+    [this.verdict.className, this.verdict.textContent] = ["verdict none", this.words.none];
     this.answer.replaceChildren();
   }
 
@@ -266,7 +301,8 @@ class Card {
     const { parts, words, left: number } = picture(this.algorithm.id, this.view, atUs);
     this.svg.replaceChildren(...parts);
     this.recent = this.recent.filter((requests) => isRecent(requests, atUs));
-    this.strip.replaceChildren(...strip(this.recent, atUs));
+    this.strip.replaceChildren(...strip(this.recent, atUs, this.words.recent));
+    this.holds.draw(this.view.holds, atUs);
     if (this.svg.getAttribute("aria-label") !== words) this.svg.setAttribute("aria-label", words);
     const left = `${number} of ${this.view.limit} left`;
     if (this.remaining.textContent !== left) this.remaining.textContent = left;
@@ -292,24 +328,38 @@ function savedConfig(id) {
 
 const lower = (sentence) => sentence[0].toLowerCase() + sentence.slice(1);
 
-const VERDICTS = { yes: "Allowed", no: "Refused", later: "Allowed, delayed" };
+/** The texts for requests, for jobs, and for reservations. */
+const REQUEST_WORDS = {
+  send: "Send Request", burst: `Burst ${BURST}`, none: "No request sent yet.", recent: "your requests",
+  leftAfter: "Remaining after the request", leftAfterAll: "Remaining after the burst", again: "try again in", passed: "allowed",
+  verdicts: { yes: "Allowed", no: "Refused", later: "Allowed, delayed" },
+};
+const JOB_WORDS = {
+  send: "Start", burst: `Start ${BURST}`, none: "No job started yet.", recent: "your jobs",
+  leftAfter: "Free places after the start", leftAfterAll: "Free places after all starts", again: "the next place is free at the latest in", passed: "started",
+  verdicts: { held: "Started", no: "Refused" },
+};
+const RESERVE_WORDS = {
+  leftAfter: "Remaining after the reservation", again: "if the holds are left to expire, try again in", passed: "held",
+  verdicts: { held: "Held", no: "Refused" },
+};
 
-/** Returns the result of a request: allowed, refused, or allowed after a delay. */
-const kindOf = (decision) => (!decision.allowed ? "no" : decision.delay ? "later" : "yes");
+/** Returns the result of a request: allowed, held, refused, or allowed after a delay. */
+const kindOf = (decision) => (!decision.allowed ? "no" : decision.hold ? "held" : decision.delay ? "later" : "yes");
 
 /** Returns the text for the results of several requests. */
-function verdictOf(kinds) {
-  if (kinds.length === 1) return { kind: kinds[0], words: VERDICTS[kinds[0]] };
+function verdictOf(kinds, { passed, verdicts }) {
+  if (kinds.length === 1) return { kind: kinds[0], words: verdicts[kinds[0]] };
   const count = (kind) => kinds.filter((other) => other === kind).length;
   const later = count("later");
-  const words = `${kinds.length - count("no")} of ${kinds.length} allowed${later ? `, ${later} delayed` : ""}`;
-  return { kind: count("no") ? "no" : later ? "later" : "yes", words };
+  const words = `${kinds.length - count("no")} of ${kinds.length} ${passed}${later ? `, ${later} delayed` : ""}`;
+  return { kind: count("no") ? "no" : later ? "later" : kinds[0], words };
 }
 
 /** Returns the dot of a request of a burst. */
-function dot(kind, at) {
-  const words = VERDICTS[kind].toLowerCase();
-  return make("li", { class: `dot ${kind}`, title: `${at + 1}: ${words}`, "aria-label": words }, { yes: "✓", no: "×", later: "…" }[kind]);
+function dot(kind, at, { verdicts }) {
+  const words = verdicts[kind].toLowerCase();
+  return make("li", { class: `dot ${kind}`, title: `${at + 1}: ${words}`, "aria-label": words }, { yes: "✓", held: "✓", no: "×", later: "…" }[kind]);
 }
 
 /** Returns the input field of a parameter. */

@@ -2,13 +2,17 @@
 
 import { onReachability, reasonOf, send } from "./api.js";
 import { make } from "./dom.js";
+import { isOfJobs } from "./jobs.js";
 import { BINS, binned, burst, parse, patterns } from "./patterns.js";
 import { MAX_DRAWN, Timeline, excess, title } from "./timeline.js";
 
 /** The option for traffic that is drawn or typed. */
 const DRAWN = "drawn";
 
-const LEGEND = [["yes", "allowed at once"], ["later", "allowed after a delay"], ["no", "refused"], ["worst", "the window with the most requests"], ["over", "the same, if it exceeds the limit"]];
+/** The longest time that a job can take, in seconds. */
+const MAX_JOB_S = 60;
+
+const LEGEND = [["yes", "allowed at once"], ["later", "allowed after a delay"], ["no", "refused"], ["held", "a job that holds its place"], ["worst", "the window with the most requests"], ["over", "the same, if it exceeds the limit"]];
 
 /** Adds the view to `place`. */
 export function compare(place) {
@@ -26,6 +30,7 @@ class Compare {
     this.select = make("select", { id: "pattern", onchange: () => this.choose() });
     this.limit = number("compare-limit", 1, 100, 10, () => this.choose());
     this.seconds = number("compare-seconds", 1, 60, 10, () => this.choose());
+    this.takes = number("compare-takes", 1, MAX_JOB_S, 2, () => this.choose());
     this.typed = make("input", {
       id: "typed", type: "text", spellcheck: "false", autocomplete: "off", placeholder: "0.2*10 3 4.5*3", "aria-describedby": "typed-help",
       onchange: () => this.type(),
@@ -39,12 +44,13 @@ class Compare {
     this.worstHeader = make("th", { scope: "col", class: "number" });
     this.boundHeader = make("th", { scope: "col", class: "number" });
     this.element = make("div", { class: "stack" },
-      make("div", { class: "lead" }, make("p", {}, "The same requests under each algorithm, decided by this server as if they came at the times shown. For each algorithm you see which requests it allows, the most that pass within one window of this traffic, and a proven bound that no traffic can exceed.")),
+      make("div", { class: "lead" }, make("p", {}, "The same requests under each algorithm, decided by this server as if they came at the times shown. For each algorithm you see which requests it allows, the most that pass within one window of this traffic, and a proven bound that no traffic can exceed. A concurrency limit bounds something else: each request is a job that takes some time, and the limit is how many run at once.")),
       make("div", { class: "parameters" },
         make("label", { for: "pattern" }, "traffic", this.select),
         make("label", { for: "typed" }, "or type times", this.typed),
         make("label", { for: "compare-limit" }, "limit (requests)", this.limit),
-        make("label", { for: "compare-seconds" }, "window (s)", this.seconds), this.clear),
+        make("label", { for: "compare-seconds" }, "window (s)", this.seconds),
+        make("label", { for: "compare-takes" }, "a job takes (s)", this.takes), this.clear),
       // The summary is below the picture: above, its changing height would move the picture while the user draws.
       this.help, this.problem, this.timeline.element,
       make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))), this.summary,
@@ -59,7 +65,7 @@ class Compare {
 
   /** Returns the limit of all algorithms; null if a field is invalid. */
   rate() {
-    for (const input of [this.limit, this.seconds]) {
+    for (const input of [this.limit, this.seconds, this.takes]) {
       const isGood = input.value.trim() !== "" && input.checkValidity();
       input.setAttribute("aria-invalid", String(!isGood));
       if (!isGood) {
@@ -67,7 +73,7 @@ class Compare {
         return null;
       }
     }
-    return { limit: Number(this.limit.value), seconds: Number(this.seconds.value) };
+    return { limit: Number(this.limit.value), seconds: Number(this.seconds.value), takes: Number(this.takes.value) };
   }
 
   /** Lists the patterns for the limit. Returns the limit, the patterns and their length; null if a field is invalid. */
@@ -169,8 +175,9 @@ class Compare {
     const config = {
       "fixed-window": window, "sliding-window-log": window, "sliding-window-counter": window,
       "token-bucket": { maxTokens: rate.limit, refillRate: perSecond }, "leaky-bucket": { capacity: rate.limit, leakRate: perSecond },
+      concurrency: { maxConcurrent: rate.limit, holdSeconds: MAX_JOB_S },
     };
-    const answer = await send("POST", "/api/rate-limit/compare", { config, at_ms: times, window_ms: rate.seconds * 1000 });
+    const answer = await send("POST", "/api/rate-limit/compare", { config, at_ms: times, window_ms: rate.seconds * 1000, takes_ms: rate.takes * 1000 });
     if (!answer.ok) return this.showProblem(reasonOf(answer));
     this.show(rate, times, answer.json);
   }
@@ -181,12 +188,17 @@ class Compare {
     this.worstHeader.textContent = `most in any ${rate.seconds} s of this traffic`;
     this.boundHeader.textContent = `proven bound for any ${rate.seconds} s`;
     const over = comparisons.filter(({ worst }) => worst > rate.limit);
-    this.summary.textContent = over.length === 0 ? `With this traffic, no algorithm lets more than ${rate.limit} requests pass in any ${rate.seconds} s.`
-      : over.map((one) => `${title(one)} lets ${one.worst} requests pass in ${rate.seconds} s, ${excess(one.worst, rate.limit)}.`).join(" ");
+    const ofJobs = comparisons.filter(isOfJobs).map((one) => `${title(one)} starts ${one.allowed} of ${times.length} jobs, and at most ${one.worst} run at once.`);
+    this.summary.textContent = [
+      ...(over.length === 0 ? [`With this traffic, no algorithm lets more than ${rate.limit} requests pass in any ${rate.seconds} s.`]
+        : over.map((one) => `${title(one)} lets ${one.worst} requests pass in ${rate.seconds} s, ${excess(one.worst, rate.limit)}.`)),
+      ...ofJobs,
+    ].join(" ");
+    const atOnce = (one) => (isOfJobs(one) ? " at once" : "");
     this.table.replaceChildren(...comparisons.map((one) => make("tr", { "data-algorithm": one.algorithm },
       make("th", { scope: "row" }, title(one)), make("td", { class: "number" }, `${one.allowed} of ${times.length}`),
-      make("td", { class: one.worst > rate.limit ? "number over" : "number" }, String(one.worst)),
-      make("td", { class: "number" }, String(one.bound)), make("td", {}, make("code", {}, one.limit)))));
+      make("td", { class: one.worst > rate.limit ? "number over" : "number" }, `${one.worst}${atOnce(one)}`),
+      make("td", { class: "number" }, `${one.bound}${atOnce(one)}`), make("td", {}, make("code", {}, one.limit)))));
   }
 }
 

@@ -13,6 +13,9 @@ export function draw(name, attributes = {}, ...children) {
 /** Returns a text for a picture. */
 export const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
 
+/** The fill of held units: the pattern in index.html. */
+export const HATCH = "url(#held)";
+
 /** Returns the mark of a refused request in a picture. */
 export const cross = (cx, cy, r) => draw("path", { d: `M${cx - r} ${cy - r}l${2 * r} ${2 * r}m0-${2 * r}l-${2 * r} ${2 * r}`, class: "no" });
 

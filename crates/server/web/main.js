@@ -104,7 +104,7 @@ async function begin() {
   show(find("tab-operations"), about.operations !== "no");
   find("no-views").hidden = about.playground || about.operations !== "no";
   find("store").textContent = STORES[about.store] ?? "connected";
-  if (about.playground) startPlayground(setProblem);
+  if (about.playground) startPlayground(setProblem, about.holds);
   else repeat(() => send("GET", "/healthz"), setProblem);
   if (about.operations !== "no") repeat(operations(find("operations"), about.operations === "token"));
 }
@@ -119,8 +119,8 @@ async function readViews() {
 }
 
 /** Starts the Playground and Compare views. */
-function startPlayground(setProblem) {
-  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }), setProblem);
+function startPlayground(setProblem, hasHolds) {
+  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }, hasHolds), setProblem);
   compare(find("compare"));
 }
 

@@ -2,6 +2,7 @@
 
 import { ALGORITHMS } from "./algorithms.js";
 import { cross, draw, make, text } from "./dom.js";
+import { isOfJobs, jobRow } from "./jobs.js";
 import { BINS, binned } from "./patterns.js";
 
 /** The number of columns. Requests in the same column are stacked. */
@@ -51,7 +52,8 @@ export class Timeline {
   /** Shows how each algorithm decided the traffic. */
   show(rate, times, comparisons) {
     this.shown = { rate, times, comparisons };
-    this.svg.setAttribute("aria-label", comparisons.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, most in any ${rate.seconds} s of this traffic ${one.worst}, proven bound ${one.bound}`).join("; "));
+    const most = (one) => (isOfJobs(one) ? "most at the same time" : `most in any ${rate.seconds} s of this traffic`);
+    this.svg.setAttribute("aria-label", comparisons.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, ${most(one)} ${one.worst}, proven bound ${one.bound}`).join("; "));
     this.draw();
   }
 
@@ -130,9 +132,10 @@ function label({ head, isNarrow, left, right }, top, high, { name, beneath, lowe
 
 /** Returns the row of an algorithm. Allowed requests are at the bottom of each stack, refused requests above them. */
 function row(place, one, top) {
-  const { x, rate, times, columns, columnMs, right, row: high, head, isNarrow } = place;
+  const { x, rate, times, columns, columnMs, right, row: high, head } = place;
   const from = top + head;
   const base = from + high;
+  if (isOfJobs(one)) return [...jobRow(place, one, from), ...results(place, one, top, { worst: `${one.worst} at once`, beneath: "most in this traffic" })];
   const marks = stacked(one, times, columns, columnMs);
   const most = Math.max(1, ...marks.map(({ floor }) => floor + 1));
   const step = Math.min(5.6, high / most);
@@ -148,16 +151,20 @@ function row(place, one, top) {
     const [cx, cy] = [x((column + 0.5) * columnMs), base - (floor + 0.5) * step];
     return kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind });
   })));
+  const beneath = isOver ? excess(one.worst, rate.limit) : "most in this traffic";
+  return [...parts, ...results(place, one, top, { worst: `${one.worst} in ${rate.seconds} s`, beneath, kind: isOver ? "over" : "" })];
+}
+
+/** Returns the title and the result of an algorithm, on both sides of its row. */
+function results(place, one, top, { worst, beneath, kind = "" }) {
+  const { rate, times, right, row: high, head, isNarrow } = place;
   // Delayed requests can leave after the end of the picture.
   const later = one.goes_ms.filter((ms) => ms !== null && ms > rate.span * 1000).length;
   const result = `${one.allowed} of ${times.length} allowed`;
   const lowest = later ? `${later} leave after the end` : "";
-  const worst = `${one.worst} in ${rate.seconds} s`;
-  const kind = isOver ? "over" : "";
-  parts.push(...label(place, top, high, { name: title(one), beneath: result, lowest, beside: worst, kind }));
+  const parts = label(place, top, high, { name: title(one), beneath: result, lowest, beside: worst, kind });
   if (isNarrow) return parts;
-  const middle = from + high / 2;
-  const beneath = isOver ? excess(one.worst, rate.limit) : "most in this traffic";
+  const middle = top + head + high / 2;
   return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${one.bound}`)];
 }
 

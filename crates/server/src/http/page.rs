@@ -60,6 +60,9 @@ static FILES: LazyLock<Vec<PageFile>> = LazyLock::new(|| {
         "/page/dom.js" "dom.js" SCRIPT;
         "/page/algorithms.js" "algorithms.js" SCRIPT;
         "/page/pictures.js" "pictures.js" SCRIPT;
+        "/page/advance.js" "advance.js" SCRIPT;
+        "/page/holds.js" "holds.js" SCRIPT;
+        "/page/jobs.js" "jobs.js" SCRIPT;
         "/page/cards.js" "cards.js" SCRIPT;
         "/page/compare.js" "compare.js" SCRIPT;
         "/page/patterns.js" "patterns.js" SCRIPT;

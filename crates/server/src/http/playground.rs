@@ -1,7 +1,7 @@
 //! `/api/rate-limit`: the playground over HTTP.
 //!
-//! The paths and fields are the same as in a well-known tutorial, so that its clients work unchanged. Only the page
-//! uses `state` and `compare`.
+//! The paths and fields are the same as in a well-known tutorial, so that its clients work unchanged. The tutorial does
+//! not have `reserve`, `settle`, `state` and `compare`.
 
 use std::convert::Infallible;
 
@@ -13,10 +13,12 @@ use hyper::header::SET_COOKIE;
 use hyper::http::request::Parts;
 use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
+use tollgate::{Decision, Scope};
 use tollgate_playground::{
     AnswerJson, BurstBody, CompareBody as Traffic, Comparison, Playground,
-    PlaygroundAlgorithm as Algorithm, PlaygroundDecisions, PlaygroundError, RequestBody, ResetJson,
-    Session, StateBody, StateJson,
+    PlaygroundAlgorithm as Algorithm, PlaygroundError, PlaygroundReservationJson,
+    PlaygroundReserveBody, PlaygroundSettleBody, PlaygroundSettlementJson, RequestAlgorithm,
+    RequestBody, ResetJson, Session, StateBody, StateJson,
 };
 
 use super::ApiProblem;
@@ -67,6 +69,9 @@ impl From<PlaygroundError> for ApiProblem {
         match error {
             PlaygroundError::Invalid(detail) => ApiProblem::bad_request(detail),
             PlaygroundError::Busy { retry_after } => ApiProblem::playground_busy(retry_after),
+            PlaygroundError::TooManyHolds { retry_after, .. } => {
+                ApiProblem::playground_busy(Some(retry_after)).with_detail(error.to_string())
+            }
             PlaygroundError::Limiter(error) => error.into(),
         }
     }
@@ -77,7 +82,7 @@ impl From<PlaygroundError> for ApiProblem {
     post,
     path = "/api/rate-limit/{algorithm}",
     tag = "playground",
-    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    params(("algorithm" = inline(RequestAlgorithm), Path, description = "The algorithm.")),
     request_body(content = Option<RequestBody>),
     responses((status = 200, description = "The decision.", body = AnswerJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
@@ -89,7 +94,11 @@ pub(super) async fn request(
 ) -> Result<Response, ApiProblem> {
     let decisions = playground.request(algorithm_in(path)?, body, &session).await?;
     let body = to_json(&decisions.answers().next());
-    Ok(with_limit_headers(&decisions, answer(&session, body.into())))
+    let response = answer(&session, body.into());
+    Ok(match decisions.last() {
+        Some((scope, last)) => with_limit_headers(scope, last, 1, response),
+        None => response,
+    })
 }
 
 /// Sends several requests at once to an algorithm
@@ -97,7 +106,7 @@ pub(super) async fn request(
     post,
     path = "/api/rate-limit/{algorithm}/burst",
     tag = "playground",
-    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    params(("algorithm" = inline(RequestAlgorithm), Path, description = "The algorithm.")),
     request_body(content = Option<BurstBody>),
     responses((status = 200, description = "The decisions, in order.", body = Vec<AnswerJson>), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
@@ -110,10 +119,54 @@ pub(super) async fn burst(
 ) -> Result<Response, ApiProblem> {
     let decisions = playground.burst(algorithm_in(path)?, body, &session).await?;
     let body = to_json(&decisions.answers().collect::<Vec<_>>());
-    Ok(with_limit_headers(&decisions, answer(&session, budget.body_anyway(body))))
+    let response = answer(&session, budget.body_anyway(body));
+    Ok(match decisions.last() {
+        Some((scope, last)) => with_limit_headers(scope, last, 1, response),
+        None => response,
+    })
 }
 
-/// Resets the session, which has then spent nothing under any algorithm
+/// Sets units aside until they are settled or expire. Not for shaping; under concurrency this starts a job
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/{algorithm}/reserve",
+    tag = "playground",
+    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    request_body(content = Option<PlaygroundReserveBody>),
+    responses((status = 200, description = "The decision, and the hold.", body = PlaygroundReservationJson), BodyProblems, StoreProblems, PlaygroundProblems),
+)]
+pub(super) async fn reserve(
+    EnabledPlayground(playground): EnabledPlayground,
+    path: Result<Path<String>, PathRejection>,
+    PlaygroundSession(session): PlaygroundSession,
+    OptionalJson(body): OptionalJson<PlaygroundReserveBody, MAX_BYTES>,
+) -> Result<Response, ApiProblem> {
+    let reservation = playground.reserve(algorithm_in(path)?, body, &session).await?;
+    let response = answer(&session, to_json(&reservation.answer()).into());
+    let (scope, decision, units) = reservation.decided();
+    Ok(with_limit_headers(scope, decision, units, response))
+}
+
+/// Ends a hold of the session: charges the units that were used, and frees the rest. Under concurrency this ends the job
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/{algorithm}/settle",
+    tag = "playground",
+    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    request_body(content = PlaygroundSettleBody),
+    responses((status = 200, description = "What was charged.", body = PlaygroundSettlementJson), BodyProblems, StoreProblems, PlaygroundProblems),
+)]
+pub(super) async fn settle(
+    EnabledPlayground(playground): EnabledPlayground,
+    path: Result<Path<String>, PathRejection>,
+    PlaygroundSession(session): PlaygroundSession,
+    OptionalJson(body): OptionalJson<PlaygroundSettleBody, MAX_BYTES>,
+) -> Result<Response, ApiProblem> {
+    let settlement = playground.settle(algorithm_in(path)?, body, &session).await?;
+    Ok(answer(&session, to_json(&settlement).into()))
+}
+
+/// Resets the session, which has then spent nothing under any algorithm, and has no holds
 #[utoipa::path(
     post,
     path = "/api/rate-limit/reset",
@@ -189,10 +242,13 @@ fn answer(session: &Session, body: Body) -> Response {
 }
 
 /// Adds the headers that a client of such a limit would get.
-fn with_limit_headers(decisions: &PlaygroundDecisions, mut response: Response) -> Response {
-    if let Some((scope, decision)) = decisions.last() {
-        let outcome = Outcome::of_limit(scope, decision, 1);
-        HeaderFamilies::ALL.add_headers(&outcome, wall_us(), response.headers_mut());
-    }
+fn with_limit_headers(
+    scope: &Scope,
+    decision: &Decision,
+    cost: u64,
+    mut response: Response,
+) -> Response {
+    let outcome = Outcome::of_limit(scope, decision, cost);
+    HeaderFamilies::ALL.add_headers(&outcome, wall_us(), response.headers_mut());
     response
 }

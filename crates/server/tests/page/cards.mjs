@@ -11,6 +11,9 @@ export const CARDS = [
   { id: "leaky-bucket", title: "Leaky bucket", size: "capacity", slow: { leakRate: 0.01 } },
 ];
 
+/** The card of the concurrency limit, which starts jobs instead of sending requests. */
+export const JOBS = { id: "concurrency", title: "Concurrency limit", size: "maxConcurrent", slow: { holdSeconds: 3600 } };
+
 export class Card {
   constructor(visit, { id, title }) {
     [this.visit, this.id] = [visit, id];
@@ -21,7 +24,10 @@ export class Card {
     this.picture = this.element.getByRole("img");
     this.headers = this.element.locator("[data-header]");
     this.problem = this.element.getByRole("alert");
-    this.dots = this.element.getByRole("listitem");
+    this.dots = this.element.getByRole("list", { name: "result of each request" }).getByRole("listitem");
+    this.startButton = this.element.getByRole("button", { name: "Start", exact: true });
+    this.reserveButton = this.element.getByRole("button", { name: "Reserve" });
+    this.holds = this.element.getByRole("list", { name: /open holds|running jobs/ }).getByRole("listitem");
   }
 
   input(parameter) {
@@ -51,6 +57,27 @@ export class Card {
 
   burst() {
     return this.visit.answerTo(`${this.path}/burst`, () => this.burstButton.click());
+  }
+
+  start() {
+    return this.visit.answerTo(`${this.path}/reserve`, () => this.startButton.click());
+  }
+
+  /** Types units and seconds, and reserves the units. */
+  async reserve(units, seconds) {
+    await this.input("units").fill(String(units));
+    await this.input("seconds").fill(String(seconds));
+    return this.visit.answerTo(`${this.path}/reserve`, () => this.reserveButton.click());
+  }
+
+  /** Types the used units of a hold, and settles it. */
+  async settle(hold, used) {
+    await this.input(`used-${hold}`).fill(String(used));
+    return this.visit.answerTo(`${this.path}/settle`, () => this.element.getByRole("button", { name: `Settle hold ${hold}`, exact: true }).click());
+  }
+
+  end(job) {
+    return this.visit.answerTo(`${this.path}/settle`, () => this.element.getByRole("button", { name: `End job ${job}`, exact: true }).click());
   }
 
   /** Returns the headers that the card shows, by name. */

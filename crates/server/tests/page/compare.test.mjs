@@ -16,7 +16,7 @@ const on = (name, body, options = {}) => visits(name, () => server, { path: "/#c
 });
 
 const PATH = "/api/rate-limit/compare";
-const TITLES = ["Fixed window", "Sliding window log", "Sliding window counter", "Token bucket", "Leaky bucket, policing", "Leaky bucket, shaping"];
+const TITLES = ["Fixed window", "Sliding window log", "Sliding window counter", "Token bucket", "Leaky bucket, policing", "Leaky bucket, shaping", "Concurrency limit"];
 
 const parts = ({ page }) => ({
   table: page.getByRole("table", { name: "The same in numbers" }),
@@ -29,7 +29,7 @@ const parts = ({ page }) => ({
 /** Returns the rows of the table by title: the allowed requests, the most in one window, the bound, and the limit. */
 async function rows(visit) {
   const all = await parts(visit).table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
-  return Object.fromEntries(all.map(([title, allowed, worst, bound, limit]) => [title, { allowed, worst: Number(worst), bound: Number(bound), limit }]));
+  return Object.fromEntries(all.map(([title, allowed, worst, bound, limit]) => [title, { allowed, worst: parseInt(worst, 10), bound: parseInt(bound, 10), limit }]));
 }
 
 /** Asserts that the table and the picture show an answer. */
@@ -38,11 +38,15 @@ async function assertShown(visit, { sent, json }, { asBars = false } = {}) {
   const wanted = json.map(({ allowed, worst, bound, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, bound, limit }]);
   await eventually(async () => assert.deepEqual(await rows(visit), Object.fromEntries(wanted)));
   const words = await parts(visit).picture.getAttribute("aria-label");
-  for (const [title, { allowed, worst, bound }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, most in any ${sent.window_ms / 1000} s of this traffic ${worst}, proven bound ${bound}`), words);
+  for (const [title, { allowed, worst, bound }] of wanted) {
+    const most = title === "Concurrency limit" ? "most at the same time" : `most in any ${sent.window_ms / 1000} s of this traffic`;
+    assert.ok(words.includes(`${title}: ${allowed} allowed, ${most} ${worst}, proven bound ${bound}`), words);
+  }
+  assert.equal(await parts(visit).picture.locator("rect.job").count(), json.at(-1).allowed, "a bar for each job");
   // Many requests at the same time are drawn as bars instead of dots.
   if (asBars) return assert.ok(await parts(visit).picture.locator("rect.yes").count() > 0);
   // Shaped requests that leave after the end are not in the picture.
-  const shown = json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms !== null && ms <= 3 * sent.window_ms).length;
+  const shown = json.slice(0, -1).flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms !== null && ms <= 3 * sent.window_ms).length;
   assert.equal(await parts(visit).picture.locator("circle").count(), shown);
   assert.equal(await parts(visit).picture.locator("path.no").count(), json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms === null).length);
 }
@@ -61,8 +65,8 @@ on("a burst at a window boundary passes twice the limit of the fixed window, and
   assert.equal(texts.filter((text) => text === "20 in 10 s").length, 1, `${texts}`);
   assert.ok(texts.filter((text) => text === "10 in 10 s").length >= 1, `${texts}`);
   // The bound of a bucket is larger than the number of requests that pass in this traffic.
-  assert.deepEqual(TITLES.map((title) => shown[title].bound), [20, 10, 20, 19, 19, 10]);
-  assert.deepEqual(texts.filter((text) => text.startsWith("bound: ")), [20, 10, 20, 19, 19, 10].map((bound) => `bound: ${bound}`));
+  assert.deepEqual(TITLES.map((title) => shown[title].bound), [20, 10, 20, 19, 19, 10, 10]);
+  assert.deepEqual(texts.filter((text) => text.startsWith("bound: ")), [20, 10, 20, 19, 19, 10, 10].map((bound) => `bound: ${bound}`));
   assert.ok(texts.includes("most in this traffic") && !texts.includes("at worst"), `${texts}`);
   assert.match(await visit.page.locator("[data-field=summary]").textContent(), /Fixed window lets 20 requests pass in 10 s, 2\.0x the limit\./);
 });
@@ -193,5 +197,32 @@ on("the limit of all algorithms can be changed", async (visit) => {
     await limit.press("Enter");
     await eventually(async () => assert.match(await parts(visit).problem.textContent(), /whole number, 1 to 100/, wrong));
     assert.equal(await limit.getAttribute("aria-invalid"), "true", wrong);
+  }
+});
+
+on("a job has a bar as long as it takes, and is refused while all places are taken", async (visit) => {
+  const { typed, picture, problem } = parts(visit);
+  const [limit, takes] = ["limit (requests)", "a job takes (s)"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
+  await limit.fill("2");
+  await answer(visit, () => limit.press("Enter"));
+  await typed.fill("0 1 2 6 12");
+  await answer(visit, () => typed.press("Enter"));
+  await takes.fill("6");
+  const result = await answer(visit, () => takes.press("Enter"), ({ takes_ms: ms }) => ms === 6000);
+  assert.deepEqual(result.sent.config.concurrency, { maxConcurrent: 2, holdSeconds: 60 });
+  assert.deepEqual(result.json.at(-1).goes_ms, [0, 1000, null, 6000, 12_000]);
+  await assertShown(visit, result);
+  // At 6 s the first job has ended, and at 12 s the second and the third.
+  const bars = await picture.locator("rect.job").evaluateAll((all) => all.map((bar) => ["x", "y", "width"].map((name) => Number(bar.getAttribute(name)))));
+  const wide = Number(await picture.locator(".ground").getAttribute("width"));
+  for (const [, , width] of bars) assert.ok(Math.abs(width - (6 / 30) * wide) < 1, `${width} of ${wide}`);
+  const [first, second, third, fourth] = bars.map(([, y]) => y);
+  assert.ok(second < first && third === first && fourth === first, `${bars}: the lowest free place`);
+  await visit.page.locator("[data-field=summary]").filter({ hasText: "Concurrency limit starts 4 of 5 jobs, and at most 2 run at once." }).waitFor();
+  for (const wrong of ["", "0", "61"]) {
+    await takes.fill(wrong);
+    await takes.press("Enter");
+    await eventually(async () => assert.match(await problem.textContent(), /whole number, 1 to 60/, wrong));
+    assert.equal(await takes.getAttribute("aria-invalid"), "true", wrong);
   }
 });

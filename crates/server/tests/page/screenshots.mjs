@@ -3,7 +3,7 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 
-import { CARDS, Card } from "./cards.mjs";
+import { CARDS, Card, JOBS } from "./cards.mjs";
 import { Server, Visit, end } from "./harness.mjs";
 
 const [, , directory] = process.argv;
@@ -12,18 +12,21 @@ if (!directory) throw new Error("no directory for the pictures; run: node screen
 const DESKTOP = { viewport: { width: 1280, height: 1000 } };
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
 
-/** Sends requests, so that the cards show allowed requests, refused requests and a queue. */
+/** Sends requests, so that the cards show allowed requests, refused requests, a queue, held units and jobs. */
 async function play(visit) {
-  const [fixed, log, counter, tokens, leaky] = CARDS.map((kind) => new Card(visit, kind));
+  const [fixed, log, counter, tokens, leaky, jobs] = [...CARDS, JOBS].map((kind) => new Card(visit, kind));
   await leaky.set({ mode: "shaping" });
   await counter.set({ windowSeconds: 4 });
+  await jobs.start();
+  await tokens.reserve(3, 10);
   for (const card of [log, counter, tokens, leaky]) {
     for (let count = 0; count < 3; count += 1) await card.send();
     await card.burst();
   }
   // During this time the log's entries age, buckets refill, and the queue gets shorter.
   await visit.page.waitForTimeout(1500);
-  for (const card of [counter, log]) await card.send();
+  for (const card of [counter, log, tokens]) await card.send();
+  for (let count = 0; count < 2; count += 1) await jobs.start();
   await fixed.burst();
   await fixed.send();
   await visit.page.evaluate(() => {

@@ -46,6 +46,8 @@ fn document_lists_every_path() {
         ("/v1/operations", &["get"]),
         ("/api/rate-limit/{algorithm}", &["post"]),
         ("/api/rate-limit/{algorithm}/burst", &["post"]),
+        ("/api/rate-limit/{algorithm}/reserve", &["post"]),
+        ("/api/rate-limit/{algorithm}/settle", &["post"]),
         ("/api/rate-limit/reset", &["post"]),
         ("/api/rate-limit/state", &["post"]),
         ("/api/rate-limit/compare", &["post"]),
@@ -146,6 +148,11 @@ checks.negative_data_rejection.enabled = false
 # No schema can say which texts are receipts or holds.
 [[operations]]
 include-path-regex = "^/v1/(refund|settle|extend)$"
+checks.positive_data_acceptance.enabled = false
+
+# Nor that a shaping bucket cannot have holds.
+[[operations]]
+include-path = "/api/rate-limit/{algorithm}/reserve"
 checks.positive_data_acceptance.enabled = false
 
 # Nor that a list is in order.

@@ -162,13 +162,15 @@ fn server_json_lists_the_views_that_a_client_can_see() {
     let open = ServerProcess::start(&[]);
     assert_eq!(
         views(&open, &[]),
-        json!({"playground": true, "operations": "yes", "store": "memory"})
+        json!({"playground": true, "holds": true, "operations": "yes", "store": "memory"})
     );
     for stranger in [("x-forwarded-for", "203.0.113.9"), ("host", "rebound.example")] {
         assert_eq!(views(&open, &[stranger])["operations"], "no", "{stranger:?}");
     }
     let closed = ServerProcess::start(&["--no-playground", "--operator-token", "0123456789abcdef"]);
-    let want = json!({"playground": false, "operations": "token", "store": "memory"});
+    let want = json!({
+        "playground": false, "holds": false, "operations": "token", "store": "memory",
+    });
     assert_eq!(views(&closed, &[]), want);
     assert_eq!(views(&closed, &[("x-forwarded-for", "203.0.113.9")]), want);
 }

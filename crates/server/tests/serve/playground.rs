@@ -1,8 +1,10 @@
 //! `/api/rate-limit`: the playground.
 //!
 //! - `sessions`: each session has its own counters; `hostile`: bad requests; `compare`: the same traffic for all
+//! - `holds`: units that are reserved and settled
 
 mod compare;
+mod holds;
 mod hostile;
 mod sessions;
 
@@ -33,6 +35,16 @@ fn on_each_store(test: impl Fn(&ServerProcess, Option<&str>)) {
     test(&ServerProcess::start(&[]), None);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     test(&on_redis(&redis.url()), Some(&redis.url()));
+}
+
+/// Runs a test on each store that has holds.
+fn on_each_store_with_holds(test: impl Fn(&ServerProcess)) {
+    on_each_store(|server, redis| {
+        let features = body_of(server.get("/page/server.json").send().unwrap());
+        if redis.is_none() || features["holds"] == true {
+            test(server);
+        }
+    });
 }
 
 /// Starts a server with a long store deadline, because the machine can be busy with other tests.
@@ -158,7 +170,8 @@ fn clients_of_the_tutorial_work_unchanged() {
         assert_eq!(post("reset").send().unwrap().text().unwrap(), r#"{"ok":true}"#);
         let (status, detail) = problem(post("unknown-algo").send().unwrap());
         assert_eq!(status, 400);
-        assert!(ALGORITHMS.iter().all(|name| detail.contains(name)), "{detail}");
+        let mut names = ALGORITHMS.iter().chain([&"concurrency"]);
+        assert!(names.all(|name| detail.contains(name)), "{detail}");
         assert_eq!(problem(post("unknown-algo/burst").send().unwrap()).0, 400);
     });
 }
@@ -392,7 +405,16 @@ fn playground_answers_503_without_the_store() {
 #[test]
 fn playground_can_be_switched_off() {
     let server = ServerProcess::start(&["--no-playground"]);
-    for path in ["token-bucket", "token-bucket/burst", "nope", "reset", "state", "compare"] {
+    for path in [
+        "token-bucket",
+        "token-bucket/burst",
+        "token-bucket/reserve",
+        "token-bucket/settle",
+        "nope",
+        "reset",
+        "state",
+        "compare",
+    ] {
         let (status, detail) = problem(PlaygroundClient::new(&server).send(path, "{}"));
         assert_eq!(status, 404, "{path}");
         assert!(detail.contains("--no-playground"), "{detail}");

@@ -22,6 +22,8 @@ use tollgate_playground::Playground;
 struct PageFeatures {
     /// Whether the playground is switched on.
     playground: bool,
+    /// Whether the playground has holds.
+    holds: bool,
     operations: OperatorStatus,
     /// `memory` or `redis`.
     store: &'static str,
@@ -35,6 +37,7 @@ pub(super) async fn features(
 ) -> Response {
     let features = PageFeatures {
         playground: playground.is_some(),
+        holds: playground.is_some_and(|playground| playground.has_holds()),
         operations: Operator::status(&parts, &operators),
         store: store.name(),
     };

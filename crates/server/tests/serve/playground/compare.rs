@@ -13,7 +13,7 @@ fn compared(client: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
     rows.iter().for_each(|row| assert_valid("Compared", row));
     let names: Vec<_> = rows.iter().map(|row| row["algorithm"].as_str().unwrap()).collect();
     assert_eq!(names[..5], ALGORITHMS);
-    assert_eq!(names[5..], ["leaky-bucket"], "once in each mode");
+    assert_eq!(names[5..], ["leaky-bucket", "concurrency"], "a leaky bucket in each mode");
     rows
 }
 
@@ -24,7 +24,8 @@ fn burst_across_a_boundary_doubles_only_a_fixed_window() {
     let before = (0..10).map(|nth| 9_500 + 40 * nth);
     let after = (0..10).map(|nth| 10_100 + 40 * nth);
     let at_ms: Vec<u64> = before.chain(after).collect();
-    let rows = compared(&mut client, json!({"at_ms": at_ms}));
+    let mut rows = compared(&mut client, json!({"at_ms": at_ms}));
+    rows.pop();
     let of = |field: &str| rows.iter().map(|row| row[field].clone()).collect::<Vec<_>>();
     // The sliding window counter weighs the 10 earlier requests as 9.9. At the end, the buckets have got back 0.96 units.
     assert_eq!(of("allowed"), [20, 10, 11, 10, 10, 10]);
@@ -67,6 +68,40 @@ fn shaped_requests_leave_one_by_one_and_others_at_once() {
     assert!(
         !PlaygroundClient::new(&server).send("compare", "").headers().contains_key("set-cookie")
     );
+}
+
+#[test]
+fn concurrency_starts_a_job_when_another_has_ended() {
+    let server = ServerProcess::start(&[]);
+    let mut client = PlaygroundClient::new(&server);
+    let config = json!({"concurrency": {"maxConcurrent": 2, "holdSeconds": 60}});
+    let at_ms = [0, 100, 200, 1_499, 1_500, 1_600, 1_700];
+    let mut jobs = |takes_ms: u64, config: &Value| {
+        let body = json!({"config": config, "at_ms": at_ms, "takes_ms": takes_ms});
+        compared(&mut client, body).pop().unwrap()
+    };
+    let row = jobs(1_500, &config);
+    assert_eq!(row["limit"], "concurrency limit=2 for=1m");
+    assert_eq!(row["goes_ms"], json!([0.0, 100.0, null, null, 1_500.0, 1_600.0, null]));
+    assert_eq!((&row["allowed"], &row["holds_ms"]), (&json!(4), &json!(1_500.0)));
+    assert_eq!((&row["worst"], &row["worst_from_ms"]), (&json!(2), &json!(100.0)));
+    assert_eq!(row["bound"], 2);
+    // A job that takes longer than its hold loses its place at the expiry.
+    let short = json!({"concurrency": {"maxConcurrent": 1, "holdSeconds": 0.2}});
+    let row = jobs(3_600_000, &short);
+    assert_eq!(row["goes_ms"], json!([0.0, null, 200.0, 1_499.0, null, null, 1_700.0]));
+    assert_eq!(row["holds_ms"], 200.0);
+    for (takes_ms, want) in [
+        (json!(0), "takes_ms: 0 is out of range; use 1 to 3600000"),
+        (json!(3_600_001), "takes_ms: 3600001 is out of range"),
+        (json!(1.5), "takes_ms: invalid value"),
+        (json!(null), "takes_ms: invalid type: null"),
+    ] {
+        let (status, detail) =
+            problem(client.send("compare", json!({"takes_ms": takes_ms}).to_string()));
+        assert_eq!(status, 400, "{detail}");
+        assert!(detail.starts_with(want), "{detail}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::{ALGORITHMS, PlaygroundClient, on_each_store};
+use super::{ALGORITHMS, PlaygroundClient, on_each_store, on_each_store_with_holds};
 use crate::check::problem;
 use crate::server::ServerProcess;
 
@@ -55,8 +55,16 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
             assert_eq!(status, 400, "{path} {body}: {detail}");
             assert!(detail.starts_with(place) && detail.contains(want), "{path} {body}: {detail}");
         };
-        let names =
-            ["maxRequests", "windowSeconds", "maxTokens", "refillRate", "capacity", "leakRate"];
+        let names = [
+            "maxRequests",
+            "windowSeconds",
+            "maxTokens",
+            "refillRate",
+            "capacity",
+            "leakRate",
+            "maxConcurrent",
+            "holdSeconds",
+        ];
         for (nth, name) in names.into_iter().enumerate() {
             // A parameter is checked even if it belongs to another algorithm.
             let algorithm = ALGORITHMS[nth % 5];
@@ -65,6 +73,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
                 let body = format!(r#"{{"config":{{"{name}":{value}}}}}"#);
                 refused(algorithm, &body, &place, want);
                 refused(&format!("{algorithm}/burst"), &body, &place, want);
+                refused(&format!("{algorithm}/reserve"), &body, &place, want);
                 let place = format!("config.{algorithm}.{name}: ");
                 // The place of a number that is out of range does not name the algorithm.
                 let place = if want.contains("use") { "config." } else { &place };
@@ -80,6 +89,8 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
             (r#"{"windowSeconds":0.09}"#, "config.windowSeconds: too small; use 0.1 to 3600"),
             (r#"{"windowSeconds":3601}"#, "config.windowSeconds: too large"),
             (r#"{"leakRate":0.009}"#, "config.leakRate: too small; use 0.01 to 1000"),
+            (r#"{"maxConcurrent":0.5}"#, "config.maxConcurrent: too small; use 1 to 1000"),
+            (r#"{"holdSeconds":0.09}"#, "config.holdSeconds: too small; use 0.1 to 3600"),
             (
                 r#"{"maxrequests":1}"#,
                 "config.maxrequests: unknown field `maxrequests`, expected one of",
@@ -136,6 +147,44 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
 }
 
 #[test]
+fn bad_reservations_and_settlements_are_400_and_hold_nothing() {
+    on_each_store_with_holds(|server| {
+        for (path, body, want) in [
+            ("concurrency", "{}", "concurrency decides no requests"),
+            ("concurrency/burst", "{}", "use /api/rate-limit/concurrency/reserve"),
+            ("token-bucket/reserve", r#"{"units":0}"#, "units: 0 is out of range; use 1 to 1000"),
+            ("token-bucket/reserve", r#"{"units":1001}"#, "units: 1001 is out of range"),
+            ("token-bucket/reserve", r#"{"units":1.5}"#, "expected a whole number"),
+            ("token-bucket/reserve", r#"{"units":null}"#, "expected a whole number"),
+            ("token-bucket/reserve", r#"{"seconds":0}"#, "seconds: 0 is out of range; use 0.1 to"),
+            ("token-bucket/reserve", r#"{"seconds":3601}"#, "seconds: 3601 is out of range"),
+            ("token-bucket/reserve", r#"{"seconds":1e308}"#, "is out of range; use 0.1 to 3600"),
+            ("token-bucket/reserve", r#"{"seconds":null}"#, "expected a number"),
+            ("token-bucket/reserve", r#"{"hold":1}"#, "hold: unknown field `hold`"),
+            (
+                "leaky-bucket/reserve",
+                r#"{"config":{"mode":"shaping"}}"#,
+                "a shaping leaky bucket cannot have holds; use `mode=policing`",
+            ),
+            ("token-bucket/settle", "{}", "hold: missing; send the number of a hold"),
+            ("token-bucket/settle", "", "hold: missing; send the number of a hold"),
+            ("token-bucket/settle", r#"{"hold":-1}"#, "hold: invalid type: integer `-1`"),
+            ("token-bucket/settle", r#"{"hold":"1"}"#, "hold: invalid type: string"),
+            ("token-bucket/settle", r#"{"hold":1,"used":1001}"#, "used: 1001 is out of range"),
+            ("token-bucket/settle", r#"{"hold":1,"used":-1}"#, "used: invalid type"),
+            ("token-bucket/settle", r#"{"hold":1,"config":{}}"#, "unknown field `config`"),
+            ("nope/reserve", "{}", "there is no algorithm `nope`"),
+            ("nope/settle", "{}", "there is no algorithm `nope`"),
+        ] {
+            let (status, detail) = send(server, path, Some("application/json"), body.as_bytes());
+            assert_eq!(status, 400, "{path} {body}: {detail}");
+            assert!(detail.contains(want), "{path} {body}: {detail}");
+        }
+        assert_nothing_was_spent(server);
+    });
+}
+
+#[test]
 fn malformed_bodies_are_refused_and_charge_nothing() {
     let server = ServerProcess::start(&[]);
     let json = Some("application/json");
@@ -146,7 +195,7 @@ fn malformed_bodies_are_refused_and_charge_nothing() {
     let long = |bytes: usize| [&b"{}"[..], &b" ".repeat(bytes - 2)].concat();
     let name =
         format!(r#"{{"config":{{"{}\u0000\u001b[31m":1}}}}"#, "x".repeat(9_000)).into_bytes();
-    for path in ["fixed-window", "fixed-window/burst", "state", "compare"] {
+    for path in ["fixed-window", "fixed-window/burst", "fixed-window/reserve", "state", "compare"] {
         let most = if path == "compare" { 64 << 10 } else { 16 << 10 };
         for (content_type, body, status) in [
             (json, b"\xff\xfe".to_vec(), 400),

@@ -1,0 +1,44 @@
+// Draws the row of a concurrency limit: each allowed request is a job, whose bar is as long as it holds its place.
+
+import { HATCH, cross, draw } from "./dom.js";
+
+/** The part of the row for the jobs. Refused requests are above them. */
+const SHARE = 0.65;
+/** Lower bars than this are not hatched, because the hatching would not be visible. */
+const MIN_HATCHED = 3;
+
+/** Whether a comparison is that of a concurrency limit. */
+export const isOfJobs = ({ holds_ms: holdsMs }) => holdsMs !== null;
+
+/** Returns the row of a concurrency limit, whose top is at `from`. */
+export function jobRow({ x, rate, times, columns, columnMs, left, right, row: high }, one, from) {
+  const base = from + high;
+  const step = (high * SHARE) / Math.max(one.bound, 1);
+  const jobs = lanes(one).map(({ startMs, endMs, lane }) => {
+    const [start, end] = [x(startMs), Math.min(x(endMs), right)];
+    const size = { x: start, y: base - (lane + 1) * step, width: Math.max(end - start - 0.5, 0.5), height: step > MIN_HATCHED ? step - 1 : step };
+    return draw("rect", step > MIN_HATCHED ? { ...size, class: "job held", fill: HATCH, rx: 1.5 } : { ...size, class: "job full" });
+  });
+  const refused = times.filter((_, at) => one.goes_ms[at] === null).map((ms) => Math.min(Math.floor(ms / columnMs), columns - 1));
+  const floors = new Map();
+  const stacked = refused.map((column) => {
+    const floor = floors.get(column) ?? 0;
+    floors.set(column, floor + 1);
+    return { column, floor };
+  });
+  const rise = Math.min(5.6, (high * (1 - SHARE)) / Math.max(1, ...floors.values()));
+  const radius = Math.min(2.6, Math.max(rise * 0.62, 0.8), (right - left) / columns / 2);
+  const crosses = stacked.map(({ column, floor }) => cross(x((column + 0.5) * columnMs), base - high * SHARE - (floor + 0.5) * rise, radius));
+  return [draw("line", { x1: left, x2: right, y1: base, y2: base, class: "axis" }), ...jobs, ...crosses];
+}
+
+/** Returns the start, the end and the lane of each job: the lowest lane that is free. */
+function lanes({ goes_ms: goes, holds_ms: holdsMs }) {
+  const ends = [];
+  return goes.filter((ms) => ms !== null).map((startMs) => {
+    const free = ends.findIndex((endMs) => endMs <= startMs);
+    const lane = free === -1 ? ends.length : free;
+    ends[lane] = startMs + holdsMs;
+    return { startMs, endMs: ends[lane], lane };
+  });
+}
