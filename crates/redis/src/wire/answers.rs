@@ -75,7 +75,7 @@ const AND_HOLDS: u8 = 32;
 
 /// The wait that says never, and the one that says that only other parts were refused.
 const WAIT_NEVER: u64 = 1 << 53;
-const WAIT_OF_OTHERS: u64 = WAIT_NEVER + 1;
+const WAIT_OF_OTHERS: u64 = 1 << 54;
 
 impl ScriptReply {
     pub(crate) fn of(value: Value) -> Result<ScriptReply, Fault> {
