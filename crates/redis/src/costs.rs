@@ -511,6 +511,13 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
                 smallest,
                 settlements,
             );
+            let name = format!("check beside 8 holds, {kind}");
+            let one_check = || vec![check("key 0", limit)];
+            bench.case_on(&name, copies, carrying, one_check);
+            redis::cmd("DEL").arg("key").exec(&mut bench.connection).unwrap();
+            bench.fill("key", limit, 100);
+            let name = format!("check without holds, {kind}");
+            bench.case_on(&name, copies, smallest, one_check);
             redis::cmd("DEL").arg("key").exec(&mut bench.connection).unwrap();
 
             bench.hold("key", limit, MAX_HOLDS as u64);

@@ -169,8 +169,8 @@ impl ScriptReply {
         let mut more = [0; 6];
         match status {
             SETTLED => {
-                for at in 0..more.len() {
-                    more[at] = if at == 3 { self.byte()?.into() } else { self.number()? };
+                for (at, number) in more.iter_mut().enumerate() {
+                    *number = if at == 3 { self.byte()?.into() } else { self.number()? };
                 }
             }
             EXTENDED | NOT_EXTENDED => more[0] = self.number()?,
