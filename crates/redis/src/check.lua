@@ -35,7 +35,9 @@
 --             5 failed            the number of the text that says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
---                                 carries over; so are later requests that share a key with it.
+--                                 carries over; so are later requests that share a key with it. The
+--                                 plain script says 1, 0, 0 of a key with holds: the script with the
+--                                 twin of holds may be enough.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs and holds. The request and all after it are to be sent
 --                                 again.
