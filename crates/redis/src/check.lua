@@ -35,7 +35,9 @@
 --             5 failed            the number of the text that says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
---                                 carries over; so are later requests that share a key with it.
+--                                 carries over; so are later requests that share a key with it. The
+--                                 plain script says 1, 0, 0 of a key with holds: the script with the
+--                                 twin of holds may be enough.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs and holds. The request and all after it are to be sent
 --                                 again.
@@ -43,8 +45,8 @@
 --                                 the units charged, how many of them beyond the hold, the units cut,
 --                                 and the kind and the two numbers of the charge's place
 --             13 extended         remaining, reset_after_us, first_back_us, and one more <I7, the expiry
---             14 not extended     the same, and one more <I7: retry_after_us, 2^53 for never, 2^53 + 1
---                                 if only other parts were refused
+--             14 not extended     the same, and one more <I7: retry_after_us, 2^53 for never, 2^54 if
+--                                 only other parts were refused
 --             15 hold expired, 16 hold unknown
 --                                 remaining, reset_after_us, first_back_us
 --             32 to 43            0 to 11 of a key with holds, and more: <B I7 I7, the kind of the
@@ -490,7 +492,7 @@ local function replace_for_holds()
   -- Added to the status of a decision on a key with holds.
   local AND_HOLDS = 32
   -- Written for a wait: never, and that the part itself was not refused.
-  local WAIT_NEVER, WAIT_OF_OTHERS = TWO_53, TWO_53 + 1
+  local WAIT_NEVER, WAIT_OF_OTHERS = TWO_53, 2 * TWO_53
   local NO_HOLDS = hold_list.new()
   local check_alone, peek_alone, fits_alone, restart_alone, carry_over_alone, refund_alone =
     check, algorithm.peek, algorithm.fits, algorithm.restart_clock, algorithm.carry_over, refund

@@ -107,7 +107,7 @@ impl SplitHolds {
                     return Err(failed.ok().and_then(Result::err).unwrap_or(StoreError::Gone));
                 }
             };
-            let is_granted = extended.iter().all(|answer| is_granted(answer));
+            let is_granted = extended.iter().all(is_granted);
             group.iter().zip(extended).for_each(|(&part, answer)| answers[part] = Some(answer));
             if !is_granted {
                 self.take_back(charges, growths, &groups[..index]);

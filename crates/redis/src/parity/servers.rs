@@ -130,7 +130,7 @@ impl Player {
             for (index, outcome) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
                 match outcome {
                     RequestOutcome::Reply(reply) => replies[index] = Some(reply),
-                    RequestOutcome::PutOff => put_off.push(index),
+                    RequestOutcome::PutOff | RequestOutcome::PutOffForHolds => put_off.push(index),
                     RequestOutcome::Later => later.push(index),
                 }
             }
@@ -148,7 +148,9 @@ impl Player {
                             self.decided[2] += 1;
                         }
                         RequestOutcome::Later => later.push(index),
-                        RequestOutcome::PutOff => panic!("put off again"),
+                        RequestOutcome::PutOff | RequestOutcome::PutOffForHolds => {
+                            panic!("put off again")
+                        }
                     }
                 }
             }

@@ -41,7 +41,7 @@ mod on_shards {
     use super::*;
 
     crate::suite::suite!(make, in several places);
-    crate::suite::hold_suite!(make);
+    crate::suite::hold_suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
         let one = || start(Flavour::Redis);
@@ -57,7 +57,7 @@ mod on_a_cluster {
     use super::*;
 
     crate::suite::suite!(make, in several places);
-    crate::suite::hold_suite!(make);
+    crate::suite::hold_suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
         let cluster = shared(&CLUSTER, || {

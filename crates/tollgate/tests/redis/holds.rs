@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use tollgate::{AcquireOutcome, EndedHold, Hold, Scope, StoreError};
+use tollgate::{AcquireOutcome, EndedHold, Hold, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::Flavour;
 
 use crate::setup::{
@@ -241,6 +241,106 @@ async fn holds_stay_when_the_server_fails_between_reservation_and_settlement() {
             let late = lost.settle(0).await.unwrap();
             assert_eq!(late.ended(), Some(EndedHold::Expired), "{flavour}, {text}");
             assert_eq!(remaining(&steady, "a").await, 86, "{flavour}, {text}");
+        }
+    }
+}
+
+/// Makes the server answer no writes, until [`resume`].
+fn pause(admin: &mut Connection) {
+    redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").exec(admin).unwrap();
+}
+
+fn resume(admin: &mut Connection) {
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(admin).unwrap();
+}
+
+#[tokio::test]
+async fn each_failure_policy_decides_reservations_of_a_server_that_fails_and_none_settles_without_it()
+ {
+    let deadline = Duration::from_millis(60);
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: 10 }];
+        for (text, policy) in holding().iter().flat_map(|text| policies.map(|own| (text, own))) {
+            let limiter = Redis::at(&server.url()).unwrap().on_failure(policy);
+            let scope = scope(&limiter.deadline(deadline).build().unwrap(), text);
+            let context = format!("{flavour}, {text}, {policy:?}");
+            let before = remaining(&scope, "a").await;
+            let open = hold(&scope, "a", 10, HOUR).await;
+            pause(&mut admin);
+            // Nothing can settle the hold now: it stays, and no policy pretends otherwise.
+            let error = store_error(open.settle_part(4).await);
+            assert!(matches!(error, StoreError::Timeout { .. }), "{context}: {error}");
+            let reserved = scope.reserve("a").cost(5).hold_for(HOUR).await;
+            let degraded = match policy {
+                OnFailure::Closed => {
+                    store_error(reserved);
+                    None
+                }
+                _ => reserved.unwrap().into_hold(),
+            };
+            assert_eq!(degraded.is_some(), policy != OnFailure::Closed, "{context}");
+            if let Some(degraded) = degraded {
+                assert!(degraded.is_degraded(), "{context}");
+                // Its settlement does not reach the server, which knows nothing of it.
+                assert_eq!(degraded.settle(5).await.unwrap().ended(), None, "{context}");
+            }
+            resume(&mut admin);
+            // The settlement that got no answer may have been made: what is charged is the same.
+            let began = Instant::now();
+            let settled = loop {
+                match open.settle_part(4).await {
+                    Ok(settled) => break settled,
+                    Err(error) => assert!(began.elapsed() < PATIENCE, "{context}: {error}"),
+                }
+            };
+            assert!([0, 4].contains(&settled.charged_units()), "{context}");
+            open.settle(4).await.unwrap();
+            assert_eq!(remaining(&scope, "a").await, before - 4, "{context}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn hold_settled_by_two_processes_is_charged_once() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        for text in holding() {
+            let (here, elsewhere) = (scope(&open(&server), text), scope(&open(&server), text));
+            let held = hold(&here, "a", 10, HOUR).await;
+            let again = elsewhere.hold("a", held.reference()).unwrap();
+            let (one, two) = tokio::join!(held.settle(7), again.settle(7));
+            let (one, two) = (one.unwrap(), two.unwrap());
+            assert_eq!(one.charged_units() + two.charged_units(), 7, "{flavour}, {text}");
+            let ended = one.ended().or(two.ended());
+            assert_eq!(ended, Some(EndedHold::Unknown), "{flavour}, {text}");
+            assert_eq!(remaining(&here, "a").await, 93, "{flavour}, {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn concurrency_limit_leaves_no_key_when_nothing_is_held() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        let text = "concurrency limit=2 for=1h";
+        let (here, elsewhere) = (scope(&open(&server), text), scope(&open(&server), text));
+        let first = here.reserve("a").await.unwrap().into_hold().unwrap();
+        let second = elsewhere.reserve("a").await.unwrap().into_hold().unwrap();
+        assert!(!here.reserve("a").await.unwrap().is_allowed(), "{flavour}");
+        let key = key_with(&mut admin, "{a}");
+        let lives_ms = kept(&mut admin, key.as_bytes()).ends_ms - time_us(&mut admin) / 1_000;
+        assert!((3_600_000..3_620_000).contains(&lives_ms), "{flavour}: {lives_ms}");
+        first.release().await.unwrap();
+        assert!(elsewhere.reserve("a").await.unwrap().is_allowed(), "{flavour}");
+        second.release().await.unwrap();
+        let began = Instant::now();
+        // The last hold was dropped above, and is released in the background.
+        while !keys(&mut admin).is_empty() {
+            assert!(began.elapsed() < PATIENCE, "{flavour}");
+            tokio::task::yield_now().await;
         }
     }
 }
