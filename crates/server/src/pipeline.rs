@@ -24,7 +24,7 @@ use tollgate::{Decision, Error};
 pub(crate) use holds::{
     Extended, ExtendedPart, ExtensionRequest, GrantedHold, HoldProblem, ReservationRequest,
     Reserved, SentExtension, SentReservation, SentSettlement, Settled, SettledPart,
-    SettlementRequest,
+    SettlementRequest, UsedUnits,
 };
 use pending::PendingLimitAnswer;
 pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};
@@ -216,10 +216,14 @@ impl DecisionRecorder {
         let ruled = (&mut pending.answer).await;
         self.metrics.store_answered(pending.sent_at);
         let ruling = ruled?;
-        self.refused.count_ruling(&ruling);
-        if self.traces.is_some() {
-            traces::record_ruling(&ruling);
-        }
+        self.record_ruling(&ruling);
         Ok(ruling)
+    }
+
+    fn record_ruling(&self, ruling: &Ruling) {
+        self.refused.count_ruling(ruling);
+        if self.traces.is_some() {
+            traces::record_ruling(ruling);
+        }
     }
 }

@@ -140,7 +140,7 @@ fn units_used_beyond_the_hold_are_charged_and_cut_at_one_whole_limit() {
     assert_eq!(charged(&settled), [1_100, 1_000, 3_900]);
     assert_eq!(server.remaining("tpm"), 0);
     let page = scrape(&server);
-    let units = |kind| page.value("tollgate_hold_units_total", &[("limit", "tpm"), ("kind", kind)]);
+    let units = |kind| page.value("tollgate_limit_hold_units_total", &[("limit", "tpm"), ("kind", kind)]);
     assert_eq!(["held", "settled", "excess", "cut"].map(units), [500.0, 1_600.0, 1_100.0, 3_900.0]);
 }
 
@@ -279,7 +279,7 @@ fn bad_requests_say_what_is_wrong() {
         ("reserve", reserve(r#","for":"367d""#), 400, "for: the time of a hold is above 366 days"),
         ("reserve", reserve(r#","max_wait_us":1"#), 400, "unknown field `max_wait_us`"),
         ("reserve", long, 400, "the key has 4000 bytes, and the key of a hold may have at most"),
-        ("settle", json!({"hold": hold}).to_string(), 400, "missing field `cost`"),
+        ("settle", json!({"hold": hold}).to_string(), 400, "`cost` is missing"),
         (
             "settle",
             json!({"hold": hold, "cost": -1}).to_string(),
@@ -384,7 +384,7 @@ fn operations_on_holds_are_counted() {
         ("settle", "failed", 0.0),
     ] {
         let labels = [("limit", "tpm"), ("operation", operation), ("outcome", outcome)];
-        let found = page.value("tollgate_hold_operations_total", &labels);
+        let found = page.value("tollgate_limit_hold_operations_total", &labels);
         assert_eq!(found, want, "{operation} {outcome}");
     }
     let decisions = |outcome| {
@@ -392,7 +392,7 @@ fn operations_on_holds_are_counted() {
         page.value("tollgate_limit_decisions_total", &labels)
     };
     assert_eq!((decisions("allowed"), decisions("denied")), (2.0, 1.0));
-    let units = page.of("tollgate_hold_units_total");
+    let units = page.of("tollgate_limit_hold_units_total");
     assert!(units.map(|sample| &sample.labels["limit"]).all(|limit| limit == "tpm"));
     let requests = |endpoint| {
         page.value("tollgate_requests_total", &[("endpoint", endpoint), ("status", "200")])
