@@ -19,15 +19,31 @@ const JOB: [(&str, &str); 2] = [("ip", "a"), ("path", "/jobs")];
 
 #[test]
 fn check_of_a_rule_with_a_concurrency_limit_is_an_error_that_says_to_reserve() {
-    for text in [RULES.to_owned(), RULES.replace("limit: jobs,", "limit: jobs, shadow: true,")] {
-        let rules = Fixture::new(&text);
-        let error = rules.rules.check("api", &attributes(&JOB)).now().unwrap_err();
-        assert_eq!(error, Error::MustReserve { scope: "api/jobs".into() });
-        let message = error.to_string();
-        assert!(message.contains("`api/jobs`") && message.contains("reserve"), "{message}");
-        // Requests to which the rule does not apply are decided, and nothing was charged.
-        assert_eq!(rules.check(&[("ip", "a")]).remaining(), Some(4));
-    }
+    let rules = Fixture::new(RULES);
+    let error = rules.rules.check("api", &attributes(&JOB)).now().unwrap_err();
+    assert_eq!(error, Error::MustReserve { scope: "api/jobs".into() });
+    let message = error.to_string();
+    assert!(message.contains("`api/jobs`") && message.contains("reserve"), "{message}");
+    // Requests to which the rule does not apply are decided, and nothing was charged.
+    assert_eq!(rules.check(&[("ip", "a")]).remaining(), Some(4));
+}
+
+/// A shadow rule must not make a check fail.
+#[test]
+fn check_of_a_shadow_rule_with_a_concurrency_limit_is_a_peek() {
+    let rules = Fixture::new(&RULES.replace("limit: jobs,", "limit: jobs, shadow: true,"));
+    let would_refuse = || {
+        let ruling = rules.check(&JOB);
+        assert!(ruling.is_allowed());
+        let mut parts = ruling.rules();
+        !parts.find(|part| part.name().name() == "jobs").unwrap().is_allowed()
+    };
+    assert!(!would_refuse());
+    let job = attributes(&JOB);
+    let held: Vec<_> = (0..2).map(|_| rules.rules.reserve("api", &job).now().unwrap()).collect();
+    assert!(would_refuse());
+    drop(held);
+    assert!(!would_refuse());
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod matching;
 mod networks;
 mod reloading;
 mod replacing;
+mod reservations;
 mod setup;
 mod spending;
 mod stores;

@@ -128,6 +128,34 @@ tests:
     attributes: { ip: 10.0.0.1 }
     expect: { internal: allow }
 "#,
+    r#"
+limits:
+  tokens: token-bucket capacity=10000 refill=10000/m
+  running: concurrency limit=5 for=2m
+  month: fixed-window limit=5000000 window=30d
+caller_attributes: [header.x-tokens]
+rules:
+  - name: tokens
+    domain: llm
+    key: [team]
+    limit: tokens
+    cost: { reserve: { attribute: estimated_tokens, "POST /embeddings": 200, default: 1000 } }
+    hold_for: 30s
+  - { name: month, domain: llm, key: [team], limit: month, cost: { reserve: 1000 } }
+  - { name: header, domain: llm, key: [team], limit: month, shadow: true, cost: { reserve: { attribute: header.x-tokens, default: 1 } } }
+  - { name: running, domain: llm, key: [team], limit: running, cost: 2, hold_for: 5m }
+  - { name: bytes, domain: uploads, key: [], limit: month, cost: { attribute: bytes, default: 1 } }
+tests:
+  - name: a call with an estimate
+    domain: llm
+    attributes: { team: 7, estimated_tokens: 4000 }
+    expect: { tokens: { reserve: 4000 }, month: { limit: month, reserve: 1000 }, header: {}, running: { reserve: 2 } }
+  - name: an embedding without one
+    domain: llm
+    attributes: { team: 7, method: POST, path: /embeddings }
+    expect: { tokens: { reserve: 200, cost: 200 }, month: {}, header: {}, running: { cost: 2 } }
+  - { name: an upload, domain: uploads, attributes: { bytes: 70 }, expect: { bytes: { cost: 70 } } }
+"#,
     "limits: {}\nidentity: {}",
     concat!(
         "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: ",
