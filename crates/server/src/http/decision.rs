@@ -407,6 +407,8 @@ mod tests {
                 rule: texts.first().map(String::as_str),
                 generation: decision.limit,
                 rules: texts.iter().map(|text| rule(text, &decision)).collect(),
+                hold: decision.receipt.clone().filter(|_| decision.allowed),
+                hold_expires_after_us: decision.retry_after_us,
                 receipt: decision.receipt.clone(),
             };
             let want = serde_json::to_string(&ruling).unwrap();

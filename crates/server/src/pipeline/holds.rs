@@ -20,7 +20,8 @@ use tollgate_core::LimitDecision;
 use super::{Pipeline, UnknownTarget};
 use crate::receipt::HeldBy;
 use crate::ruleset::CountedOperation;
-pub(crate) use reserve::{ReservationRequest, Reserved, SentReservation};
+pub(super) use reserve::leave_to_expire;
+pub(crate) use reserve::{ReservationRequest, Reserved, SentReservation, SentRulesReservation};
 use target::{HoldTarget, TargetPart};
 pub(crate) use used::UsedUnits;
 

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::rules::{ReservationAnswer, Ruling};
+use tollgate::rules::{ReservationAnswer, RulesHold, RulesReservation, Ruling};
 use tollgate::{Answer, Decision, Error, Hold, HoldDecision};
 
 use super::{GrantedHold, HoldProblem};
@@ -65,8 +65,13 @@ pub(crate) struct SentLimitReservation<'a> {
 /// A reservation by rules that was sent to the store.
 #[derive(Debug)]
 pub(crate) struct SentRulesReservation {
-    answer: ReservationAnswer,
-    sent_at: Option<Instant>,
+    pub(in crate::pipeline) answer: ReservationAnswer,
+    pub(in crate::pipeline) sent_at: Option<Instant>,
+}
+
+/// Leaves the holds open, also of concurrency limits, which would otherwise be released when they are dropped.
+pub(in crate::pipeline) fn leave_to_expire(hold: RulesHold) {
+    hold.into_joint().into_holds().into_iter().map(Hold::into_reference).for_each(drop);
 }
 
 impl Pipeline {
@@ -128,8 +133,16 @@ impl Pipeline {
         if let Some(hold_for) = hold_for {
             reservation = reservation.hold_for(hold_for);
         }
+        Ok(self.send_rules(reservation))
+    }
+
+    /// Sends a reservation on a [`snapshot`](Self::snapshot) to the store.
+    pub(in crate::pipeline) fn send_rules(
+        &self,
+        reservation: RulesReservation<'_>,
+    ) -> SentRulesReservation {
         let sent_at = self.recorder.metrics.store_call();
-        Ok(SentRulesReservation { answer: reservation.into_future(), sent_at })
+        SentRulesReservation { answer: reservation.into_future(), sent_at }
     }
 
     /// Waits for the answer to a reservation, records it, and makes the token of the hold.
@@ -188,7 +201,7 @@ impl Pipeline {
             return Err(HoldProblem::TokenTooLong);
         };
         // From now on, only the token can settle the holds.
-        hold.into_joint().into_holds().into_iter().map(Hold::into_reference).for_each(drop);
+        leave_to_expire(hold);
         let granted = Some(GrantedHold { token, expires_after });
         Ok(Reserved::Rules { ruling, receipt, granted })
     }
