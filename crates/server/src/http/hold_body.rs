@@ -56,7 +56,7 @@ struct SettleFields<'a> {
     keep: bool,
 }
 
-/// What was used under single rules, by their names. Each name occurs once.
+/// The units that were used under single rules, by the names of the rules. Each name occurs once.
 #[derive(Debug, Default)]
 struct RuleCosts<'a>(Vec<(Cow<'a, str>, u64)>);
 

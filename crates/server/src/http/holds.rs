@@ -24,8 +24,8 @@ use crate::pipeline::{HoldProblem, Pipeline};
 
 /// Sets units aside, for a cost that is known only afterwards
 ///
-/// By the named limit, or by all rules of a domain that apply to the request. Of these, rules with `reserve` in their
-/// cost and rules with a concurrency limit set units aside, and the others are charged at once: all of them, or none.
+/// The named limit decides, or all rules of a domain that apply to the request. Rules with `reserve` in their cost and
+/// rules with a concurrency limit set units aside, and the other rules are charged at once: all of them, or none.
 ///
 /// The reservation is decided as a check of that cost would be. The units count as spent until the hold is settled or
 /// expires. At its expiry it is charged in full, because the units may have been used. A refusal has the status 200 too,

@@ -1,4 +1,4 @@
-//! What was used of each part of a hold.
+//! The units that were used of each part of a hold.
 
 use std::borrow::Cow;
 
@@ -27,10 +27,10 @@ impl UsedUnits<'_> {
         if let Some((name, _)) = self.by_rule.iter().find(|(name, _)| !is_known(name)) {
             return Err(HoldProblem::NotHeld { name: name.clone().into_owned() });
         }
-        target.on_store().map(|part| self.of_part(part, target.by)).collect()
+        target.on_store().map(|part| self.used_of(part, target.by)).collect()
     }
 
-    fn of_part(&self, part: &TargetPart, by: HeldBy) -> Result<u64, HoldProblem<'static>> {
+    fn used_of(&self, part: &TargetPart, by: HeldBy) -> Result<u64, HoldProblem<'static>> {
         let name = part.rule_name();
         if by == HeldBy::Rules && part.scope.only_holds() {
             return Ok(0);
