@@ -4,11 +4,19 @@
 -- Pure: no redis.call, and time is an argument. A time and a duration together may pass 2^53, so waits
 -- are made of differences.
 --
--- holds         a list of holds by expiry, the earliest first, then by id. A hold has
---                 id           a string of 8 bytes, the most significant first
---                 units        set aside; 0 if all have been charged by settlements in part
---                 expires_us   when it is charged
---                 used         the units that settlements in part have charged so far
+-- holds         the holds of a key, by expiry, the earliest first, then by id; `count` of them. From 1 on,
+--               units[i]     set aside; 0 if all have been charged by settlements in part
+--               expires[i]   when the hold is charged
+--               The script that makes the holds stores their ids, and the units that settlements in part
+--               have charged so far, and gives the holds these methods:
+--                 holds:find(id)           the position of a hold, nil if it is not listed
+--                 holds:id(i)              a string of 8 bytes, the most significant first
+--                 holds:used(i)            the units charged so far
+--                 holds:insert(i, id, units, expires_us, used)
+--                 holds:set(i, units, used)
+--                 holds:remove(i)
+--                 holds:drop(count)        removes the first ones
+--                 holds:move_back(back_us) makes every expiry earlier, at 0 at the earliest
 -- reference     of a hold: its id, and expires_us, the last expiry granted for it
 -- at_us         a key's own time: the caller's, unless that is behind the key's
 -- taken         the units that are spent and held together
@@ -17,8 +25,10 @@
 -- admitted, or is settled above its hold. A limit whose units are only held (decide.only_holds) charges
 -- nothing: units that are settled, or whose hold expires, are free at once.
 --
+-- A key may have 1,024 holds, so each function passes over them as seldom as it can.
+--
 -- Example       local limit = token_bucket.new(10, 1, 1000000)
---               local state, holds = bucket.fresh(), {}
+--               local state, holds = bucket.fresh(), (no holds)
 --               held.reserve(limit, state, holds, 0, "\0\0\0\0\0\0\0\1", 4, 60000000) is
 --                 true, 6, nil, 64000000, 0, 61000000 and its expiry, 60000000
 local held = {}
@@ -27,46 +37,35 @@ local MAX_HOLDS = 1024
 local MAX_HOLD_US = 366 * 86400 * 1000000
 local MAX_UNITS = TWO_53 - 1
 
-local function is_before(hold, other)
-  if hold.expires_us ~= other.expires_us then
-    return hold.expires_us < other.expires_us
-  end
-  return hold.id < other.id
-end
-
-local function insert(holds, hold)
-  local position = #holds + 1
-  while position > 1 and is_before(hold, holds[position - 1]) do
+-- Returns the position at which a hold is inserted.
+local function position_for(holds, id, expires_us)
+  local expires, position = holds.expires, holds.count + 1
+  while position > 1 do
+    local before_us = expires[position - 1]
+    if before_us < expires_us or (before_us == expires_us and holds:id(position - 1) < id) then
+      break
+    end
     position = position - 1
   end
-  table.insert(holds, position, hold)
-end
-
-local function find(holds, id)
-  for position, hold in ipairs(holds) do
-    if hold.id == id then
-      return hold, position
-    end
-  end
+  return position
 end
 
 -- The units of all holds from this position on.
 local function units_from(holds, position)
-  local units = 0
-  for index = position, #holds do
-    units = units + holds[index].units
+  local units, all = 0, holds.units
+  for index = position, holds.count do
+    units = units + all[index]
   end
   return units
 end
 
 -- How many of the holds have expired at at_us.
 local function expired_count(holds, at_us)
-  for position, hold in ipairs(holds) do
-    if hold.expires_us > at_us then
-      return position - 1
-    end
+  local expires, count = holds.expires, 0
+  while count < holds.count and expires[count + 1] <= at_us do
+    count = count + 1
   end
-  return #holds
+  return count
 end
 
 -- Charges units at at_us, whether they fit or not. Returns the place of the charge; or nothing if nothing
@@ -93,42 +92,138 @@ local function falls_to_after_us(limit, state, at_us, most)
   return wait_us or 0
 end
 
--- A copy of the state with the first `count` holds charged.
-local function with_expired(limit, state, holds, count)
-  local copy = limit.decide.copy(state)
-  for position = 1, count do
-    charge_anyway(limit, copy, holds[position].expires_us, holds[position].units)
-  end
-  return copy
+-- For each limit but the log: the units spent at a time not before the key's, and what is needed to
+-- charge more at that time; and the charge. They do what `standing` and `charge` do, without a table.
+local steps = {
+  [concurrency] = {
+    spent_at = function()
+      return 0
+    end,
+    charge_at = function() end,
+  },
+}
+
+if fixed_window then
+  steps[fixed_window] = {
+    spent_at = function(limit, window, at_us)
+      if at_us - window.start_us < limit.window_us then
+        return window.spent, window.start_us
+      end
+      return 0, at_us - at_us % limit.window_us
+    end,
+    charge_at = function(window, _, units, spent, start_us)
+      window.start_us, window.spent = start_us, spent + units
+    end,
+  }
 end
 
--- The functions for fixed windows, sliding window counters and concurrency limits. Logs and buckets have
--- their own below.
+if sliding_window_counter then
+  steps[sliding_window_counter] = {
+    spent_at = function(limit, windows, at_us)
+      local window_us, start_us = limit.window_us, windows.start_us
+      local current, previous = windows.current, windows.previous
+      if at_us - start_us >= window_us then
+        local next_us = at_us - at_us % window_us
+        previous = next_us - start_us == window_us and current or 0
+        start_us, current = next_us, 0
+      end
+      if previous == 0 then
+        return current, start_us, current, previous
+      end
+      local in_view = muldiv(previous, window_us - (at_us - start_us), window_us)
+      return current + in_view, start_us, current, previous
+    end,
+    charge_at = function(windows, _, units, _, start_us, current, previous)
+      windows.start_us, windows.current, windows.previous = start_us, current + units, previous
+    end,
+  }
+end
+
+if bucket then
+  steps[bucket] = {
+    spent_at = function(limit, fill, at_us)
+      local units, fraction = fill.units, fill.fraction
+      if units == 0 and fraction == 0 then
+        return 0, 0, 0
+      end
+      -- As bucket.drained, with fewer calls where no product passes 2^53.
+      local elapsed_us = at_us - fill.as_of_us
+      local parts = elapsed_us * limit.rate_units
+      if parts >= TWO_53 then
+        units, fraction = bucket.drained(limit, units, fraction, elapsed_us)
+        return fraction > 0 and units + 1 or units, units, fraction
+      end
+      local per_us = limit.per_us
+      local gone_fraction = parts % per_us
+      local gone = (parts - gone_fraction) / per_us
+      if fraction < gone_fraction then
+        gone, fraction = gone + 1, fraction + per_us
+      end
+      if units < gone then
+        return 0, 0, 0
+      end
+      units, fraction = units - gone, fraction - gone_fraction
+      return fraction > 0 and units + 1 or units, units, fraction
+    end,
+    charge_at = function(fill, at_us, more, _, units, fraction)
+      fill.units, fill.fraction, fill.as_of_us = units + more, fraction, at_us
+      fill.charged = (fill.charged - TWO_53 + more) % TWO_53
+    end,
+  }
+end
+
+-- Charges the first `count` holds to the state, each at its expiry.
+local function charge_expired(limit, state, holds, count)
+  local step = steps[limit.decide]
+  local spent_at, charge_at = step.spent_at, step.charge_at
+  local all, expires = holds.units, holds.expires
+  for position = 1, count do
+    local units, expires_us = all[position], expires[position]
+    if units > 0 then
+      charge_at(state, expires_us, units, spent_at(limit, state, expires_us))
+    end
+  end
+end
+
+-- The functions for all limits but the log, which has its own below.
 local beside = {}
 
--- The units spent at at_us, including the units of the first `count` holds, which have expired.
-function beside.spent_with(limit, state, holds, count, at_us)
-  local copy = with_expired(limit, state, holds, count)
-  return limit.decide.spent(limit.decide.standing(limit, copy, at_us))
+-- Adds to a view the units that are spent, including the expired holds.
+function beside.look(seen)
+  local limit = seen.limit
+  if seen.expired > 0 then
+    seen.state = limit.decide.copy(seen.state)
+    charge_expired(limit, seen.state, seen.holds, seen.expired)
+  end
+  -- The time that falls_after_us has reached, with the state and the holds that are then left.
+  seen.ahead, seen.ahead_us, seen.next, seen.left = false, seen.at_us, seen.expired + 1, seen.held
+  return (steps[limit.decide].spent_at(limit, seen.state, seen.at_us))
 end
 
 -- The wait from at_us until at most `most` units are taken, if nothing else arrives and the holds are left
--- to expire.
-function beside.falls_after_us(limit, state, holds, count, at_us, most)
-  local copy, from_us = with_expired(limit, state, holds, count), at_us
-  local units = units_from(holds, count + 1)
-  for position = count + 1, #holds do
-    local hold = holds[position]
-    if units <= most then
-      local wait_us = falls_to_after_us(limit, copy, from_us, most - units)
-      if wait_us <= hold.expires_us - from_us then
-        return from_us - at_us + wait_us
-      end
-    end
-    charge_anyway(limit, copy, hold.expires_us, hold.units)
-    units, from_us = units - hold.units, hold.expires_us
+-- to expire. `most` is not larger than in the calls before: each call continues where the last one ended.
+function beside.falls_after_us(seen, most)
+  local limit, holds = seen.limit, seen.holds
+  local step = steps[limit.decide]
+  local spent_at, charge_at = step.spent_at, step.charge_at
+  local state, from_us, position, left = seen.ahead, seen.ahead_us, seen.next, seen.left
+  local all, expires, count = holds.units, holds.expires, holds.count
+  if not state then
+    state = limit.decide.copy(seen.state)
   end
-  return from_us - at_us + falls_to_after_us(limit, copy, from_us, most)
+  while position <= count do
+    local expires_us, units = expires[position], all[position]
+    local spent, one, two, three = spent_at(limit, state, expires_us)
+    if spent + left <= most then
+      break
+    end
+    if units > 0 then
+      charge_at(state, expires_us, units, spent, one, two, three)
+    end
+    left, from_us, position = left - units, expires_us, position + 1
+  end
+  seen.ahead, seen.ahead_us, seen.next, seen.left = state, from_us, position, left
+  return from_us - seen.at_us + falls_to_after_us(limit, state, from_us, most - left)
 end
 
 -- The most units that a key may have taken.
@@ -136,47 +231,65 @@ function beside.most_taken()
   return MAX_UNITS
 end
 
+-- Charges the first `count` holds to the state, as an operation that changes it does first.
+function beside.charge_expired(limit, state, holds, count)
+  charge_expired(limit, state, holds, count)
+end
+
+-- Stores the key's standing at at_us as its state, so that its floor moves forward too.
+function beside.store_standing(limit, state, at_us)
+  local decide = limit.decide
+  decide.charge(state, decide.standing(limit, state, at_us), 0)
+end
+
 -- A log is not copied. It need not be, because a hold expires after every charge in the log, and its charge
 -- leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
-local beside_log = {}
+local beside_log = { most_taken = beside.most_taken }
 
--- The wait until a charge made at charged_us has left; 0 or less if it has.
-local function leaves_in_us(limit, charged_us, at_us)
-  return limit.window_us - (at_us - charged_us)
-end
-
-function beside_log.spent_with(limit, log, holds, count, at_us)
-  local units = 0
-  for position = 1, count do
-    if leaves_in_us(limit, holds[position].expires_us, at_us) > 0 then
-      units = units + holds[position].units
-    end
+function beside_log.look(seen)
+  local limit, holds = seen.limit, seen.holds
+  -- An expired hold that counts was charged within the last window.
+  local position = seen.expired
+  local all, expires, units = holds.units, holds.expires, 0
+  while position > 0 and limit.window_us - (seen.at_us - expires[position]) > 0 do
+    units, position = units + all[position], position - 1
   end
-  return limit.decide.standing(limit, log, at_us).spent + units
+  seen.own = limit.decide.standing(limit, seen.state, seen.at_us).spent
+  -- The holds from `next` on count, `before` units of the holds before have left in falls_after_us.
+  seen.next, seen.before = position + 1, 0
+  return seen.own + units
 end
 
-function beside_log.falls_after_us(limit, log, holds, count, at_us, most)
-  local own = limit.decide.standing(limit, log, at_us).spent
-  local taken = beside_log.spent_with(limit, log, holds, count, at_us)
-  local must_leave = taken + units_from(holds, count + 1) - most
+function beside_log.falls_after_us(seen, most)
+  local limit, own = seen.limit, seen.own
+  local must_leave = seen.taken - most
   if own >= must_leave then
-    return falls_to_after_us(limit, log, at_us, own - must_leave)
+    return falls_to_after_us(limit, seen.state, seen.at_us, own - must_leave)
   end
-  must_leave = must_leave - own
-  for _, hold in ipairs(holds) do
-    local wait_us = leaves_in_us(limit, hold.expires_us, at_us)
-    if wait_us > 0 then
-      must_leave = must_leave - hold.units
-      if must_leave <= 0 then
-        return wait_us
-      end
-    end
+  local holds, position, left = seen.holds, seen.next, must_leave - own - seen.before
+  local all, before = holds.units, seen.before
+  -- Positive, because more units are held from `next` on than must leave.
+  while left > all[position] do
+    left, before, position = left - all[position], before + all[position], position + 1
   end
-  return 0
+  seen.next, seen.before = position, before
+  return limit.window_us - (seen.at_us - holds.expires[position])
 end
 
-function beside_log.most_taken()
-  return MAX_UNITS
+-- The charges that have left are dropped later, by store_standing.
+function beside_log.charge_expired(_, log, holds, count)
+  local through = log.base
+  if log.count > 0 then
+    local _, newest = log:read(log.count - 1)
+    through = newest
+  end
+  for position = 1, count do
+    if holds.units[position] > 0 then
+      through = through + holds.units[position]
+      log.charged_us = holds.expires[position]
+      log:append(log.charged_us, through)
+    end
+  end
 end
 
 function beside_log.store_standing(limit, log, at_us)
@@ -186,7 +299,8 @@ function beside_log.store_standing(limit, log, at_us)
 end
 
 local beside_bucket = {
-  spent_with = beside.spent_with, falls_after_us = beside.falls_after_us,
+  look = beside.look, falls_after_us = beside.falls_after_us,
+  charge_expired = beside.charge_expired, store_standing = beside.store_standing,
 }
 
 -- The units of as many full buckets as drain in the longest exact wait: 2^53 us, less the 366 days after which
@@ -210,17 +324,7 @@ local function beside_of(limit)
   return limit.decide == sliding_window_log and beside_log or beside
 end
 
--- Stores the key's standing at at_us as its state, so that its floor moves forward too.
-local function store_standing(limit, state, at_us)
-  local own = beside_of(limit).store_standing
-  if own then
-    return own(limit, state, at_us)
-  end
-  local decide = limit.decide
-  decide.charge(state, decide.standing(limit, state, at_us), 0)
-end
-
--- Called after each operation that changed the key, with the holds that are left.
+-- Called after each operation that ended a hold, with the holds that are left.
 local function after_change(limit, state, holds)
   if limit.decide.after_change then
     limit.decide.after_change(state, holds)
@@ -232,70 +336,75 @@ local function key_time_us(limit, state, now_us)
   return max(min(now_us, MAX_TIME_US), limit.decide.floor_us(state))
 end
 
--- A key with holds at one instant. The state does not have the charges of the expired holds yet.
+-- A key with holds at one instant. The key's state does not have the charges of the expired holds yet.
 local function view(limit, state, holds, now_us)
   local at_us = key_time_us(limit, state, now_us)
-  local count = expired_count(holds, at_us)
-  local units = units_from(holds, count + 1)
-  local spent = beside_of(limit).spent_with(limit, state, holds, count, at_us)
-  return {
-    limit = limit, state = state, holds = holds, expired = count, at_us = at_us,
-    now_us = min(now_us, MAX_TIME_US), held = units, taken = spent + units,
+  local expired = expired_count(holds, at_us)
+  local seen = {
+    limit = limit, state = state, holds = holds, expired = expired, at_us = at_us,
+    now_us = min(now_us, MAX_TIME_US), held = units_from(holds, expired + 1), taken = 0,
   }
+  seen.taken = beside_of(limit).look(seen) + seen.held
+  return seen
 end
 
+-- The wait until at most `most` units are taken. `most` is not larger than in the calls before.
 local function falls_after_us(seen, most)
   if seen.taken <= most then
     return 0
   end
-  local limit = seen.limit
-  local wait_us = beside_of(limit).falls_after_us(
-    limit, seen.state, seen.holds, seen.expired, seen.at_us, most)
+  local wait_us = beside_of(seen.limit).falls_after_us(seen, most)
   return seen.at_us - seen.now_us + wait_us
 end
 
--- Returns is_allowed, and retry_after_us when denied.
-local function verdict_on_units(seen, cost)
-  local most = seen.limit.size - cost
-  if most < 0 then
-    return false, NEVER
-  elseif seen.taken <= most then
-    return true
-  end
-  return false, falls_after_us(seen, most)
+local function fits(seen, cost)
+  return seen.taken <= seen.limit.size - cost
 end
 
--- The verdict on a check, which needs units that can be charged. Under a limit whose units are only held a
--- check is always denied. It can be a check of another limit, to which the key moves once enough holds
--- have ended.
-local function verdict_on_check(seen, cost)
-  local is_allowed, wait_us = verdict_on_units(seen, cost)
-  if not seen.limit.decide.only_holds or not is_allowed then
-    return is_allowed, wait_us
-  end
-  local last = #seen.holds > seen.expired and seen.holds[#seen.holds]
-  return false, last and last.expires_us - seen.now_us or NEVER
+-- Whether one more hold fits. A key that has MAX_HOLDS open holds waits for the first to expire.
+local function fits_as_hold(seen, cost)
+  return fits(seen, cost) and seen.holds.count - seen.expired < MAX_HOLDS
 end
 
--- The verdict on one more hold. A key that has MAX_HOLDS open holds waits for the first to expire.
-local function verdict_on_hold(seen, cost)
-  local is_allowed, wait_us = verdict_on_units(seen, cost)
-  if #seen.holds - seen.expired < MAX_HOLDS then
-    return is_allowed, wait_us
-  end
-  local by_number_us = seen.holds[seen.expired + 1].expires_us - seen.now_us
-  return false, max(wait_us or 0, by_number_us)
-end
-
--- Returns the same values as `algorithm.peek`.
-local function decision(seen, is_allowed, retry_after_us)
-  local size, first_back_us = seen.limit.size, 0
+-- Returns the same values as `algorithm.peek`. `cost` is that of a denied request, NEVER if waiting cannot
+-- help, and least_us a time that it has to wait in any case.
+local function decision(seen, is_allowed, cost, least_us)
+  local size, first_back_us, retry_after_us = seen.limit.size, 0, nil
   local left = min(seen.taken, size)
   if left > 0 then
     first_back_us = falls_after_us(seen, left - 1)
   end
+  if not is_allowed and cost > size then
+    retry_after_us = NEVER
+  elseif not is_allowed then
+    retry_after_us = max(falls_after_us(seen, size - cost), least_us or 0)
+  end
   return is_allowed, max(size - seen.taken, 0), retry_after_us, falls_after_us(seen, 0), 0,
     first_back_us
+end
+
+local function decision_on_units(seen, cost)
+  return decision(seen, fits(seen, cost), cost)
+end
+
+-- The decision on a check, which needs units that can be charged. Under a limit whose units are only held a
+-- check is always denied. It can be a check of another limit, to which the key moves once enough holds
+-- have ended.
+local function decision_on_check(seen, cost)
+  if not seen.limit.decide.only_holds or not fits(seen, cost) then
+    return decision_on_units(seen, cost)
+  end
+  local holds = seen.holds
+  local last_us = holds.count > seen.expired and holds.expires[holds.count]
+  return decision(seen, false, cost, last_us and last_us - seen.now_us or NEVER)
+end
+
+local function decision_on_hold(seen, cost)
+  local least_us = 0
+  if seen.holds.count - seen.expired >= MAX_HOLDS then
+    least_us = seen.holds.expires[seen.expired + 1] - seen.now_us
+  end
+  return decision(seen, fits_as_hold(seen, cost), cost, least_us)
 end
 
 -- Moves a key with holds to a new clock if now_us shows one. Expiries move with it.
@@ -305,40 +414,38 @@ local function restart_clock(limit, state, holds, now_us)
   if back_us > MAX_STEP_BACK_US then
     limit.decide.restart(limit, state, now_us)
     state.is_restarted = true
-    for _, hold in ipairs(holds) do
-      hold.expires_us = max(hold.expires_us - back_us, 0)
-    end
+    holds:move_back(back_us)
   end
-end
-
-local function copied(holds)
-  local copy = {}
-  for position, hold in ipairs(holds) do
-    copy[position] =
-      { id = hold.id, units = hold.units, expires_us = hold.expires_us, used = hold.used }
-  end
-  return copy
 end
 
 -- The view of the key at now_us; of a restarted copy if now_us shows a new clock.
 local function look(limit, state, holds, now_us)
-  if limit.decide.floor_us(state) - min(now_us, MAX_TIME_US) > MAX_STEP_BACK_US then
-    state, holds = limit.decide.copy(state), copied(holds)
-    restart_clock(limit, state, holds, now_us)
+  local back_us = limit.decide.floor_us(state) - min(now_us, MAX_TIME_US)
+  if back_us <= MAX_STEP_BACK_US then
+    return view(limit, state, holds, now_us)
   end
-  return view(limit, state, holds, now_us)
+  local copy = limit.decide.copy(state)
+  limit.decide.restart(limit, copy, min(now_us, MAX_TIME_US))
+  local expires = {}
+  for position = 1, holds.count do
+    expires[position] = max(holds.expires[position] - back_us, 0)
+  end
+  local moved = { count = holds.count, units = holds.units, expires = expires }
+  return view(limit, copy, moved, now_us)
 end
 
--- Charges the holds that have expired at now_us, and stores the key's standing as its state. Returns the key's time.
+-- Charges the holds that have expired at now_us, and stores the key's standing as its state. Returns the key's
+-- time, and how many holds were charged.
 -- Only for an operation that changes the state: a refusal must leave no trace.
 local function bring_up(limit, state, holds, now_us)
   local at_us = key_time_us(limit, state, now_us)
-  for _ = 1, expired_count(holds, at_us) do
-    local hold = table.remove(holds, 1)
-    charge_anyway(limit, state, hold.expires_us, hold.units)
+  local count = expired_count(holds, at_us)
+  if count > 0 then
+    beside_of(limit).charge_expired(limit, state, holds, count)
+    holds:drop(count)
   end
-  store_standing(limit, state, at_us)
-  return at_us
+  beside_of(limit).store_standing(limit, state, at_us)
+  return at_us, count
 end
 
 -- Returns the decision that an admitted operation reports: what remains after it.
@@ -346,17 +453,24 @@ local function decision_after(limit, state, holds, now_us)
   return decision(look(limit, state, holds, now_us), true)
 end
 
--- Finds a hold that is open. Returns it and its position; or nil and why it is not, "expired" or "unknown".
+-- Finds a hold that is open. Returns its position; or nil and why it is not, "expired" or "unknown".
 local function find_open(limit, state, holds, now_us, id, expires_us)
   local at_us = key_time_us(limit, state, now_us)
-  local hold, position = find(holds, id)
-  if hold then
-    expires_us = hold.expires_us
+  local position = holds:find(id)
+  if position then
+    expires_us = holds.expires[position]
   end
   if expires_us <= at_us then
     return nil, "expired"
   end
-  return hold, hold and position or "unknown"
+  return position, "unknown"
+end
+
+held.restart_clock = restart_clock
+
+-- The most units that a key may have spent and held together.
+function held.most_taken(limit)
+  return beside_of(limit).most_taken(limit)
 end
 
 -- Decides a check and charges nothing; a reservation, if the limit's units are only held. Returns the same
@@ -364,29 +478,27 @@ end
 function held.peek(limit, state, holds, now_us, cost)
   local seen = look(limit, state, holds, now_us)
   if limit.decide.only_holds then
-    return decision(seen, verdict_on_hold(seen, cost))
+    return decision_on_hold(seen, cost)
   end
-  return decision(seen, verdict_on_check(seen, cost))
+  return decision_on_check(seen, cost)
 end
 
 -- Decides whether more units fit a hold. Returns the same values as `algorithm.peek`.
 function held.peek_units(limit, state, holds, now_us, cost)
-  local seen = look(limit, state, holds, now_us)
-  return decision(seen, verdict_on_units(seen, cost))
+  return decision_on_units(look(limit, state, holds, now_us), cost)
 end
 
 -- Decides a reservation and holds nothing. Returns the same values as `algorithm.peek`.
 function held.peek_reserve(limit, state, holds, now_us, cost)
-  local seen = look(limit, state, holds, now_us)
-  return decision(seen, verdict_on_hold(seen, cost))
+  return decision_on_hold(look(limit, state, holds, now_us), cost)
 end
 
 -- Decides a check, and charges it if it is allowed. Returns a decision, and its place.
 function held.check(limit, state, holds, now_us, cost)
   restart_clock(limit, state, holds, now_us)
   local seen = look(limit, state, holds, now_us)
-  if not verdict_on_check(seen, cost) then
-    return decision(seen, verdict_on_check(seen, cost))
+  if limit.decide.only_holds or not fits(seen, cost) then
+    return decision_on_check(seen, cost)
   end
   local at_us = bring_up(limit, state, holds, now_us)
   local place, place_too = charge_anyway(limit, state, at_us, cost)
@@ -400,12 +512,12 @@ end
 function held.reserve(limit, state, holds, now_us, id, cost, hold_for_us)
   restart_clock(limit, state, holds, now_us)
   local seen = look(limit, state, holds, now_us)
-  if not verdict_on_hold(seen, cost) then
-    return decision(seen, verdict_on_hold(seen, cost))
+  if not fits_as_hold(seen, cost) then
+    return decision_on_hold(seen, cost)
   end
   local at_us = bring_up(limit, state, holds, now_us)
   local expires_us = min(at_us + hold_for_us, MAX_TIME_US)
-  insert(holds, { id = id, units = cost, expires_us = expires_us, used = 0 })
+  holds:insert(position_for(holds, id, expires_us), id, cost, expires_us, 0)
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us =
     decision_after(limit, state, holds, now_us)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, expires_us
@@ -420,18 +532,19 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
   if not open then
     return ended
   end
-  local at_us = bring_up(limit, state, holds, now_us)
+  local at_us, dropped = bring_up(limit, state, holds, now_us)
+  open = open - dropped
+  local units, used_before = holds.units[open], holds:used(open)
   local taken = view(limit, state, holds, at_us).taken
-  local newly_used = max(used - open.used, 0)
-  local within = min(newly_used, open.units)
+  local newly_used = max(used - used_before, 0)
+  local within = min(newly_used, units)
   local beyond = newly_used - within
   local room = max(beside_of(limit).most_taken(limit) - taken, 0)
   local excess = min(beyond, limit.size, room)
   if is_last then
-    local _, position = find(holds, id)
-    table.remove(holds, position)
+    holds:remove(open)
   else
-    open.units, open.used = open.units - within, max(open.used, used)
+    holds:set(open, units - within, max(used_before, used))
   end
   if limit.decide.only_holds then
     after_change(limit, state, holds)
@@ -441,27 +554,62 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
     charge_anyway(limit, state, at_us, within + excess)
 end
 
+-- Decides an extension and changes nothing. Returns "granted", "refused", or why the hold is not open, "expired"
+-- or "unknown".
+function held.peek_extend(limit, state, holds, now_us, id, expires_us, more)
+  local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
+  if not open then
+    return ended
+  elseif more > 0 and not fits(look(limit, state, holds, now_us), more) then
+    return "refused"
+  end
+  return "granted"
+end
+
+-- Makes an extension that was decided as granted. Returns the expiry.
+function held.grow(limit, state, holds, now_us, id, more, hold_for_us)
+  local at_us = bring_up(limit, state, holds, now_us)
+  local open = holds:find(id)
+  local units, used = holds.units[open], holds:used(open)
+  holds:remove(open)
+  local expires_us = min(at_us + hold_for_us, MAX_TIME_US)
+  holds:insert(position_for(holds, id, expires_us), id, units + more, expires_us, used)
+  return expires_us
+end
+
 -- Adds `more` units to a hold if they fit, and moves its expiry to hold_for_us from now; 0 units always fit.
 -- Returns "granted" and the expiry, "refused", or why the hold is not open, "expired" or "unknown".
 function held.extend(limit, state, holds, now_us, id, expires_us, more, hold_for_us)
   restart_clock(limit, state, holds, now_us)
+  local extension = held.peek_extend(limit, state, holds, now_us, id, expires_us, more)
+  if extension ~= "granted" then
+    return extension
+  end
+  return extension, held.grow(limit, state, holds, now_us, id, more, hold_for_us)
+end
+
+-- Takes an extension back: removes `less` units from a hold, and moves its expiry back to expires_us, unless that has
+-- passed. For extensions of several holds that cannot be decided in one step; Rust has no such function. Returns
+-- "granted" and the expiry; or why the hold is not open, "expired" or "unknown".
+function held.shrink(limit, state, holds, now_us, id, expires_us, less)
+  restart_clock(limit, state, holds, now_us)
   local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
   if not open then
     return ended
-  elseif more > 0 and not verdict_on_units(look(limit, state, holds, now_us), more) then
-    return "refused"
   end
-  local at_us = bring_up(limit, state, holds, now_us)
-  local _, position = find(holds, id)
-  table.remove(holds, position)
-  open.units, open.expires_us = open.units + more, min(at_us + hold_for_us, MAX_TIME_US)
-  insert(holds, open)
-  return "granted", open.expires_us
+  local at_us, dropped = bring_up(limit, state, holds, now_us)
+  open = open - dropped
+  local units, used = holds.units[open], holds:used(open)
+  local old_expires_us = expires_us > at_us and expires_us or holds.expires[open]
+  holds:remove(open)
+  holds:insert(
+    position_for(holds, id, old_expires_us), id, max(units - less, 0), old_expires_us, used)
+  return "granted", old_expires_us
 end
 
 -- The decision that a settlement or an extension reports. Returns the same values as `algorithm.peek`.
 function held.decision_after(limit, state, holds, now_us, is_allowed)
-  return decision(look(limit, state, holds, now_us), is_allowed, not is_allowed and NEVER or nil)
+  return decision(look(limit, state, holds, now_us), is_allowed, NEVER)
 end
 
 -- Gives back the part of a charge that still counts. Returns by how much `remaining` grew.
@@ -480,7 +628,7 @@ end
 function held.carry_over(limit, old, state, holds, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
   local seen = look(old, state, holds, now_us)
-  local has_open = #seen.holds > seen.expired
+  local has_open = seen.holds.count > seen.expired
   if limit.is_shaping and old.decide.only_holds and has_open then
     -- At this size the old limit has room for the request when nothing is held any more, or never if the
     -- request does not fit this limit.
@@ -496,7 +644,7 @@ function held.carry_over(limit, old, state, holds, now_us, cost)
   end
   restart_clock(old, state, holds, now_us)
   local at_us = bring_up(old, state, holds, now_us)
-  if limit.decide.only_holds and #holds > 0 then
+  if limit.decide.only_holds and holds.count > 0 then
     return true, limit, { at_us = at_us }
   end
   return true, limit, algorithm.carried(limit, old, state, spent, now_us)

@@ -20,6 +20,8 @@ pub struct Decision {
 pub enum DecisionSource {
     /// The store.
     Store,
+    /// The store, about a key with holds. Their units may come back at any time, also by a settlement in another process.
+    BesideHolds,
     /// The deny cache: a refusal by the store from up to a second ago.
     Cache,
     /// The failure policy, because the store failed.
@@ -41,6 +43,18 @@ impl Decision {
     #[inline]
     pub fn uncharged(decided: tollgate_core::LimitDecision, source: DecisionSource) -> Decision {
         Decision { decided, receipt: None, source }
+    }
+
+    /// Notes that the key has holds. Only for stores that several processes use: the caller that waits for units then asks
+    /// again from time to time.
+    #[must_use]
+    pub fn beside_holds(self) -> Decision {
+        Decision { source: DecisionSource::BesideHolds, ..self }
+    }
+
+    /// Whether the store has noted that the key has holds.
+    pub fn is_beside_holds(&self) -> bool {
+        self.source == DecisionSource::BesideHolds
     }
 
     /// Takes the receipt.

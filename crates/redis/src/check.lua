@@ -3,18 +3,25 @@
 --
 -- KEYS      the key of every charge, request after request
 -- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each: algorithm, size, and its window, or its rate's units
---           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping; its
+--           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping,
+--           7 concurrency, which has the default time of a hold instead of a window; its
 --           tag; and for plain.lua how a state is unpacked, the tag first
 -- ARGV[2]   the requests. A plain check, which has one limit, the server's time and no longest wait, is
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
 --           and for each charge <I2 I7 B I7 I7 I7
---             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
+--             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state, 7 settle,
+--                       8 extend, 9 take an extension back
 --             limit     its index in ARGV[1], from 1
---             cost
---             role      0 enforced, 1 shadow, plus 2 if the charge is a peek; for a refund the kind of
---                       its place: 0 in a window, 1 in a log, 2 in a bucket
+--             cost      to settle, the units used; to extend, the units to add, and to take that back,
+--                       the units that were added; may be 0
+--             role      0 enforced, 1 shadow, plus 2 if the charge is a peek, plus 4 if its units are set
+--                       aside; for a refund the kind of its place: 0 in a window, 1 in a log, 2 in a
+--                       bucket; to settle, 1 if the hold ends
 --             at_us     2^53 for the server's time
---             a, b      for a check or peek, the longest wait, 2^53 for any; for a refund, the place
+--             a, b      for a check or peek, the longest wait, 2^53 for any, and for how long units are
+--                       set aside; for a refund, the place; to settle or extend, the last expiry that
+--                       was granted, and to extend, for how long
+--             id        only of a charge whose units are set aside, to settle and to extend: <c8
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
@@ -30,14 +37,29 @@
 --                                 changed, and the request is to be sent again, to the script that
 --                                 carries over; so are later requests that share a key with it.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
---                                 long logs. The request and all after it are to be sent again.
+--                                 long logs and holds. The request and all after it are to be sent
+--                                 again.
+--             12 settled          remaining, reset_after_us, first_back_us, and more: <I7 I7 I7 B I7 I7,
+--                                 the units charged, how many of them beyond the hold, the units cut,
+--                                 and the kind and the two numbers of the charge's place
+--             13 extended         remaining, reset_after_us, first_back_us, and one more <I7, the expiry
+--             14 not extended     the same, and one more <I7: retry_after_us, 2^53 for never, 2^54 if
+--                                 only other parts were refused
+--             15 hold expired, 16 hold unknown
+--                                 remaining, reset_after_us, first_back_us
+--             32 to 43            0 to 11 of a key with holds, and more: <B I7 I7, the kind of the
+--                                 place, its second number, and the size of the limit that decided. If
+--                                 units were set aside, the place is the expiry.
+--             4 done              of a state: its third number is 1 if the last text is its holds
 --           The answer to each charge of a check "all or none" is followed by one more <I7: how many
---           such requests fit, if the charge has a longest wait.
+--           such requests fit, if the charge has a longest wait. The answer to each part of a request to
+--           settle or extend is followed by the size of the limit that the key is under.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: a request that fails has changed nothing.
-local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, SHRINK =
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
 -- Added to a status if first_back_us follows.
@@ -146,7 +168,8 @@ local function change(state, now_us, reset_after_us, spare_s)
   local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
   -- Kept until it expires by the caller's time, and by the server's time, which other requests may use:
   -- there for at most as long as units can stay spent.
-  local longest_us = limit.window_us and 2 * limit.window_us or limit.time_to_full_us + EXPIRY_STEP_US
+  local longest_us = limit.window_us and 2 * limit.window_us
+    or (limit.time_to_full_us or 0) + EXPIRY_STEP_US
   local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
   state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
 end
@@ -218,14 +241,15 @@ local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   elseif state.problem then
     return answer(packed_failure(state))
   end
-  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place =
-    check(limit, state, now_us, cost, max_wait_us)
+  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place,
+    place_too = check(limit, state, now_us, cost, max_wait_us)
   if (remaining > limit.size or state.is_corrupt) and is_corrupt(state, limit, remaining) then
     return answer(packed_failure(state))
   end
   answered = answered + 1
   answers[answered] = packed_decision(
-    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place)
+    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place,
+    place_too, state)
   if is_allowed or state.is_restarted or state.is_carried then
     change(state, now_us, reset_after_us, spare_s)
   end
@@ -239,9 +263,12 @@ local decide_beyond
 
 -- ---- beyond a check
 
--- The two parts of a role, which are added.
-local SHADOW_ROLE, PEEK_ROLE = 1, 2
+-- The parts of a role, which are added.
+local SHADOW_ROLE, PEEK_ROLE, HOLD_ROLE = 1, 2, 4
 local WORK = { [PEEK] = 1, [REFUND] = 8, [STATE] = 16 }
+
+-- Settles or extends the holds of a request.
+local decide_holds
 
 -- Returns whether the server will have no state of the key after this call.
 local function is_absent(state)
@@ -256,7 +283,8 @@ local function peek(state, limit, now_us, cost, max_wait_us)
     return answer(packed_failure(state))
   end
   answer(packed_decision(
-    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us))
+    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, nil, nil,
+    state))
 end
 
 -- Returns the kind of place of a charge under this limit: in a window, in a log, or in a bucket.
@@ -304,7 +332,12 @@ local function send_state(state)
       texts[#texts + 1] = slots
     end
   end
-  answer(struct_pack(ANSWER, DONE, first, #texts - first, 0))
+  local slots = #texts - first
+  local has_holds = state.holds and state.holds.count > 0 and not is_absent(state)
+  if has_holds then
+    texts[#texts + 1] = hold_list.packed(state.holds)
+  end
+  answer(struct_pack(ANSWER, DONE, first, slots, has_holds and 1 or 0))
 end
 
 -- Notes that the next `count` answers belong to one check.
@@ -333,6 +366,15 @@ local function put_all_later(count)
   end
 end
 
+-- Decides a part of a check of several limits, and charges it.
+local function peek_part(part, now_us)
+  return algorithm.peek(part.limit, part.state, now_us, part.cost, part.max_wait_us)
+end
+
+local function charge_part(part, now_us)
+  return check(part.limit, part.state, now_us, part.cost, part.max_wait_us)
+end
+
 -- Twin of check_all in crates/core/src/check_all.rs, which also combines the answers.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
@@ -343,7 +385,7 @@ local function check_all(charges, now_us, spare_s)
       if not charge.is_peek then
         algorithm.restart_clock(limit, state, now_us)
       end
-      charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
+      charge.decided = { peek_part(charge, now_us) }
       is_refused = is_refused or (not charge.is_shadow and not charge.decided[1])
       is_corrupt(state, limit, charge.decided[2])
     end
@@ -356,11 +398,12 @@ local function check_all(charges, now_us, spare_s)
     else
       local is_charged = not is_refused and not charge.is_peek and decided[1]
       if is_charged then
-        decided = { check(limit, state, now_us, charge.cost, charge.max_wait_us) }
+        decided = { charge_part(charge, now_us) }
       end
       local fits = charge.max_wait_us
         and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
-      answer(packed_decision(limit, unpack(decided, 1, 7)) .. struct_pack("<I7", fits or 0))
+      decided[9] = state
+      answer(packed_decision(limit, unpack(decided, 1, 9)) .. struct_pack("<I7", fits or 0))
       if is_charged or not charge.is_peek and (state.is_restarted or state.is_carried) then
         change(state, now_us, decided[4], spare_s)
       end
@@ -378,19 +421,23 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if at_us < TWO_53 then
       now_us, spare_s = at_us, CALLERS_SPARE_S
     end
+    local hold_id
+    if what >= SETTLE or (what == CHECK_ALL and role >= HOLD_ROLE) then
+      hold_id, position = struct_unpack("<c8", requests, position)
+    end
     local limit, max_wait_us = limits[limit_at], a < TWO_53 and a or nil
     key_at = key_at + 1
     local key = KEYS[key_at]
     local state
     if is_over then
       state = nil
-    elseif what == STATE or what == REFUND then
+    elseif what == STATE or what == REFUND or what >= SETTLE then
       -- Under the limit that the state has: a refund does not carry the state over to another limit.
       state = found_at(key, limit)
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
     end
-    if what == CHECK_ALL then
+    if what == CHECK_ALL or what >= SETTLE then
       units = units + work_on(state, 2)
     elseif what ~= CHECK and not fits_in_call(work_on(state, WORK[what] or 0)) then
       answer(struct_pack(ANSWER, LATER, 0, 0, 0))
@@ -402,11 +449,12 @@ function decide_beyond(what, count, requests, position, key_at, limits)
       reset(key, limit)
     elseif what == CHECK then
       check_one(key, limit, now_us, cost, max_wait_us, spare_s)
-    elseif what == CHECK_ALL then
+    elseif what == CHECK_ALL or what >= SETTLE then
       is_put_off = is_put_off or not state
       charges[index] = {
         key = key, state = state, limit = limit, cost = cost, max_wait_us = max_wait_us,
-        is_shadow = role % PEEK_ROLE == SHADOW_ROLE, is_peek = role >= PEEK_ROLE,
+        is_shadow = role % PEEK_ROLE == SHADOW_ROLE, is_peek = role % HOLD_ROLE >= PEEK_ROLE,
+        hold_id = hold_id, is_last = role == 1, expires_us = a, hold_for_us = b,
       }
     elseif not state then
       put_off_from(key)
@@ -421,15 +469,294 @@ function decide_beyond(what, count, requests, position, key_at, limits)
       send_state(state)
     end
   end
-  if what == CHECK_ALL and not fits_in_call(units) then
+  if (what == CHECK_ALL or what >= SETTLE) and not fits_in_call(units) then
     put_all_later(count)
   elseif is_put_off then
     put_all_off(charges)
   elseif what == CHECK_ALL then
     check_all(charges, now_us, spare_s)
+  elseif what >= SETTLE then
+    decide_holds(what, charges, now_us, spare_s)
   end
   return position, key_at
 end
+
+-- ---- holds
+
+-- Replaces functions of the twins and of this script by functions that take the holds of a key into account. In a
+-- function, because Lua allows 200 local variables outside of one.
+local function replace_for_holds()
+  local SETTLED, EXTENDED, NOT_EXTENDED, HOLD_EXPIRED, HOLD_UNKNOWN = 12, 13, 14, 15, 16
+  -- Added to the status of a decision on a key with holds.
+  local AND_HOLDS = 32
+  -- Written for a wait: never, and that the part itself was not refused.
+  local WAIT_NEVER, WAIT_OF_OTHERS = TWO_53, 2 * TWO_53
+  local NO_HOLDS = hold_list.new()
+  local check_alone, peek_alone, fits_alone, restart_alone, carry_over_alone, refund_alone =
+    check, algorithm.peek, algorithm.fits, algorithm.restart_clock, algorithm.carry_over, refund
+  local packed_alone, change_alone, work_alone = packed_decision, change, work_on
+  local peek_part_alone, charge_part_alone = peek_part, charge_part
+
+  local function has_holds(state)
+    return state.holds and state.holds.count > 0
+  end
+
+  function check(limit, state, now_us, cost, max_wait_us)
+    if has_holds(state) then
+      return held.check(limit, state, state.holds, now_us, cost)
+    end
+    return check_alone(limit, state, now_us, cost, max_wait_us)
+  end
+
+  function algorithm.peek(limit, state, now_us, cost, max_wait_us)
+    if has_holds(state) then
+      return held.peek(limit, state, state.holds, now_us, cost)
+    end
+    return peek_alone(limit, state, now_us, cost, max_wait_us)
+  end
+
+  function algorithm.fits(limit, state, now_us, cost, max_wait_us)
+    if has_holds(state) then
+      local _, remaining = held.peek(limit, state, state.holds, now_us, cost)
+      return (remaining - remaining % cost) / cost
+    end
+    return fits_alone(limit, state, now_us, cost, max_wait_us)
+  end
+
+  function algorithm.restart_clock(limit, state, now_us)
+    if has_holds(state) then
+      return held.restart_clock(limit, state, state.holds, now_us)
+    end
+    return restart_alone(limit, state, now_us)
+  end
+
+  function algorithm.carry_over(limit, old, state, now_us, cost)
+    if not has_holds(state) then
+      return carry_over_alone(limit, old, state, now_us, cost)
+    end
+    local copy, holds = old.decide.copy(state), hold_list.copy(state.holds)
+    local is_done, decides, carried = held.carry_over(limit, old, copy, holds, now_us, cost)
+    if not is_done then
+      return nil, decides, state
+    end
+    carried.holds = holds
+    return true, decides, carried
+  end
+
+  function peek_part(part, now_us)
+    if part.hold_id and not part.limit.is_shaping then
+      local holds = part.state.holds or NO_HOLDS
+      return held.peek_reserve(part.limit, part.state, holds, now_us, part.cost)
+    end
+    return peek_part_alone(part, now_us)
+  end
+
+  function charge_part(part, now_us)
+    local state = part.state
+    if not part.hold_id then
+      return charge_part_alone(part, now_us)
+    elseif part.limit.is_shaping then
+      return unpack(part.decided, 1, 6)
+    end
+    state.holds = state.holds or hold_list.new()
+    return held.reserve(
+      part.limit, state, state.holds, now_us, part.hold_id, part.cost, part.hold_for_us)
+  end
+
+  function packed_decision(limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us,
+    first_back_us, place, place_too, state)
+    local packed = packed_alone(
+      limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place)
+    if not (state and state.holds) then
+      return packed
+    end
+    return string.char(packed:byte(1) + AND_HOLDS) .. packed:sub(2)
+      .. struct_pack("<BI7I7", place_kind(limit), place_too or 0, limit.size)
+  end
+
+  function refund(state, limit, now_us, cost, kind, place, place_too, spare_s)
+    local holds = state.holds
+    if not has_holds(state) then
+      return refund_alone(state, limit, now_us, cost, kind, place, place_too, spare_s)
+    elseif kind ~= place_kind(limit) then
+      place, place_too = TWO_53, 0
+    end
+    local back = held.refund(limit, state, holds, now_us, cost, place, place_too)
+    local _, remaining, _, reset_after_us = held.peek(limit, state, holds, now_us, 1)
+    if is_corrupt(state, limit, remaining) then
+      return answer(packed_failure(state))
+    end
+    answer(struct_pack(ANSWER, DONE, back, 0, 0))
+    change(state, now_us, reset_after_us, spare_s)
+  end
+
+  -- A key is also kept until its last hold expires, which may hold no units, and until a debt has drained.
+  function change(state, now_us, reset_after_us, spare_s)
+    change_alone(state, now_us, reset_after_us, spare_s)
+    local holds, decide = state.holds, state.limit.decide
+    if decide.only_holds and not has_holds(state) then
+      -- Nothing is left of the key.
+      state.ttl_s = 0
+      return
+    elseif not holds then
+      return
+    end
+    local over_us = now_us + reset_after_us
+    if holds.count > 0 then
+      over_us = max(over_us, holds.expires[holds.count])
+    end
+    local expires_us = max(decide.expires_us(state, over_us), over_us)
+    local longest_us = expires_us - decide.floor_us(state)
+    local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
+    state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
+  end
+
+  function work_on(state, units)
+    local own = work_alone(state, units)
+    if state and state.holds then
+      return own + state.holds.count / 128
+    end
+    return own
+  end
+
+  -- Returns the state of the first part that cannot be read, if any: nothing is changed then.
+  local function first_problem(parts, now_us)
+    for _, part in ipairs(parts) do
+      local state = part.state
+      local limit = state.limit
+      if not state.problem and limit.decide == sliding_window_log then
+        algorithm.read_standing(limit, state, now_us)
+        is_corrupt(state, limit, 0)
+      end
+      if state.problem then
+        return state
+      end
+    end
+  end
+
+  local ENDED = { expired = HOLD_EXPIRED, unknown = HOLD_UNKNOWN }
+
+  -- Answers a part. `decided` is a decision.
+  local function answer_part(status, limit, decided, more)
+    answer(struct_pack(ANSWER, status, decided[2], decided[4], decided[6])
+      .. (more or "") .. struct_pack("<I7", limit.size))
+  end
+
+  local function settle(part, now_us, spare_s)
+    local state = part.state
+    local limit, holds = state.limit, state.holds or hold_list.new()
+    local done, charged, excess, cut, place, place_too = held.settle(
+      limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost, part.is_last)
+    local is_done = done == "done"
+    local decided = { held.decision_after(limit, state, holds, now_us, is_done) }
+    if is_done then
+      answer_part(SETTLED, limit, decided, struct_pack("<I7I7I7BI7I7",
+        charged, excess, cut, place_kind(limit), place or 0, place_too or 0))
+    else
+      answer_part(ENDED[done], limit, decided)
+    end
+    if is_done or state.is_restarted then
+      change(state, now_us, decided[4], spare_s)
+    end
+  end
+
+  local function packed_wait(retry_after_us)
+    return struct_pack("<I7", retry_after_us == NEVER and WAIT_NEVER or retry_after_us)
+  end
+
+  -- Extends a part, unless another part is refused or has ended.
+  local function extend(part, now_us, spare_s, is_refused)
+    local state, limit = part.state, part.limit
+    local holds = state.holds or hold_list.new()
+    local done, decided = part.extension, nil
+    if not is_refused then
+      local until_us =
+        held.grow(limit, state, holds, now_us, part.hold_id, part.cost, part.hold_for_us)
+      decided = { held.decision_after(limit, state, holds, now_us, true) }
+      answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
+    elseif done == "granted" then
+      decided = { algorithm.peek(limit, state, now_us, max(part.cost, 1)) }
+      if limit.requested then
+        decided[6] = algorithm.in_place_of(
+          limit, limit.requested, decided[2], decided[4], decided[6])
+      end
+      answer_part(NOT_EXTENDED, limit, decided, struct_pack("<I7", WAIT_OF_OTHERS))
+    elseif done == "refused" then
+      decided = { held.peek_units(limit, state, holds, now_us, part.cost) }
+      answer_part(NOT_EXTENDED, limit, decided, packed_wait(decided[3]))
+    else
+      decided = { held.decision_after(limit, state, holds, now_us, false) }
+      answer_part(ENDED[done], limit, decided)
+    end
+    -- A part that another part holds back stays where it is.
+    local is_moved = state.is_carried and done ~= "granted"
+    if not is_refused or state.is_restarted or is_moved then
+      change(state, now_us, decided[4], spare_s)
+    end
+  end
+
+  local function shrink(part, now_us, spare_s)
+    local state = part.state
+    local limit, holds = state.limit, state.holds or hold_list.new()
+    local done, until_us =
+      held.shrink(limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost)
+    local decided = { held.decision_after(limit, state, holds, now_us, done == "granted") }
+    if done ~= "granted" then
+      return answer_part(ENDED[done], limit, decided)
+    end
+    answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
+    change(state, now_us, decided[4], spare_s)
+  end
+
+  -- Decides each part, under the limit that it adds units to, or the limit that its key is under. Returns
+  -- whether one is refused or has ended; nil if a state was reached under a limit that this script cannot
+  -- read.
+  local function decide_extensions(parts, now_us)
+    local is_refused = false
+    for _, part in ipairs(parts) do
+      local state, requested = part.state, part.limit
+      part.limit = state.limit
+      if part.cost > 0 and state.holds and state.holds:find(part.hold_id) then
+        state, part.limit = state_at(part.key, requested, now_us, part.cost)
+        if not state then
+          return nil
+        end
+        part.state = state
+      end
+      algorithm.restart_clock(part.limit, state, now_us)
+      part.extension = held.peek_extend(part.limit, state, state.holds or NO_HOLDS, now_us,
+        part.hold_id, part.expires_us, part.cost)
+      is_refused = is_refused or part.extension ~= "granted"
+    end
+    return is_refused
+  end
+
+  function decide_holds(what, parts, now_us, spare_s)
+    local problem = first_problem(parts, now_us)
+    local is_refused = false
+    if what == EXTEND and not problem then
+      is_refused = decide_extensions(parts, now_us)
+    end
+    if is_refused == nil then
+      return put_all_off(parts)
+    end
+    add_siblings(#parts)
+    for _, part in ipairs(parts) do
+      if problem then
+        answer(packed_failure(problem) .. struct_pack("<I7", 0))
+      elseif what == SETTLE then
+        settle(part, now_us, spare_s)
+      elseif what == SHRINK then
+        shrink(part, now_us, spare_s)
+      else
+        extend(part, now_us, spare_s, is_refused)
+      end
+      is_corrupt(part.state, part.state.limit, 0)
+    end
+  end
+end
+
+replace_for_holds()
 
 -- ---- carrying over
 

@@ -19,7 +19,6 @@ use super::shared::StoreContext;
 use super::slots::{Redirect, ServerAddress, SlotMap, slot_of};
 use super::target::Target;
 use super::waiting::WaitingRequest;
-use super::wire::StoreRequest;
 
 /// The time between two refreshes of the slots while there are requests.
 const REFRESH_US: u64 = 10_000_000;
@@ -52,7 +51,7 @@ pub(super) struct RedisCluster {
     itself: Weak<RedisCluster>,
 }
 
-/// Decides a check of several keys one key at a time, because their slot is being moved: some keys are on one server and
+/// Decides a request of several keys one key at a time, because their slot is being moved: some keys are on one server and
 /// some on another.
 pub(super) type SplitCheckFn = Box<dyn Fn(WaitingRequest) + Send + Sync>;
 
@@ -155,10 +154,10 @@ impl RedisCluster {
         Node::new(&self.shared, Target::of(server), Some(cluster))
     }
 
-    /// Sends a request again that the server cannot decide while it moves the slot; a check of several keys is split.
+    /// Sends a request again that the server cannot decide while it moves the slot; a request of several keys is split.
     fn decide_separately(&self, waiting: WaitingRequest, from: &Arc<Node>) {
         match &waiting.request {
-            StoreRequest::CheckAll { charges, .. } if charges.len() > 1 => (self.split)(waiting),
+            request if request.charges().len() > 1 => (self.split)(waiting),
             // A single key is never on two servers: the request is sent to the same server again, up to `MAX_HOPS` times.
             _ => from.put(RequestGroup::One(waiting)),
         }

@@ -9,7 +9,10 @@ use std::iter;
 use std::sync::Arc;
 
 use redis::{Connection, Value};
-use tollgate_core::{ChargePlace, Cost, Limit, MAX_LOG_UNITS, UnitRequest};
+use tollgate_core::{
+    ChargePlace, Cost, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse, Limit, MAX_HOLDS,
+    MAX_LOG_UNITS, Reservation, UnitRequest,
+};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::batcher::MAX_BATCH;
@@ -172,7 +175,7 @@ impl Bench {
         name: &str,
         copies: Copies<'_>,
         script: ScriptChoice,
-        requests: impl Fn() -> Vec<StoreRequest>,
+        requests: impl FnOnce() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
         let decided = self.measure(name, copies, script, &requests);
@@ -185,7 +188,7 @@ impl Bench {
         name: &str,
         copies: Copies<'_>,
         script: ScriptChoice,
-        requests: impl Fn() -> Vec<StoreRequest>,
+        requests: impl FnOnce() -> Vec<StoreRequest>,
     ) {
         let requests = requests();
         let decided = self.measure(name, copies, script, &requests);
@@ -247,6 +250,35 @@ impl Bench {
             command.arg(key).arg(at).arg(at + 2).query(&mut self.connection).unwrap();
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
+}
+
+/// Returns a reservation of one unit for an hour and a little more, so that all expire at different times.
+fn reserve(key: &str, limit: Limit, id: u64) -> StoreRequest {
+    let hold_for = HoldTime::from_us(3_600_000_000 + id).unwrap();
+    let reservation = Reservation { id: HoldId(id), cost: Cost::ONE, hold_for };
+    let name = Arc::new(Name::new("test", []));
+    let demand = Demand::of_reservation(reservation);
+    let original = store::Charge::new(name, key.as_bytes(), limit, demand);
+    let charge = ServerCharge { key: key.as_bytes().into(), original };
+    StoreRequest::CheckAll { charges: vec![charge], at_us: None }
+}
+
+/// The hold that was reserved first.
+fn first_hold() -> HoldReference {
+    HoldReference { id: HoldId(MAX_HOLDS as u64 / 2), expires_us: START_US + 7_200_000_000 }
+}
+
+fn settle(keys: &[String], limit: Limit) -> StoreRequest {
+    let charges = keys.iter().map(|key| charge(key, limit, 1)).collect();
+    let used = HoldUse { units: 3, is_last: true };
+    StoreRequest::Settle { charges, uses: vec![(first_hold(), used); keys.len()], at_us: None }
+}
+
+fn extend(keys: &[String], limit: Limit) -> StoreRequest {
+    let charges = keys.iter().map(|key| charge(key, limit, 1)).collect();
+    let hold_for = HoldTime::from_us(3_600_000_000).unwrap();
+    let growth = HoldGrowth { more: Some(Cost::ONE), hold_for };
+    StoreRequest::Extend { charges, growths: vec![(first_hold(), growth); keys.len()], at_us: None }
 }
 
 fn state(key: &str, limit: Limit) -> StoreRequest {
@@ -426,6 +458,87 @@ fn no_call_of_windows_and_buckets_takes_longer_than_2_ms() {
             });
             let many = format!("check of as many {limit} as there may be");
             bench.case_on(&many, key, ScriptChoice::Smallest, || together("key", limit, 1));
+            redis::cmd("FLUSHALL").exec(&mut bench.connection).unwrap();
+        }
+    }
+}
+
+/// The algorithms that can have holds, with room for the most holds that a key can have.
+const HOLDING: [&str; 4] = [
+    "fixed-window limit=1000000 window=1h",
+    "sliding-window-counter limit=1000000 window=1h",
+    "sliding-window-log limit=65536 window=24h",
+    "token-bucket capacity=1000000 refill=999983/h",
+];
+
+impl Bench {
+    /// Makes a key with this number of holds, and some units spent.
+    fn hold(&mut self, key: &str, limit: Limit, count: u64) {
+        self.fill(key, limit, 100);
+        for id in MAX_HOLDS as u64 / 2..MAX_HOLDS as u64 / 2 + count {
+            self.call(&[reserve(key, limit, id)], ScriptChoice::Smallest);
+            self.now_us += 1;
+        }
+    }
+}
+
+/// The most holds that a key can have, and as many as a key has usually.
+#[test]
+fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
+    for flavour in Flavour::ALL {
+        let mut bench = Bench::start(flavour);
+        for text in HOLDING {
+            let limit: Limit = text.parse().unwrap();
+            let kind = text.split(' ').next().unwrap();
+            let copies = Copies { of: "key", count: MAX_BATCH };
+            let key = |number: usize| format!("key {number}");
+            let (smallest, carrying) = (ScriptChoice::Smallest, ScriptChoice::CarryOver);
+            let checks = || full_batch("key", |key| check(key, limit));
+            let refusals = || full_batch("key", |key| refused(key, limit));
+            let settlements = || full_batch("key", |key| settle(&[key.to_owned()], limit));
+            let reservations = || full_batch("key", |key| reserve(key, limit, 5_000));
+
+            bench.hold("key", limit, 8);
+            bench.case_on(
+                &format!("reservation beside 8 holds, {kind}"),
+                copies,
+                smallest,
+                reservations,
+            );
+            bench.case_on(
+                &format!("settlement beside 8 holds, {kind}"),
+                copies,
+                smallest,
+                settlements,
+            );
+            redis::cmd("DEL").arg("key").exec(&mut bench.connection).unwrap();
+
+            bench.hold("key", limit, MAX_HOLDS as u64);
+            for (name, requests, script) in [
+                ("refused reservation", reservations(), smallest),
+                ("settlement", settlements(), smallest),
+                ("extension", full_batch("key", |key| extend(&[key.to_owned()], limit)), smallest),
+                ("check", checks(), carrying),
+                ("refused check", refusals(), carrying),
+            ] {
+                let name = format!("{name} beside 1,024 holds, {kind}");
+                bench.case_cut_short(&name, copies, script, || requests);
+            }
+            let states = full_batch("key", |key| state(key, limit));
+            bench.measure(&format!("list beside 1,024 holds, {kind}"), copies, carrying, &states);
+            let keys: Vec<_> = (0..3).map(key).collect();
+            for (name, request) in
+                [("settlement", settle(&keys, limit)), ("extension", extend(&keys, limit))]
+            {
+                let name = format!("{name} of 3 keys with 1,024 holds, {kind}");
+                bench.case_on(&name, copies, smallest, || vec![request]);
+            }
+            bench.now_us += 3_601_000_000;
+            let name = format!("check that charges 1,024 expired holds, {kind}");
+            bench.case_cut_short(&name, copies, carrying, checks);
+            let name = format!("refused check beside 1,024 expired holds, {kind}");
+            bench.case_cut_short(&name, copies, carrying, refusals);
+            bench.now_us -= 3_601_000_000;
             redis::cmd("FLUSHALL").exec(&mut bench.connection).unwrap();
         }
     }

@@ -13,6 +13,7 @@ use super::batcher::MAX_BATCH;
 use super::reply::{ReplyFuture, joint};
 use super::servers::Servers;
 use super::split_check;
+use super::waiting::FollowUp;
 use super::wire::StoreRequest;
 
 /// Decides requests in their order, and returns the answers in the same order. An element of `requests` that is an error
@@ -95,7 +96,9 @@ impl OrderedBatch {
         let left = self.within.map(|within| within.saturating_sub(self.began.elapsed()));
         next.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
         let receivers = match next.pop_if(|(last, _)| self.servers.is_split(last)) {
-            Some((request, call)) => vec![split_check::submit(&self.servers, request, &call)],
+            Some((request, call)) => {
+                vec![split_check::submit(&self.servers, request, &call, FollowUp::Nothing)]
+            }
             None => self.servers.submit_all(next),
         };
         for (index, receiver) in indexes.into_iter().zip(receivers) {

@@ -18,7 +18,8 @@
 //! the function that sends a refund.
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
-//! - several places: `split_check` decides checks whose keys are on different servers
+//! - several places: `split_check` decides checks whose keys are on different servers, and `split_holds` settlements and
+//!   extensions
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
 //! - one server: `node`, with its queue (`batcher`) and its `breaker`
@@ -57,6 +58,7 @@ mod servers;
 mod shared;
 mod slots;
 mod split_check;
+mod split_holds;
 mod target;
 mod tls;
 mod waiting;
@@ -66,17 +68,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, Holds, Intent};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, DecisionSource, Fallback, JointRequest, KeyState, RemoteStore,
-    UnreadPolicy, Wake,
+    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest, KeyState,
+    RemoteStore, SettleRequest, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
 pub use builder::Redis;
 use builder::RedisSettings;
 use key::Keys;
-use refunds::{Refunds, UnreadCharge};
+use refunds::{Refunds, UnreadCharge, UnreadHolds, UnreadUnits};
 use reply::ReplyFuture;
 use servers::Servers;
 use shared::StoreContext;
@@ -128,6 +130,22 @@ impl RedisStore {
         Answer::pending(ReplyFuture::new(receiver, read))
     }
 
+    /// Sends a settlement or an extension of holds, which may be in different places.
+    fn send_on_holds<T: 'static>(
+        &self,
+        request: StoreRequest,
+        call: &Call,
+        follow_up: FollowUp,
+        read: fn(Reply) -> Option<T>,
+    ) -> Answer<T> {
+        let weight = request.charges().iter().map(ServerCharge::counts_as_hold).sum();
+        if weight > MAX_CHARGES {
+            return Answer::ready(Err(Error::TooMuchWork { weight, most: MAX_CHARGES }));
+        }
+        let receiver = split_holds::submit(&self.servers, request, call, follow_up);
+        Answer::pending(ReplyFuture::new(receiver, read))
+    }
+
     /// Returns the request for a check of several limits; an error if it is too much work for one run of a script.
     fn joint(&self, request: JointRequest) -> Result<(StoreRequest, Call), Error> {
         let JointRequest { charges, call } = request;
@@ -171,22 +189,25 @@ impl RemoteStore for RedisStore {
         let unread = match if_unread {
             UnreadPolicy::Keep => None,
             UnreadPolicy::Refund(wake) => {
-                Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
+                let charge = UnreadCharge::new(&self.refunds, &charge, at_us, wake);
+                Some(UnreadUnits::Charge(Arc::new(charge)))
             }
         };
-        let follow_up = match &unread {
-            Some(unread) => FollowUp::RefundUnlessRead(Arc::clone(unread)),
-            None => FollowUp::Nothing,
-        };
+        let follow_up = FollowUp::giving_back(&unread);
         let receiver = self.servers.submit(StoreRequest::Check { charge, at_us }, &call, follow_up);
-        Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
+        Answer::pending(ReplyFuture::new(receiver, reply::decision).giving_back(unread))
     }
 
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
         match self.joint(request) {
             Ok((request, call)) => {
-                let receiver = split_check::submit(&self.servers, request, &call);
-                Answer::pending(ReplyFuture::new(receiver, reply::joint))
+                let unread = request.has_holds().then(|| {
+                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call.at_us);
+                    UnreadUnits::Holds(Arc::new(holds))
+                });
+                let follow_up = FollowUp::giving_back(&unread);
+                let receiver = split_check::submit(&self.servers, request, &call, follow_up);
+                Answer::pending(ReplyFuture::new(receiver, reply::joint).giving_back(unread))
             }
             Err(error) => Answer::ready(Err(error)),
         }
@@ -227,9 +248,39 @@ impl RemoteStore for RedisStore {
     fn state(&self, charge: Charge, call: Call) -> Answer<KeyState> {
         let request = StoreRequest::State { charge: self.charge(charge), at_us: call.at_us };
         self.send(request, &call, FollowUp::Nothing, |reply| match reply {
-            Reply::State { limit, state, now_us } => {
-                Some(KeyState { limit, state: *state, holds: Holds::default(), now_us })
+            Reply::State { limit, state, holds, now_us } => {
+                Some(KeyState { limit, state: *state, holds, now_us })
             }
+            _ => None,
+        })
+    }
+
+    fn has_holds(&self) -> bool {
+        true
+    }
+
+    fn settle(&self, request: SettleRequest) -> Answer<Vec<SettleAnswer>> {
+        let SettleRequest { parts, call, wake } = request;
+        let (charges, uses) = parts
+            .into_iter()
+            .map(|part| (self.charge(part.charge), (part.hold, part.used)))
+            .unzip();
+        let request = StoreRequest::Settle { charges, uses, at_us: call.at_us };
+        self.send_on_holds(request, &call, FollowUp::Wake(wake), |reply| match reply {
+            Reply::Settled(answers) => Some(answers),
+            _ => None,
+        })
+    }
+
+    fn extend(&self, request: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
+        let ExtendRequest { parts, call } = request;
+        let (charges, growths) = parts
+            .into_iter()
+            .map(|part| (self.charge(part.charge), (part.hold, part.growth)))
+            .unzip();
+        let request = StoreRequest::Extend { charges, growths, at_us: call.at_us };
+        self.send_on_holds(request, &call, FollowUp::Nothing, |reply| match reply {
+            Reply::Extended(answers) => Some(answers),
             _ => None,
         })
     }

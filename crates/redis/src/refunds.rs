@@ -1,11 +1,12 @@
-//! Refunds of charges whose answers were dropped before the caller read them.
+//! Refunds of charges, and releases of holds, whose answers were dropped before the caller read them.
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{ChargePlace, Limit, Mode};
+use tollgate_core::{ChargePlace, HoldUse, Limit, Mode};
 
 use super::refund_order::RefundOrder;
 use super::wire::{Reply, ServerCharge, StoreRequest};
+use tollgate_limiter::Decision;
 use tollgate_limiter::store::Wake;
 
 /// Sends the refunds of one limiter. The refunds of one bucket are sent in the order of their charges.
@@ -21,6 +22,55 @@ type OwedRefund = (StoreRequest, Wake);
 impl Refunds {
     pub(super) fn new(send: impl Fn(StoreRequest, Wake) + Send + Sync + 'static) -> Refunds {
         Refunds { order: RefundOrder::new(), send: Box::new(send) }
+    }
+}
+
+/// Units that are given back unless the caller reads the answer.
+#[derive(Clone)]
+pub(super) enum UnreadUnits {
+    Charge(Arc<UnreadCharge>),
+    Holds(Arc<UnreadHolds>),
+}
+
+impl UnreadUnits {
+    /// Notes that the caller will not read this reply.
+    pub(super) fn give_back(&self, unread: Reply) {
+        match self {
+            UnreadUnits::Charge(charge) => charge.refund(unread),
+            UnreadUnits::Holds(holds) => holds.release(&unread),
+        }
+    }
+}
+
+/// The holds of a reservation. Without its answer the caller can neither settle them nor use their units, so they are
+/// released instead of being charged at their expiry.
+pub(super) struct UnreadHolds {
+    refunds: Arc<Refunds>,
+    charges: Vec<ServerCharge>,
+    at_us: Option<u64>,
+}
+
+impl UnreadHolds {
+    /// Returns the holds of a reservation that will be sent next.
+    pub(super) fn new(
+        refunds: &Arc<Refunds>,
+        charges: &[ServerCharge],
+        at_us: Option<u64>,
+    ) -> UnreadHolds {
+        UnreadHolds { refunds: Arc::clone(refunds), charges: charges.to_vec(), at_us }
+    }
+
+    fn release(&self, unread: &Reply) {
+        let Reply::JointDecision(joint) = unread else { return };
+        let none = HoldUse { units: 0, is_last: true };
+        for (index, charge) in self.charges.iter().enumerate() {
+            let is_degraded = joint.each().get(index).is_none_or(Decision::is_degraded);
+            if let Some(hold) = joint.hold(index).filter(|_| !is_degraded) {
+                let (charges, uses) = (vec![charge.clone()], vec![(hold, none)]);
+                let release = StoreRequest::Settle { charges, uses, at_us: self.at_us };
+                (self.refunds.send)(release, Arc::new(|| {}));
+            }
+        }
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tollgate_limiter::{Decision, Error, JointDecision, StoreError};
 
-use super::refunds::UnreadCharge;
+use super::refunds::UnreadUnits;
 use super::waiting::Receiver;
 use super::wire::Reply;
 
@@ -15,8 +14,8 @@ use super::wire::Reply;
 pub(super) struct ReplyFuture<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
-    /// The charge to refund if this is dropped before it is ready.
-    unread: Option<Arc<UnreadCharge>>,
+    /// The units to give back if this is dropped before it is ready.
+    unread: Option<UnreadUnits>,
 }
 
 impl<T> ReplyFuture<T> {
@@ -25,8 +24,8 @@ impl<T> ReplyFuture<T> {
         ReplyFuture { receiver, read, unread: None }
     }
 
-    /// Refunds the charge, if any, when this is dropped before it is ready.
-    pub(super) fn refunding(mut self, unread: Option<Arc<UnreadCharge>>) -> ReplyFuture<T> {
+    /// Gives the units back, if any, when this is dropped before it is ready.
+    pub(super) fn giving_back(mut self, unread: Option<UnreadUnits>) -> ReplyFuture<T> {
         self.unread = unread;
         self
     }
@@ -49,10 +48,10 @@ impl<T> Future for ReplyFuture<T> {
 impl<T> Drop for ReplyFuture<T> {
     fn drop(&mut self) {
         let Some(unread) = self.unread.take() else { return };
-        // A reply that comes after this cannot be sent here any more: the waiting request refunds it.
+        // A reply that comes after this cannot be sent here any more: the waiting request gives its units back.
         self.receiver.close();
         if let Ok(Ok(reply)) = self.receiver.try_recv() {
-            unread.refund(reply);
+            unread.give_back(reply);
         }
     }
 }

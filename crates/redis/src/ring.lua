@@ -4,7 +4,9 @@
 -- The string    the tag, which is always 11 bytes long, so that the slots stay where they are when the
 --               limit changes; <I7 I7 I3 I3 I3: charged_us, base, head, count, capacity; then the
 --               slots, each <I7 I7: at_us and the running sum through it. The charge at index is in
---               slot (head + index) % capacity. A log with holes has a trailer: see holes.lua.
+--               slot (head + index) % capacity. A log with holes has a trailer: see holes.lua. With
+--               holds the tag is marked (kept_holds.lua), and after slots and trailer come <I3: the
+--               number of holds; then the holds, and perhaps bytes that are no longer used.
 -- log           the table that sliding_window_log.lua uses. Its charges from index `stored` on are in
 --               `at` and `through`, from 1 on, and are written with the log; the charges before that
 --               are only in the string.
@@ -17,6 +19,8 @@ local FIRST_READ = HEADER_BYTES + BLOCK * SLOT_BYTES - 1
 
 -- The functions of holes.lua, which make_holes creates for the first log that needs them.
 local holes, make_holes
+-- For a log with holds: its tag, and its bytes after the slots and the trailer.
+local tag_with_holds, bytes_of_holds
 local TRAILER_BYTES = 27 + 512 * 10
 
 local ring = {}
@@ -161,7 +165,7 @@ local function new_bytes(log, position, count)
 end
 
 local function header(log)
-  return log.limit.tag
+  return (log.holds and tag_with_holds(log) or log.limit.tag)
     .. struct_pack("<I7I7I3I3I3", log.charged_us, log.base, log.head, log.count, log.capacity)
 end
 
@@ -170,6 +174,9 @@ local function rewrite(log, ttl)
   local first, second = bytes_from_head(log, log.stored)
   local slots = first .. second .. new_bytes(log, 1, #log.at)
   log.head, log.capacity = 0, log.count
+  if log.holds then
+    slots = slots .. bytes_of_holds(log)
+  end
   return redis_pcall("SET", log.key, header(log) .. slots, "EX", ttl).err
 end
 
@@ -248,7 +255,8 @@ function sliding_window_log.expires_us(_, over_us)
   return over_us
 end
 
-function sliding_window_log.unpacked(value, at, key, limit)
+-- Returns a log from its header, and the bytes that its header and its slots take; nil if it is not valid.
+local function from_header(value, at, key, limit)
   if #value < HEADER_BYTES then
     return nil
   end
@@ -259,7 +267,12 @@ function sliding_window_log.unpacked(value, at, key, limit)
   local bytes = HEADER_BYTES + log.capacity * SLOT_BYTES
   local is_whole = log.charged_us < TWO_53 and log.base < TWO_53
     and log.count <= log.capacity and (log.head < log.capacity or log.capacity == 0)
-  if not is_whole then
+  return is_whole and log or nil, bytes
+end
+
+function sliding_window_log.unpacked(value, at, key, limit)
+  local log, bytes = from_header(value, at, key, limit)
+  if not log then
     return nil
   end
   local length = #value > FIRST_READ and redis.call("STRLEN", key) or #value
@@ -350,6 +363,70 @@ function sliding_window_log.slots(log)
   local gap = log.trailer and log.trailer.gap or 0
   local first, second = bytes_from_head(log, log.stored > 0 and log.stored + gap or 0)
   return { first, second, new_bytes(log, 1, #log.at) }
+end
+
+-- ---- holds
+
+-- A log of at most this many charges is written again as a whole when its last hold has ended, so that its tag is
+-- not marked any more. A longer one keeps its mark, because its string cannot be made shorter.
+local SHORT = 1024
+-- The most units of a log, and so the most units that a key can have held under one.
+local MAX_HELD_UNITS = 65536
+
+function tag_with_holds(log)
+  return marked_tag(log.limit, log.trailer ~= nil)
+end
+
+-- Returns where the holds begin in the string.
+local function holds_at(log)
+  return HEADER_BYTES + log.capacity * SLOT_BYTES + (log.trailer and TRAILER_BYTES or 0)
+end
+
+function bytes_of_holds(log)
+  log.holds_at, log.holds.is_changed = holds_at(log), false
+  return struct_pack("<I3", log.holds.count) .. hold_list.packed(log.holds)
+end
+
+function sliding_window_log.unpacked_held(value, key, limit, has_trailer)
+  local log, from = from_header(value, #limit.tag + 1, key, limit)
+  if not log or (has_trailer and log.capacity < BLOCK) then
+    return nil
+  end
+  from = from + (has_trailer and TRAILER_BYTES or 0)
+  local bytes
+  if #value > FIRST_READ then
+    bytes = redis.call("GETRANGE", key, from, from + 3 + 1024 * 29)
+  else
+    bytes = value:sub(from + 1)
+  end
+  local count = #bytes >= 3 and struct_unpack("<I3", bytes) or nil
+  if not count or #bytes < 3 + count * 29 then
+    return nil
+  elseif has_trailer and not make_holes().unpacked(log) then
+    return nil
+  end
+  log.holds = hold_list.unpacked(bytes, 4, count, log.charged_us, 0, MAX_HELD_UNITS)
+  log.holds_at = from
+  return log.holds and log
+end
+
+local write_log = sliding_window_log.write
+
+function sliding_window_log.write(log, ttl)
+  local holds = log.holds
+  if not holds then
+    return write_log(log, ttl)
+  elseif holds.count == 0 and log.count <= SHORT then
+    take_out(log, 0)
+    log.holds, log.trailer, log.has_holes = nil, nil, false
+    return rewrite(log, ttl)
+  end
+  local problem = write_log(log, ttl)
+  if not problem and (holds.is_changed or log.holds_at ~= holds_at(log)) then
+    local bytes = bytes_of_holds(log)
+    problem = set_range(log, log.holds_at, bytes)
+  end
+  return problem
 end
 
 -- ---- carrying over

@@ -15,8 +15,8 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
-/// The abilities of a script: its algorithms, with all buckets as one; whether it decides more than checks; and whether it
-/// carries over what was spent under another limit.
+/// The abilities of a script: its algorithms, with all buckets as one; whether it decides more than checks; whether it
+/// carries over what was spent under another limit; and whether it reads keys with holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities(usize);
 
@@ -28,12 +28,13 @@ const BUCKETS: Abilities = Abilities(8);
 /// caller or a longest wait.
 const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
+const HOLDS: Abilities = Abilities(64);
 
 /// The beginning of a section in a file; the rest of the line is its name.
 const SECTION: &str = "-- ---- ";
 
 impl Abilities {
-    const SETS: usize = 64;
+    const SETS: usize = 128;
 
     /// All abilities: a state may have been reached under a limit of any algorithm.
     pub(super) const ALL: Abilities = Abilities(Abilities::SETS - 1);
@@ -45,13 +46,17 @@ impl Abilities {
             Limit::SlidingWindowCounter(_) => SLIDING_WINDOW_COUNTER.0,
             Limit::SlidingWindowLog(_) => SLIDING_WINDOW_LOG.0,
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => BUCKETS.0,
-            // Not reached: this store has no holds, so it has no scope of a concurrency limit.
-            Limit::Concurrency(_) => BEYOND_CHECKS.0,
+            Limit::Concurrency(_) => BEYOND_CHECKS.0 | HOLDS.0,
         };
     }
 
     pub(super) fn add_beyond_checks(&mut self) {
         self.0 |= BEYOND_CHECKS.0;
+    }
+
+    /// Adds the abilities for operations on holds, which may be several in one request.
+    pub(super) fn add_holds(&mut self) {
+        self.0 |= BEYOND_CHECKS.0 | HOLDS.0;
     }
 
     /// Whether its script is `plain.lua`, for plain checks of windows and buckets only.
@@ -101,7 +106,14 @@ impl Abilities {
                 let _ = writeln!(text, "local {names}");
             }
         }
+        if self.has(HOLDS) {
+            text.push_str(&self.part(twins::CONCURRENCY));
+            text.push_str(twins::HOLDS);
+        }
         text.push_str(&self.part(include_str!("states.lua")));
+        if self.has(HOLDS) {
+            text.push_str(include_str!("kept_holds.lua"));
+        }
         if self.has(SLIDING_WINDOW_LOG) {
             // In a block, because Lua allows 200 local variables outside of one.
             text.push_str("do\n");
@@ -121,6 +133,7 @@ impl Abilities {
             Some("buckets") => self.has(BUCKETS),
             Some("beyond a check") => self.has(BEYOND_CHECKS),
             Some("carrying over") => self.has(CARRY_OVER),
+            Some("holds") => self.has(HOLDS),
             _ => true,
         };
         file.split(SECTION).filter(is_needed).collect::<Vec<_>>().join(SECTION)
@@ -129,12 +142,12 @@ impl Abilities {
 
 /// The scripts that have been sent on a connection.
 #[derive(Debug, Default)]
-pub(super) struct SentScripts(u64);
+pub(super) struct SentScripts(u128);
 
 impl SentScripts {
     /// Adds a script. Returns whether it had been sent before.
     pub(super) fn insert(&mut self, abilities: Abilities) -> bool {
-        let bit = 1 << abilities.0;
+        let bit = 1_u128 << abilities.0;
         let had = self.0 & bit != 0;
         self.0 |= bit;
         had

@@ -14,7 +14,7 @@ use super::shared::StoreContext;
 use super::slots::{ServerAddress, slot_of};
 use super::target::Target;
 use super::waiting::{FollowUp, REFUND_DEADLINE, Receiver, WaitingRequest};
-use super::wire::StoreRequest;
+use super::wire::{ServerCharge, StoreRequest};
 
 /// All servers of one limiter.
 pub(super) struct Servers {
@@ -76,6 +76,19 @@ impl Servers {
             ServerLayout::Cluster(_) => slot_of(key).into(),
             ServerLayout::Shards { rendezvous, .. } => rendezvous.place(key),
         }
+    }
+
+    /// Returns the indexes of the charges of each place, in order.
+    pub(super) fn grouped(&self, charges: &[ServerCharge]) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            let place = self.place(&charge.key);
+            match groups.iter_mut().find(|(other, _)| *other == place) {
+                Some((_, group)) => group.push(index),
+                None => groups.push((place, vec![index])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
     }
 
     /// Whether the keys of a request are in different places.

@@ -10,13 +10,17 @@ use std::mem;
 use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
-use tollgate_core::{CombinedDecision, DecisionPart, Limit, Mode, Role, TightestLimit, Verdict};
+use tollgate_core::{
+    CombinedDecision, DecisionPart, HoldReference, HoldUse, Limit, Mode, Role, TightestLimit,
+    Verdict,
+};
 use tollgate_limiter::store::{self, Call};
 use tollgate_limiter::{Decision, JointDecision, StoreError};
 
 use super::address::Deployment;
 use super::servers::Servers;
 use super::shared::StoreContext;
+use super::split_holds;
 use super::waiting::{FollowUp, Receiver, WaitingRequest};
 use super::wire::{Reply, ServerCharge, StoreRequest};
 
@@ -34,44 +38,38 @@ pub(super) fn servers(shared: &Arc<StoreContext>, deployment: Deployment) -> Arc
 }
 
 /// Sends a request whose keys may be in different places. It is sent even if the receiver is dropped before.
-pub(super) fn submit(servers: &Arc<Servers>, request: StoreRequest, call: &Call) -> Receiver {
+pub(super) fn submit(
+    servers: &Arc<Servers>,
+    request: StoreRequest,
+    call: &Call,
+    follow_up: FollowUp,
+) -> Receiver {
     if !servers.is_split(&request) {
-        return servers.submit(request, call, FollowUp::Nothing);
+        return servers.submit(request, call, follow_up);
     }
     let (waiting, receiver) = WaitingRequest::new(servers.shared(), request, call);
-    servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
+    let task = decide(Arc::clone(servers), waiting.follow_up(follow_up));
+    servers.shared().executor.spawn_movable(task);
     receiver
 }
 
 /// Decides a check of several limits that are in different places.
 async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     let groups = match &waiting.request {
-        StoreRequest::CheckAll { charges, .. } => {
-            grouped(charges, |charge| servers.place(&charge.key))
-        }
+        StoreRequest::CheckAll { charges, .. } => servers.grouped(charges),
         _ => Vec::new(),
     };
     SplitCheck::new(servers, &waiting).decide(groups, waiting).await;
 }
 
-/// Decides a check of several limits one limit at a time, because the slot of their keys is being moved.
+/// Decides a request of several limits one limit at a time, because the slot of their keys is being moved.
 async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
+    if waiting.request.is_on_open_holds() {
+        return split_holds::decide_each(servers, waiting).await;
+    }
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
     SplitCheck::new(servers, &waiting).decide(groups, waiting).await;
-}
-
-/// Returns the charges of each place, in order.
-fn grouped(charges: &[ServerCharge], place: impl Fn(&ServerCharge) -> usize) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
-    for (index, charge) in charges.iter().enumerate() {
-        let place = place(charge);
-        match groups.iter_mut().find(|(other, _)| *other == place) {
-            Some((_, group)) => group.push(index),
-            None => groups.push((place, vec![index])),
-        }
-    }
-    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 /// A check of several limits while its places are charged.
@@ -81,16 +79,25 @@ struct SplitCheck {
     deadline: Instant,
     /// The decision on each charge, once it is made.
     answers: Vec<Option<Decision>>,
+    /// The hold of each charge whose units were set aside.
+    holds: Vec<Option<HoldReference>>,
     /// The decisions of the places that were charged.
     results: Vec<CombinedDecision>,
 }
 
 impl SplitCheck {
     fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> SplitCheck {
-        let mut answers = Vec::new();
-        answers.resize_with(waiting.request.charges().len(), || None);
+        let (mut answers, count) = (Vec::new(), waiting.request.charges().len());
+        answers.resize_with(count, || None);
         let (call, deadline) = (waiting.call(), waiting.deadline);
-        SplitCheck { servers, call, deadline, answers, results: Vec::new() }
+        SplitCheck {
+            servers,
+            call,
+            deadline,
+            answers,
+            holds: vec![None; count],
+            results: Vec::new(),
+        }
     }
 
     /// Decides the check. The places are taken in this order:
@@ -126,6 +133,7 @@ impl SplitCheck {
                 Ok(combined) if combined.verdict.is_allowed() => self.results.push(combined),
                 Ok(_) => {
                     self.give_back(charges, &groups[..index]);
+                    self.holds.fill(None);
                     let others = groups[..index].iter().chain(&groups[index + 1..]).flatten();
                     self.peek_others(charges, others.copied().collect()).await;
                     return self.refusal(charges).ok_or(StoreError::Gone);
@@ -163,16 +171,28 @@ impl SplitCheck {
             }
         };
         let combined = *joint.decided();
+        for (index, &at) in group.iter().enumerate() {
+            self.holds[at] = joint.hold(index);
+        }
         for (&at, answer) in group.iter().zip(joint.into_each()) {
             self.answers[at] = Some(answer);
         }
         Ok(combined)
     }
 
-    /// Refunds the charges of these groups, without waiting for the replies. A later request to the same place is decided
-    /// after the refund, except if the key is under another limit: then the script may put the refund off.
+    /// Refunds the charges of these groups and releases their holds, without waiting for the replies. A later request to the
+    /// same place is decided after the refund, except if the key is under another limit: then the script may put the refund
+    /// off.
     fn give_back(&mut self, charges: &[ServerCharge], groups: &[Vec<usize>]) {
         for &at in groups.iter().flatten() {
+            let is_degraded = self.answers[at].as_ref().is_some_and(Decision::is_degraded);
+            if let Some(hold) = self.holds[at].take().filter(|_| !is_degraded) {
+                let none = HoldUse { units: 0, is_last: true };
+                let charges = vec![charges[at].clone()];
+                let uses = vec![(hold, none)];
+                let release = StoreRequest::Settle { charges, uses, at_us: self.call.at_us };
+                self.servers.give_back(release, FollowUp::Nothing);
+            }
             let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
@@ -238,7 +258,12 @@ impl SplitCheck {
 
     fn reply(&mut self, combined: CombinedDecision) -> Option<Reply> {
         let each = mem::take(&mut self.answers).into_iter().collect::<Option<_>>()?;
-        Some(Reply::JointDecision(JointDecision::new(combined, each)))
+        let joint = JointDecision::new(combined, each);
+        let holds = mem::take(&mut self.holds);
+        Some(Reply::JointDecision(match holds.iter().any(Option::is_some) {
+            true => joint.with_holds(holds),
+            false => joint,
+        }))
     }
 }
 

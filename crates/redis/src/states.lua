@@ -168,8 +168,10 @@ end
 
 -- ---- carrying over
 
+-- In a block, because Lua allows 200 local variables outside of one.
+do
 local MAX_WINDOW_US = 366 * 86400 * 1000000
-local MAX_LOG_UNITS, LOG_TAG_BYTES = 65536, 11
+local MAX_LOG_UNITS, LOG_TAG_BYTES, MAX_CONCURRENCY = 65536, 11, 1024
 
 -- Returns a number of a tag, and where it ends: seven bits a byte, the lowest first, the last below 128.
 -- Nil if the bytes are not a number.
@@ -189,7 +191,9 @@ end
 
 -- Returns whether the numbers may be a valid limit. A bucket may take 100 years to fill; 2^52 us are 142 years.
 local function is_limit(kind, size, a, b)
-  if kind >= 4 then
+  if kind == 7 then
+    return size <= MAX_CONCURRENCY and a <= MAX_WINDOW_US
+  elseif kind >= 4 then
     return size * b / a < 2 ^ 52
   end
   return a <= MAX_WINDOW_US and (kind ~= 3 or size <= MAX_LOG_UNITS)
@@ -197,7 +201,7 @@ end
 
 function limit_of_tag(value)
   local kind, b = value:byte(1), 1
-  if not kind or kind < 1 or kind > 6 then
+  if not kind or kind < 1 or kind > 7 then
     return nil
   end
   local size, at = tag_number(value, 2)
@@ -205,7 +209,7 @@ function limit_of_tag(value)
   if size then
     a, at = tag_number(value, at)
   end
-  if a and kind >= 4 then
+  if a and kind >= 4 and kind <= 6 then
     b, at = tag_number(value, at)
   end
   if not (a and b and is_limit(kind, size, a, b)) then
@@ -214,4 +218,5 @@ function limit_of_tag(value)
   local limit = new_limit(kind, size, a, b)
   limit.tag = value:sub(1, kind == 3 and LOG_TAG_BYTES or at - 1)
   return limit
+end
 end

@@ -10,7 +10,7 @@ use tollgate_limiter::store::{Call, Wake};
 use tollgate_limiter::{OnFailure, StoreError};
 
 use super::executor::Timer;
-use super::refunds::UnreadCharge;
+use super::refunds::UnreadUnits;
 use super::shared::StoreContext;
 use super::wire::{Reply, StoreRequest};
 
@@ -73,8 +73,18 @@ pub(super) enum FollowUp {
     Nothing,
     /// Wakes the waiters for units: they may be back.
     Wake(Wake),
-    /// Refunds the charge if the caller cannot read the reply.
-    RefundUnlessRead(Arc<UnreadCharge>),
+    /// Gives the units back if the caller cannot read the reply.
+    GiveBackUnlessRead(UnreadUnits),
+}
+
+impl FollowUp {
+    /// Returns the follow-up that gives these units back, if there are any, unless the caller reads the reply.
+    pub(super) fn giving_back(unread: &Option<UnreadUnits>) -> FollowUp {
+        match unread {
+            Some(unread) => FollowUp::GiveBackUnlessRead(unread.clone()),
+            None => FollowUp::Nothing,
+        }
+    }
 }
 
 /// The caller's end of the answer.
@@ -144,12 +154,12 @@ impl WaitingRequest {
         self.answer.as_ref().is_some_and(|answer| !answer.is_closed())
     }
 
-    /// Whether its charge is refunded unless the caller reads the answer.
+    /// Whether its units are given back unless the caller reads the answer.
     pub(super) fn is_refundable(&self) -> bool {
-        matches!(self.follow_up, FollowUp::RefundUnlessRead(_))
+        matches!(self.follow_up, FollowUp::GiveBackUnlessRead(_))
     }
 
-    /// Whether its charge would be refunded at once, because the caller no longer waits.
+    /// Whether its units would be given back at once, because the caller no longer waits.
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_refundable() && !self.is_awaited()
     }
@@ -175,7 +185,7 @@ impl WaitingRequest {
         };
         match (mem::take(&mut self.follow_up), unread) {
             (FollowUp::Wake(wake), _) => wake(),
-            (FollowUp::RefundUnlessRead(charge), Some(Ok(unread))) => charge.refund(unread),
+            (FollowUp::GiveBackUnlessRead(units), Some(Ok(unread))) => units.give_back(unread),
             _ => {}
         }
     }
@@ -209,12 +219,17 @@ impl WaitingRequest {
         let StoreContext { denials, clock, .. } = &*self.shared;
         match (&self.request, reply) {
             (StoreRequest::Check { charge, at_us: None }, Some(Reply::Decision(decision)))
-                if !decision.is_allowed() && charge.demand().request.max_wait_us.is_none() =>
+                if !decision.is_allowed()
+                    && !decision.is_beside_holds()
+                    && charge.demand().request.max_wait_us.is_none() =>
             {
                 denials.remember(charge.denial_query(), self.since_us, *decision.decided());
             }
             (StoreRequest::Refund { charge, .. } | StoreRequest::Reset { charge }, _) => {
                 denials.forget(&charge.key, clock.now_us());
+            }
+            (StoreRequest::Settle { charges, .. }, _) => {
+                charges.iter().for_each(|charge| denials.forget(&charge.key, clock.now_us()));
             }
             _ => {}
         }

@@ -1,17 +1,21 @@
 //! Requests and replies, and their form on the wire, which `check.lua` describes.
 //!
 //! - `arguments`: a batch of requests as the script's arguments; `answers`: the script's reply
-//! - `limit`, `log` and `state`: limits and states as bytes; `number`: numbers as bytes
+//! - `limit`, `log`, `state` and `holds`: limits, states and holds as bytes; `number`: numbers as bytes
 
 mod answers;
 mod arguments;
+mod holds;
 mod limit;
 mod log;
 mod number;
 mod state;
 
-use tollgate_core::{self as core, ChargePlace, DecisionPart, Intent, Limit, MAX_TIME_US, State};
-use tollgate_limiter::store::Demand;
+use tollgate_core::{
+    self as core, ChargePlace, DecisionPart, ExtendAnswer, HoldGrowth, HoldReference, HoldUse,
+    Holds, Intent, Limit, MAX_TIME_US, SettleAnswer, State,
+};
+use tollgate_limiter::store::{Demand, HoldTerms};
 use tollgate_limiter::{Decision, JointDecision, store};
 
 use super::batcher::MAX_BATCH;
@@ -31,6 +35,9 @@ const MOVED_LOG_UNITS: u64 = 4_096;
 
 /// The weight of a check of a long log.
 const LONG_LOG_WEIGHT: usize = 4;
+
+/// The weight of an operation on a hold. On a long log it is twice that.
+const HOLD_WEIGHT: usize = 4;
 
 /// A charge of one key, as it is sent to a server.
 #[derive(Clone, Debug)]
@@ -63,6 +70,11 @@ impl ServerCharge {
         self.demand().intent == Intent::Charge
     }
 
+    /// Returns the terms on which its units are set aside; `None` if they are charged.
+    pub(super) fn hold_terms(&self) -> Option<HoldTerms> {
+        self.demand().hold
+    }
+
     /// Whether its limit is a log that may have holes.
     fn is_on_long_log(&self) -> bool {
         matches!(self.limit(), Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS)
@@ -76,10 +88,19 @@ impl ServerCharge {
     /// Returns how many charges it counts as in [`MAX_CHARGES`], by its work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
         match self.limit() {
+            _ if self.hold_terms().is_some() => self.counts_as_hold(),
             Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
             Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS => 16,
             Limit::SlidingWindowLog(_) => 2,
             _ => 1,
+        }
+    }
+
+    /// Returns how many charges an operation on a hold of it counts as in [`MAX_CHARGES`].
+    pub(super) fn counts_as_hold(&self) -> usize {
+        match self.limit() {
+            Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
+            _ => 16,
         }
     }
 
@@ -119,6 +140,25 @@ pub(crate) enum StoreRequest {
         charge: ServerCharge,
         at_us: Option<u64>,
     },
+    /// Charges what was used of holds. There is a hold for each charge, whose cost is not used.
+    Settle {
+        charges: Vec<ServerCharge>,
+        uses: Vec<(HoldReference, HoldUse)>,
+        at_us: Option<u64>,
+    },
+    /// Extends holds, all or none. There is a hold for each charge.
+    Extend {
+        charges: Vec<ServerCharge>,
+        growths: Vec<(HoldReference, HoldGrowth)>,
+        at_us: Option<u64>,
+    },
+    /// Takes back extensions that were granted, because another place has refused the rest of them. The references are
+    /// those from before the extension.
+    Shrink {
+        charges: Vec<ServerCharge>,
+        growths: Vec<(HoldReference, HoldGrowth)>,
+        at_us: Option<u64>,
+    },
 }
 
 /// A server's reply to a [`StoreRequest`]. A check and a peek get a decision, a check of several limits gets a joint decision,
@@ -134,9 +174,12 @@ pub(crate) enum Reply {
         limit: Limit,
         /// Boxed, because every request in flight has room for a reply.
         state: Box<State>,
+        holds: Holds,
         /// The time at which to read the state.
         now_us: u64,
     },
+    Settled(Vec<SettleAnswer>),
+    Extended(Vec<ExtendAnswer>),
 }
 
 impl StoreRequest {
@@ -146,6 +189,9 @@ impl StoreRequest {
             StoreRequest::State { .. } if self.is_slow() => MAX_BATCH,
             StoreRequest::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
             StoreRequest::Reset { charge } if charge.is_on_long_log() => MAX_BATCH / 4,
+            _ if self.has_holds() => {
+                self.charges().iter().map(|charge| charge.weight().max(2) * HOLD_WEIGHT / 2).sum()
+            }
             _ => self.charges().iter().map(ServerCharge::weight).sum(),
         }
     }
@@ -156,6 +202,7 @@ impl StoreRequest {
             StoreRequest::State { .. } => MAX_BATCH,
             StoreRequest::Refund { .. } => MAX_BATCH / 2,
             StoreRequest::Reset { .. } => MAX_BATCH / 4,
+            _ if self.has_holds() => self.charges().len() * LONG_LOG_WEIGHT * HOLD_WEIGHT / 2,
             _ => self.charges().len() * LONG_LOG_WEIGHT,
         }
     }
@@ -172,12 +219,50 @@ impl StoreRequest {
 
     pub(super) fn charges(&self) -> &[ServerCharge] {
         match self {
-            StoreRequest::CheckAll { charges, .. } => charges,
+            StoreRequest::CheckAll { charges, .. }
+            | StoreRequest::Settle { charges, .. }
+            | StoreRequest::Extend { charges, .. }
+            | StoreRequest::Shrink { charges, .. } => charges,
             StoreRequest::Check { charge, .. }
             | StoreRequest::Peek { charge, .. }
             | StoreRequest::Refund { charge, .. }
             | StoreRequest::Reset { charge }
             | StoreRequest::State { charge, .. } => std::slice::from_ref(charge),
+        }
+    }
+
+    /// Whether it settles or changes holds that were reserved before.
+    pub(super) fn is_on_open_holds(&self) -> bool {
+        matches!(
+            self,
+            StoreRequest::Settle { .. } | StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }
+        )
+    }
+
+    /// Whether it sets units aside, or is about units that were.
+    pub(super) fn has_holds(&self) -> bool {
+        match self {
+            StoreRequest::CheckAll { charges, .. } => {
+                charges.iter().any(|charge| charge.hold_terms().is_some())
+            }
+            _ => self.is_on_open_holds(),
+        }
+    }
+
+    /// Returns the same settlement or extension of some of the holds; all other requests have no such parts.
+    pub(super) fn of_parts(&self, parts: &[usize]) -> StoreRequest {
+        let charges = parts.iter().map(|&part| self.charges()[part].clone()).collect();
+        let at_us = self.at_us();
+        match self {
+            StoreRequest::Settle { uses, .. } => {
+                let uses = parts.iter().map(|&part| uses[part]).collect();
+                StoreRequest::Settle { charges, uses, at_us }
+            }
+            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
+                let growths = parts.iter().map(|&part| growths[part]).collect();
+                StoreRequest::Extend { charges, growths, at_us }
+            }
+            _ => StoreRequest::CheckAll { charges, at_us },
         }
     }
 
@@ -187,6 +272,9 @@ impl StoreRequest {
             | StoreRequest::Peek { at_us, .. }
             | StoreRequest::CheckAll { at_us, .. }
             | StoreRequest::Refund { at_us, .. }
+            | StoreRequest::Settle { at_us, .. }
+            | StoreRequest::Extend { at_us, .. }
+            | StoreRequest::Shrink { at_us, .. }
             | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             StoreRequest::Reset { .. } => None,
         }

@@ -171,7 +171,7 @@ bucket = {
 
 -- ---- beyond a check
 
-bucket.drain_time_us = drain_time_us
+bucket.drain_time_us, bucket.drained = drain_time_us, drained
 
 function bucket.copy(fill)
   return {

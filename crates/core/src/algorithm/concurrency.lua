@@ -66,7 +66,7 @@ end
 
 -- Called after each operation that changed the key, with the holds that are left.
 function concurrency.after_change(clock, holds)
-  if #holds == 0 then
+  if holds.count == 0 then
     clock.at_us = 0
   end
 end

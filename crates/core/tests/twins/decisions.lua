@@ -84,6 +84,61 @@ end
 
 sliding_window_log.fresh = table_log.fresh
 
+-- Holds in Lua tables, the simplest form.
+local table_holds = {}
+
+local function no_holds()
+  return setmetatable(
+    { count = 0, units = {}, expires = {}, ids = {}, used_units = {} }, { __index = table_holds })
+end
+
+function table_holds.find(holds, id)
+  for position = 1, holds.count do
+    if holds.ids[position] == id then
+      return position
+    end
+  end
+end
+
+function table_holds.id(holds, position)
+  return holds.ids[position]
+end
+
+function table_holds.used(holds, position)
+  return holds.used_units[position]
+end
+
+function table_holds.insert(holds, position, id, units, expires_us, used)
+  table.insert(holds.ids, position, id)
+  table.insert(holds.units, position, units)
+  table.insert(holds.expires, position, expires_us)
+  table.insert(holds.used_units, position, used)
+  holds.count = holds.count + 1
+end
+
+function table_holds.set(holds, position, units, used)
+  holds.units[position], holds.used_units[position] = units, used
+end
+
+function table_holds.remove(holds, position)
+  for _, column in ipairs({ holds.ids, holds.units, holds.expires, holds.used_units }) do
+    table.remove(column, position)
+  end
+  holds.count = holds.count - 1
+end
+
+function table_holds.drop(holds, count)
+  for _ = 1, count do
+    holds:remove(1)
+  end
+end
+
+function table_holds.move_back(holds, back_us)
+  for position = 1, holds.count do
+    holds.expires[position] = math.max(holds.expires[position] - back_us, 0)
+  end
+end
+
 -- The kind of place that each algorithm's charges have. A place of another kind is not valid for an algorithm
 -- and becomes NOWHERE: a time that is never reached, and a charge that is already over.
 local KIND = {
@@ -153,9 +208,10 @@ end
 
 local function show_holds(holds)
   local shown = {}
-  for index, hold in ipairs(holds) do
-    shown[index] = " held " .. digits(tonumber(hold.id)) .. ":" .. digits(hold.units)
-      .. ":" .. digits(hold.expires_us) .. ":" .. digits(hold.used)
+  for position = 1, holds.count do
+    shown[position] = " held " .. digits(tonumber(holds:id(position)))
+      .. ":" .. digits(holds.units[position]) .. ":" .. digits(holds.expires[position])
+      .. ":" .. digits(holds:used(position))
   end
   return table.concat(shown)
 end
@@ -163,7 +219,7 @@ end
 local function play(trace)
   local lines = trace:gmatch("[^\n]+")
   local limit, fresh, age_units = parse_limit(lines())
-  local state, holds, receipts, shown = fresh(), {}, {}, {}
+  local state, holds, receipts, shown = fresh(), no_holds(), {}, {}
   local function keep_receipt(cost, place, place_too)
     receipts[#receipts + 1] =
       { cost = cost, kind = KIND[limit.decide], place = place, place_too = place_too }
@@ -176,13 +232,13 @@ local function play(trace)
     end
     local answer
     if step == "check" then
-      local checked = #holds > 0 and { held.check(limit, state, holds, now_us, cost) }
+      local checked = holds.count > 0 and { held.check(limit, state, holds, now_us, cost) }
         or { algorithm.check(limit, state, now_us, cost, max_wait_us) }
       if checked[1] then
         keep_receipt(cost, checked[7], checked[8])
       end
       answer = show_decision(limit, unpack(checked, 1, 6))
-    elseif step == "peek" and #holds > 0 then
+    elseif step == "peek" and holds.count > 0 then
       answer = show_decision(limit, held.peek(limit, state, holds, now_us, cost))
     elseif step == "peek" then
       answer = show_decision(limit, algorithm.peek(limit, state, now_us, cost, max_wait_us))
@@ -191,12 +247,12 @@ local function play(trace)
     elseif step == "refund" then
       local receipt = receipts[cost]
       local at = receipt.kind == KIND[limit.decide] and receipt or NOWHERE
-      local back = #holds > 0
+      local back = holds.count > 0
         and held.refund(limit, state, holds, now_us, receipt.cost, at.place, at.place_too)
         or algorithm.refund(limit, state, now_us, receipt.cost, at.place, at.place_too)
       answer = "refunded " .. digits(back)
     elseif step == "reset" then
-      state, holds = fresh(), {}
+      state, holds = fresh(), no_holds()
       answer = "reset"
     elseif step == "reserve" then
       local hold_for_us, id = line:match("%S+ %d+ %d+ (%d+) (%d+)")
@@ -232,7 +288,7 @@ local function play(trace)
     elseif step == "carry-over" then
       local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
       local is_done
-      if #holds > 0 then
+      if holds.count > 0 then
         is_done, limit, state = held.carry_over(new, limit, state, holds, now_us, 1)
       else
         is_done, limit, state = algorithm.carry_over(new, limit, state, now_us, 1)

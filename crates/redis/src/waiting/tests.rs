@@ -2,13 +2,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
-use tollgate_core::{Cost, Limit, UnitRequest};
-use tollgate_limiter::Decision;
-use tollgate_limiter::store::Demand;
+use tollgate_core::{
+    Cost, HoldId, HoldReference, HoldTime, HoldUse, Limit, Reservation, UnitRequest,
+};
 use tollgate_limiter::store::{self, Fallback, Name};
+use tollgate_limiter::store::{DecisionSource, Demand};
+use tollgate_limiter::{Decision, JointDecision};
 
 use super::*;
-use crate::refunds::Refunds;
+use crate::refunds::{Refunds, UnreadCharge, UnreadHolds};
 use crate::wire::ServerCharge;
 
 fn shared() -> Arc<StoreContext> {
@@ -76,8 +78,60 @@ fn refundable(
     let refunds = Arc::new(Refunds::new(move |refund, _| to.lock().push(refund)));
     let unread = Arc::new(UnreadCharge::new(&refunds, &charge(), None, Arc::new(|| ())));
     let (waiting, receiver) = waiting(shared, check());
-    let waiting = waiting.follow_up(FollowUp::RefundUnlessRead(Arc::clone(&unread)));
+    let units = UnreadUnits::Charge(Arc::clone(&unread));
+    let waiting = waiting.follow_up(FollowUp::GiveBackUnlessRead(units));
     (waiting, receiver, unread, sent)
+}
+
+/// A reservation, the reply that admits it, and the releases that were sent.
+fn reservation(
+    shared: &Arc<StoreContext>,
+) -> (WaitingRequest, Receiver, Result<Reply, StoreError>, Arc<Mutex<Vec<StoreRequest>>>) {
+    let hold_for = HoldTime::from_us(60_000_000).unwrap();
+    let reservation = Reservation { id: HoldId(7), cost: Cost::ONE, hold_for };
+    let (one, original) = (charge(), charge().original);
+    let demand = Demand::of_reservation(reservation);
+    let held = store::Charge::new(Arc::clone(original.name()), b"a", *original.limit(), demand);
+    let charges = vec![ServerCharge { original: held, ..one.clone() }];
+    let decision = one.limit().peek(&one.limit().fresh(), 0, UnitRequest::new(Cost::ONE));
+    let decision = Decision::uncharged(decision, DecisionSource::Store);
+    let hold = HoldReference { id: HoldId(7), expires_us: 60_000_000 };
+    let joint = JointDecision::of_one(decision, 1).with_holds(vec![Some(hold)]);
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&sent);
+    let refunds = Arc::new(Refunds::new(move |release, _| to.lock().push(release)));
+    let unread = UnreadUnits::Holds(Arc::new(UnreadHolds::new(&refunds, &charges, None)));
+    let (waiting, receiver) = waiting(shared, StoreRequest::CheckAll { charges, at_us: None });
+    let waiting = waiting.follow_up(FollowUp::GiveBackUnlessRead(unread));
+    (waiting, receiver, Ok(Reply::JointDecision(joint)), sent)
+}
+
+fn is_release_of(request: &StoreRequest, id: u64) -> bool {
+    let StoreRequest::Settle { uses, .. } = request else { return false };
+    let none = HoldUse { units: 0, is_last: true };
+    matches!(uses[..], [(hold, used)] if hold.id == HoldId(id) && used == none)
+}
+
+#[test]
+fn hold_is_released_when_its_caller_is_gone_or_had_a_timeout_before() {
+    let shared = shared();
+    let (waiting, receiver, admitted, sent) = reservation(&shared);
+    drop(receiver);
+    waiting.reply(admitted);
+    assert!(matches!(&sent.lock()[..], [release] if is_release_of(release, 7)));
+    let (mut waiting, _receiver, admitted, sent) = reservation(&shared);
+    waiting.fail_in_place(timeout());
+    waiting.reply(admitted);
+    assert!(matches!(&sent.lock()[..], [release] if is_release_of(release, 7)));
+}
+
+#[test]
+fn hold_stays_when_its_caller_reads_the_answer() {
+    let shared = shared();
+    let (waiting, mut receiver, admitted, sent) = reservation(&shared);
+    waiting.reply(admitted);
+    assert!(matches!(receiver.try_recv(), Ok(Ok(Reply::JointDecision(_)))));
+    assert!(sent.lock().is_empty());
 }
 
 #[test]

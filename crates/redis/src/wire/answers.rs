@@ -2,13 +2,14 @@
 
 use redis::Value;
 use tollgate_core::{
-    self as core, ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, DecisionPart, Limit,
-    Retry, Verdict,
+    ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, Cost, DecisionPart, EndedHold,
+    ExtendAnswer, Extension, HoldReference, Limit, LimitDecision, Retry, SettleAnswer, Settlement,
+    Verdict,
 };
 use tollgate_limiter::{Decision, JointDecision};
 
 use super::number::take_number;
-use super::state::read_state;
+use super::state::{StateTexts, read_state};
 use super::{Reply, ServerCharge, StoreRequest};
 use crate::fault::Fault;
 
@@ -37,7 +38,21 @@ struct RawAnswer {
     numbers: [u64; 3],
     delay_us: u64,
     first_back_us: u64,
-    fits: u64,
+    /// Set if the key has holds.
+    beside_holds: Option<BesideHolds>,
+    /// The further numbers of an answer to a part that settles or extends.
+    more: [u64; 6],
+    /// For a check of several limits, how many such requests fit; for a settlement or an extension, the size of the limit.
+    last: u64,
+}
+
+/// The numbers that follow the answer of a key with holds, because they cannot be computed from the other numbers.
+struct BesideHolds {
+    /// The kind of the charge's place, and its second number.
+    place_kind: u64,
+    place_too: u64,
+    /// The size of the limit that decided.
+    size: u64,
 }
 
 const DENIED: u8 = 0;
@@ -48,8 +63,19 @@ const DONE: u8 = 4;
 const FAILED: u8 = 5;
 const PUT_OFF: u8 = 6;
 const LATER: u8 = 7;
+const SETTLED: u8 = 12;
+const EXTENDED: u8 = 13;
+const NOT_EXTENDED: u8 = 14;
+const HOLD_EXPIRED: u8 = 15;
+const HOLD_UNKNOWN: u8 = 16;
 /// Added to a status if `first_back_us` follows.
 const AND_FIRST_BACK: u8 = 8;
+/// Added to the status of a decision on a key with holds.
+const AND_HOLDS: u8 = 32;
+
+/// The wait that says never, and the one that says that only other parts were refused.
+const WAIT_NEVER: u64 = 1 << 53;
+const WAIT_OF_OTHERS: u64 = 1 << 54;
 
 impl ScriptReply {
     pub(crate) fn of(value: Value) -> Result<ScriptReply, Fault> {
@@ -82,7 +108,8 @@ impl ScriptReply {
 
     fn raw_of(&mut self, request: &StoreRequest) -> Result<Vec<RawAnswer>, Fault> {
         // Reads the answers to all charges, even if one failed, because the answers to the next request follow them.
-        let is_joint = matches!(request, StoreRequest::CheckAll { .. });
+        let is_joint =
+            matches!(request, StoreRequest::CheckAll { .. }) || request.is_on_open_holds();
         request.charges().iter().map(|_| self.raw(is_joint)).collect()
     }
 
@@ -100,6 +127,14 @@ impl ScriptReply {
             (StoreRequest::Peek { charge, .. }, [raw]) => {
                 Ok(Reply::Decision(checked(charge, raw)?.without_receipt()))
             }
+            (StoreRequest::Settle { .. }, raw) => {
+                let answers = raw.iter().map(settle_answer).collect::<Option<_>>();
+                answers.map(Reply::Settled).ok_or_else(Fault::unexpected_reply)
+            }
+            (StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }, raw) => {
+                let answers = raw.iter().map(extend_answer).collect::<Option<_>>();
+                answers.map(Reply::Extended).ok_or_else(Fault::unexpected_reply)
+            }
             (StoreRequest::CheckAll { charges, .. }, raw) => {
                 joint_reply(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
             }
@@ -108,24 +143,47 @@ impl ScriptReply {
             (StoreRequest::Reset { .. }, _) => Ok(Reply::Reset),
             (StoreRequest::State { charge, .. }, [raw]) => {
                 let texts = self.state_texts(raw).ok_or_else(Fault::unexpected_reply)?;
-                let (limit, state) = read_state(charge.limit(), texts, now_us)
+                let (limit, state, holds) = read_state(charge.limit(), texts, now_us)
                     .ok_or_else(|| Fault::corrupt(&charge.key))?;
-                Ok(Reply::State { limit, state: Box::new(state), now_us })
+                Ok(Reply::State { limit, state: Box::new(state), holds, now_us })
             }
             _ => Err(Fault::unexpected_reply()),
         }
     }
 
     fn raw(&mut self, is_joint: bool) -> Result<RawAnswer, Fault> {
-        let status = *self.packed.get(self.read).ok_or_else(Fault::unexpected_reply)?;
-        self.read += 1;
+        let status = self.byte()?;
+        let has_holds = (AND_HOLDS..=AND_HOLDS + AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
+        let status = if has_holds { status - AND_HOLDS } else { status };
         let has_first_back = (AND_FIRST_BACK..=AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
         let status = if has_first_back { status - AND_FIRST_BACK } else { status };
         let numbers = [self.number()?, self.number()?, self.number()?];
         let delay_us = if status == ALLOWED_LATER { self.number()? } else { 0 };
         let first_back_us = if has_first_back { self.number()? } else { 0 };
-        let fits = if is_joint { self.number()? } else { 0 };
-        Ok(RawAnswer { status, numbers, delay_us, first_back_us, fits })
+        let beside_holds = if has_holds {
+            let place_kind = self.byte()?.into();
+            Some(BesideHolds { place_kind, place_too: self.number()?, size: self.number()? })
+        } else {
+            None
+        };
+        let mut more = [0; 6];
+        match status {
+            SETTLED => {
+                for at in 0..more.len() {
+                    more[at] = if at == 3 { self.byte()?.into() } else { self.number()? };
+                }
+            }
+            EXTENDED | NOT_EXTENDED => more[0] = self.number()?,
+            _ => {}
+        }
+        let last = if is_joint { self.number()? } else { 0 };
+        Ok(RawAnswer { status, numbers, delay_us, first_back_us, beside_holds, more, last })
+    }
+
+    fn byte(&mut self) -> Result<u8, Fault> {
+        let byte = *self.packed.get(self.read).ok_or_else(Fault::unexpected_reply)?;
+        self.read += 1;
+        Ok(byte)
     }
 
     fn number(&mut self) -> Result<u64, Fault> {
@@ -140,13 +198,18 @@ impl ScriptReply {
         self.texts.get(at).map(Vec::as_slice)
     }
 
-    /// Returns the text of a state, and the texts after it, which have the slots of a log.
-    fn state_texts(&self, raw: &RawAnswer) -> Option<(&[u8], &[Vec<u8>])> {
-        let text = self.text(raw)?;
+    /// Returns the texts of a state: the state, the slots of a log after it, and the holds.
+    fn state_texts(&self, raw: &RawAnswer) -> Option<StateTexts<'_>> {
+        let state = self.text(raw)?;
         // OK because there is a text of that number, counted from 1.
         let first = raw.numbers[0] as usize;
-        let slots = first.checked_add(usize::try_from(raw.numbers[1]).ok()?)?;
-        Some((text, self.texts.get(first..slots)?))
+        let after = first.checked_add(usize::try_from(raw.numbers[1]).ok()?)?;
+        let slots = self.texts.get(first..after)?;
+        let holds = match raw.numbers[2] {
+            0 => &[],
+            _ => self.texts.get(after)?.as_slice(),
+        };
+        Some(StateTexts { state, slots, holds })
     }
 
     fn failure(&self, raw: &RawAnswer) -> Fault {
@@ -163,25 +226,100 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
         _ => return None,
     };
     let first_back_us = raw.first_back_us;
-    let limit = charge.limit().size();
-    let decision = core::LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us };
-    let place = match charge.limit() {
+    let limit = raw.beside_holds.as_ref().map_or(charge.limit().size(), |beside| beside.size);
+    let decision = LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us };
+    let is_charged = decision.is_allowed() && charge.is_charged() && charge.hold_terms().is_none();
+    let receipt = match (is_charged, &raw.beside_holds) {
+        (false, _) => None,
+        (true, Some(BesideHolds { place_kind, place_too, .. })) => {
+            Some(place(*place_kind, last, *place_too)?)
+        }
+        (true, None) => Some(place_alone(charge.limit(), last, now_us, reset_after_us)),
+    };
+    let receipt = receipt.map(|place| ChargeReceipt::of(charge.demand().request.cost, place));
+    let checked = CheckResult { decision, receipt };
+    let decision = Decision::of_key(checked, charge.original.fingerprint());
+    Some(if raw.beside_holds.is_some() { decision.beside_holds() } else { decision })
+}
+
+/// Returns the place of a charge to a key without holds.
+fn place_alone(limit: &Limit, number: u64, now_us: u64, reset_after_us: u64) -> ChargePlace {
+    match limit {
         Limit::FixedWindow(limit) => {
-            ChargePlace::Window { start_us: last, window_us: limit.window_us() }
+            ChargePlace::Window { start_us: number, window_us: limit.window_us() }
         }
         Limit::SlidingWindowCounter(limit) => {
-            ChargePlace::Window { start_us: last, window_us: limit.window_us() }
+            ChargePlace::Window { start_us: number, window_us: limit.window_us() }
         }
-        Limit::SlidingWindowLog(_) => ChargePlace::Entry { at_us: last },
+        Limit::SlidingWindowLog(_) => ChargePlace::Entry { at_us: number },
         // A check of a concurrency limit is denied, so it has no receipt.
         Limit::Concurrency(_) => ChargePlace::Entry { at_us: 0 },
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-            ChargePlace::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
+            ChargePlace::Bucket { charged: number, over_us: now_us.saturating_add(reset_after_us) }
         }
+    }
+}
+
+/// Returns a place from its kind and its numbers.
+fn place(kind: u64, number: u64, number_too: u64) -> Option<ChargePlace> {
+    match kind {
+        0 => Some(ChargePlace::Window { start_us: number, window_us: number_too }),
+        1 => Some(ChargePlace::Entry { at_us: number }),
+        2 => Some(ChargePlace::Bucket { charged: number, over_us: number_too }),
+        _ => None,
+    }
+}
+
+/// Returns the hold of an admitted reservation. Its answer has the expiry instead of a place.
+fn hold(charge: &ServerCharge, raw: &RawAnswer) -> Option<HoldReference> {
+    let terms = charge.hold_terms()?;
+    let expires_us = raw.numbers[2];
+    let is_held = raw.status == ALLOWED && expires_us > 0;
+    is_held.then_some(HoldReference { id: terms.id, expires_us })
+}
+
+fn settle_answer(raw: &RawAnswer) -> Option<SettleAnswer> {
+    let [charged_units, excess_units, cut_units, kind, number, number_too] = raw.more;
+    let (verdict, settlement) = match raw.status {
+        SETTLED => {
+            let receipt = match Cost::new(charged_units) {
+                Ok(cost) => Some(ChargeReceipt::of(cost, place(kind, number, number_too)?)),
+                Err(_) => None,
+            };
+            let settlement = Settlement::Done { charged_units, excess_units, cut_units, receipt };
+            (Verdict::Allowed { delay_us: 0 }, settlement)
+        }
+        _ => (Verdict::Denied { retry: Retry::Never }, Settlement::Ended(ended(raw)?)),
     };
-    let is_charged = decision.is_allowed() && charge.is_charged();
-    let receipt = is_charged.then(|| ChargeReceipt::of(charge.demand().request.cost, place));
-    Some(Decision::of_key(CheckResult { decision, receipt }, charge.original.fingerprint()))
+    Some(SettleAnswer { decision: part_decision(raw, verdict), settlement })
+}
+
+fn extend_answer(raw: &RawAnswer) -> Option<ExtendAnswer> {
+    let allowed = Verdict::Allowed { delay_us: 0 };
+    let (verdict, extension) = match (raw.status, raw.more[0]) {
+        (EXTENDED, expires_us) => (allowed, Extension::Granted { expires_us }),
+        (NOT_EXTENDED, WAIT_OF_OTHERS) => (allowed, Extension::Refused),
+        (NOT_EXTENDED, wait_us) => {
+            let retry = if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };
+            (Verdict::Denied { retry }, Extension::Refused)
+        }
+        _ => (Verdict::Denied { retry: Retry::Never }, Extension::Ended(ended(raw)?)),
+    };
+    Some(ExtendAnswer { decision: part_decision(raw, verdict), extension })
+}
+
+fn ended(raw: &RawAnswer) -> Option<EndedHold> {
+    match raw.status {
+        HOLD_EXPIRED => Some(EndedHold::Expired),
+        HOLD_UNKNOWN => Some(EndedHold::Unknown),
+        _ => None,
+    }
+}
+
+/// Returns the decision of a part that settles or extends.
+fn part_decision(raw: &RawAnswer, verdict: Verdict) -> LimitDecision {
+    let [remaining, reset_after_us, first_back_us] = raw.numbers;
+    LimitDecision { verdict, limit: raw.last, remaining, reset_after_us, first_back_us }
 }
 
 /// Returns the answer to all charges together, and the answer to each charge.
@@ -194,7 +332,7 @@ fn joint_reply(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Opti
     let part = |(charge, (raw, answer)): (&ServerCharge, (&RawAnswer, &Decision))| {
         let part = charge.part(answer.decided());
         match charge.demand().request.max_wait_us {
-            Some(_) => DecisionPart { requests_remaining: raw.fits, ..part },
+            Some(_) => DecisionPart { requests_remaining: raw.last, ..part },
             None => part,
         }
     };
@@ -202,5 +340,10 @@ fn joint_reply(charges: &[ServerCharge], raw: &[RawAnswer], now_us: u64) -> Opti
     if !combined.verdict.is_allowed() {
         answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
-    Some(Reply::JointDecision(JointDecision::new(combined, answers)))
+    let joint = JointDecision::new(combined, answers);
+    if charges.iter().all(|charge| charge.hold_terms().is_none()) {
+        return Some(Reply::JointDecision(joint));
+    }
+    let holds = charges.iter().zip(raw).map(|(charge, raw)| hold(charge, raw)).collect();
+    Some(Reply::JointDecision(joint.with_holds(holds)))
 }

@@ -1,12 +1,12 @@
 //! A batch of requests as the script's keys and arguments.
 
 use redis::Cmd;
-use tollgate_core::{ChargePlace, Intent, Limit, Role};
+use tollgate_core::{ChargePlace, Cost, HoldId, Intent, Limit, MAX_UNITS, Role};
 
 use super::number::put_number;
 use super::{ServerCharge, StoreRequest, limit};
 use crate::script::Abilities;
-use tollgate_limiter::store::Demand;
+use tollgate_limiter::store::{Demand, HoldTerms};
 
 /// The script's number for "the server's time" and for "any wait": larger than every time and wait.
 const NONE: u64 = 1 << 53;
@@ -35,26 +35,34 @@ impl<'a> Arguments<'a> {
 
     fn add(&mut self, request: &'a StoreRequest) {
         let charges = request.charges();
+        if request.has_holds() {
+            self.abilities.add_holds();
+        }
         self.requests.push(request.kind_number());
         if !request.is_plain() {
             self.abilities.add_beyond_checks();
             // OK because a request has at most MAX_CHARGES.
             self.requests.extend_from_slice(&(charges.len() as u16).to_le_bytes());
         }
-        for charge in charges {
-            self.add_charge(request, charge);
+        for (index, charge) in charges.iter().enumerate() {
+            self.add_charge(request, index, charge);
         }
     }
 
-    fn add_charge(&mut self, request: &StoreRequest, charge: &'a ServerCharge) {
+    fn add_charge(&mut self, request: &StoreRequest, index: usize, charge: &'a ServerCharge) {
         let limit = self.intern(charge.limit());
         self.requests.extend_from_slice(&limit.to_le_bytes());
-        put_number(&mut self.requests, charge.demand().request.cost.units());
-        if !request.is_plain() {
-            self.requests.push(request.role(charge));
-            let (a, b) = request.numbers(charge);
+        if request.is_plain() {
+            put_number(&mut self.requests, charge.demand().request.cost.units());
+        } else {
+            let ChargeFields { cost, role, a, b, id } = request.fields(index, charge);
+            put_number(&mut self.requests, cost);
+            self.requests.push(role);
             for number in [request.at_us().unwrap_or(NONE), a, b] {
                 put_number(&mut self.requests, number);
+            }
+            if let Some(HoldId(id)) = id {
+                self.requests.extend_from_slice(&id.to_be_bytes());
             }
         }
         self.keys.push(&charge.key);
@@ -106,34 +114,68 @@ impl StoreRequest {
             StoreRequest::Refund { .. } => 4,
             StoreRequest::Reset { .. } => 5,
             StoreRequest::State { .. } => 6,
+            StoreRequest::Settle { .. } => 7,
+            StoreRequest::Extend { .. } => 8,
+            StoreRequest::Shrink { .. } => 9,
         }
     }
 
-    /// Returns the kind of place that a refund names. For all other requests, returns a bit for shadow mode and a bit for a
-    /// peek.
-    fn role(&self, charge: &ServerCharge) -> u8 {
+    /// Returns what the script is sent for a charge besides its limit and its time.
+    fn fields(&self, index: usize, charge: &ServerCharge) -> ChargeFields {
+        let Demand { request, role, intent, hold } = *charge.demand();
+        let is_shadow = u8::from(role == Role::Shadow);
+        let max_wait_us = request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1));
+        let fields = ChargeFields {
+            cost: request.cost.units(),
+            role: is_shadow,
+            a: max_wait_us,
+            b: 0,
+            id: None,
+        };
         match self {
-            StoreRequest::Refund { place: ChargePlace::Window { .. }, .. } => 0,
-            StoreRequest::Refund { place: ChargePlace::Entry { .. }, .. } => 1,
-            StoreRequest::Refund { place: ChargePlace::Bucket { .. }, .. } => 2,
+            StoreRequest::Refund { place, .. } => {
+                let (role, a, b) = match *place {
+                    ChargePlace::Window { start_us, window_us } => (0, start_us, window_us),
+                    ChargePlace::Entry { at_us } => (1, at_us, 0),
+                    ChargePlace::Bucket { charged, over_us } => (2, charged, over_us),
+                };
+                ChargeFields { role, a, b, ..fields }
+            }
             // A peek request does not charge, whatever the intent of its charge is.
-            StoreRequest::Peek { .. } => u8::from(charge.demand().role == Role::Shadow),
+            StoreRequest::Peek { .. } => fields,
+            StoreRequest::Settle { uses, .. } => {
+                // OK because there is a hold for each charge.
+                let (hold, used) = uses[index];
+                let cost = used.units.min(MAX_UNITS);
+                let (role, id) = (u8::from(used.is_last), Some(hold.id));
+                ChargeFields { cost, role, a: hold.expires_us, b: 0, id }
+            }
+            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
+                // OK because there is a hold for each charge.
+                let (hold, growth) = growths[index];
+                let cost = growth.more.map_or(0, Cost::units);
+                let (a, b) = (hold.expires_us, growth.hold_for.as_us());
+                ChargeFields { cost, role: 0, a, b, id: Some(hold.id) }
+            }
             _ => {
-                let Demand { role, intent, .. } = *charge.demand();
-                u8::from(role == Role::Shadow) | u8::from(intent == Intent::Peek) << 1
+                let role = is_shadow | u8::from(intent == Intent::Peek) << 1;
+                match hold {
+                    Some(HoldTerms { id, hold_for }) => {
+                        let (role, id) = (role | 1 << 2, Some(id));
+                        ChargeFields { role, b: hold_for.as_us(), id, ..fields }
+                    }
+                    None => ChargeFields { role, ..fields },
+                }
             }
         }
     }
+}
 
-    /// Returns the two numbers whose meaning depends on the kind of request.
-    fn numbers(&self, charge: &ServerCharge) -> (u64, u64) {
-        match self {
-            StoreRequest::Refund { place, .. } => match *place {
-                ChargePlace::Window { start_us, window_us } => (start_us, window_us),
-                ChargePlace::Entry { at_us } => (at_us, 0),
-                ChargePlace::Bucket { charged, over_us } => (charged, over_us),
-            },
-            _ => (charge.demand().request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
-        }
-    }
+/// The part of a request that belongs to one charge, as the script gets it.
+struct ChargeFields {
+    cost: u64,
+    role: u8,
+    a: u64,
+    b: u64,
+    id: Option<HoldId>,
 }

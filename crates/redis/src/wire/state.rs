@@ -1,27 +1,39 @@
 //! The state of a key as bytes.
 
-use tollgate_core::{Cost, Fill, KeyClock, Level, Limit, State, Window, WindowPair};
+use tollgate_core::{Cost, Fill, Holds, KeyClock, Level, Limit, State, Window, WindowPair};
 
 use super::number::take_numbers;
-use super::{limit, log};
+use super::{holds, limit, log};
 
-/// Reads the state of a key, and the limit that decides on it when a request comes with the limit `requested`. `bytes` begin
-/// with the tag of the limit that the state was reached under, and are empty if the server has no state. `None` if they
-/// are not a state.
+/// The texts of a state, as the script sends it.
+pub(super) struct StateTexts<'a> {
+    /// The tag of the limit that the state was reached under, and the state. Empty if the server has no state.
+    pub(super) state: &'a [u8],
+    /// The slots of a log.
+    pub(super) slots: &'a [Vec<u8>],
+    /// Empty if the key has no holds.
+    pub(super) holds: &'a [u8],
+}
+
+/// Reads the state and the holds of a key, and the limit that decides on it when a request comes with the limit
+/// `requested`. `None` if the texts are not a state.
 pub(super) fn read_state(
     requested: &Limit,
-    (bytes, slots): (&[u8], &[Vec<u8>]),
+    texts: StateTexts<'_>,
     now_us: u64,
-) -> Option<(Limit, State)> {
-    if bytes.is_empty() {
-        return Some((*requested, requested.fresh()));
+) -> Option<(Limit, State, Holds)> {
+    let StateTexts { state, slots, holds } = texts;
+    if state.is_empty() {
+        return Some((*requested, requested.fresh(), Holds::default()));
     }
-    let (under, bytes) = limit::of_tag(bytes)?;
-    let state = state_of(&under, bytes, slots)?;
-    match under == *requested {
-        true => Some((under, state)),
-        false => Some(requested.carry_over(&under, state, now_us, Cost::ONE).decides(requested)),
+    let (under, bytes) = limit::of_tag(state)?;
+    let (state, mut holds) = (state_of(&under, bytes, slots)?, holds::read(holds)?);
+    if under == *requested {
+        return Some((under, state, holds));
     }
+    let carried = requested.carry_over_beside(&under, state, &mut holds, now_us, Cost::ONE);
+    let (decides, state) = carried.decides(requested);
+    Some((decides, state, holds))
 }
 
 fn state_of(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {

@@ -13,6 +13,7 @@ mod on_redis {
     use super::*;
 
     crate::suite::suite!(make);
+    crate::suite::hold_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let server = shared(&SERVER, || start(Flavour::Redis));
@@ -26,6 +27,7 @@ mod on_valkey {
     use super::*;
 
     crate::suite::suite!(make);
+    crate::suite::hold_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let server = shared(&SERVER, || start(Flavour::Valkey));
@@ -39,6 +41,7 @@ mod on_shards {
     use super::*;
 
     crate::suite::suite!(make, in several places);
+    crate::suite::hold_suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
         let one = || start(Flavour::Redis);
@@ -54,6 +57,7 @@ mod on_a_cluster {
     use super::*;
 
     crate::suite::suite!(make, in several places);
+    crate::suite::hold_suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
         let cluster = shared(&CLUSTER, || {

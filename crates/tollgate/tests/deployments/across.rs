@@ -17,7 +17,7 @@ pub(crate) enum Deployment {
 }
 
 impl Deployment {
-    fn all(flavour: Flavour) -> [Deployment; 2] {
+    pub(crate) fn all(flavour: Flavour) -> [Deployment; 2] {
         let shards = shards::start(&Launch::new(flavour), 3);
         [
             Deployment::Shards(shards),
@@ -25,14 +25,14 @@ impl Deployment {
         ]
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         match self {
             Deployment::Shards(servers) => shards::url("", servers),
             Deployment::Cluster(cluster) => cluster.url(),
         }
     }
 
-    fn servers(&self) -> &[Server] {
+    pub(crate) fn servers(&self) -> &[Server] {
         match self {
             Deployment::Shards(servers) => servers,
             Deployment::Cluster(cluster) => cluster.servers(),

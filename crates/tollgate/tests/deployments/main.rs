@@ -6,6 +6,7 @@
 
 mod across;
 mod across_failing;
+mod across_holds;
 mod changed_limits;
 mod cluster;
 mod polling;

@@ -11,7 +11,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
 use tokio::runtime::Runtime;
-use tollgate::{Decision, Error, Limiter, Receipt, Scope, StoreError};
+use tollgate::{Decision, Error, HoldId, HoldReference, Limiter, Receipt, Scope, StoreError};
 use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{Kept, LIMITS, PATIENCE, admin, kept, key_with, named, open, remaining, start};
@@ -31,9 +31,9 @@ const WIDE_LIMITS: [&str; 6] = [
     "leaky-bucket capacity=9007199254740990 leak=9007199254740881/366d mode=shaping",
 ];
 
-/// The longest possible wait. The stored value may name another limit: at worst the slowest bucket, which takes
-/// 2^52 us to refill, longer than two windows. A clock that steps back adds at most 11 s.
-const LONGEST_WAIT: Duration = Duration::from_micros((1 << 52) + 11_000_000);
+/// The longest possible wait. The stored value may name another limit: at worst the slowest bucket, which takes 2^52 us
+/// to refill, longer than two windows. Or it has a hold that expires at the end of time, 2^53 us.
+const LONGEST_WAIT: Duration = Duration::from_micros(1 << 53);
 
 /// Limits of every algorithm that are not spent.
 const NEIGHBOURS: [&str; 4] = [
@@ -64,6 +64,9 @@ struct Outcomes {
     together: Result<bool, Error>,
     checked: Result<Decision, Error>,
     refunded: Result<u64, Error>,
+    /// The operations on holds: whether a reservation of too many units was admitted, and whether a made-up hold was
+    /// settled and extended. Nothing for a limit that cannot have holds.
+    on_holds: [Option<Result<bool, Error>>; 3],
 }
 
 impl TestKey {
@@ -96,6 +99,13 @@ impl TestKey {
         let copy = scope.receipt("bad", self.receipt.cost(), self.receipt.place()).unwrap();
         let refunded = scope.refund("bad", copy);
         healthy_answers.extend(healthy());
+        let can_hold = scope.limit().can_hold().is_ok();
+        let reserved = can_hold.then(|| scope.reserve("bad").cost(too_much).into_future());
+        // It may match a hold in the stored bytes.
+        let reference = HoldReference { id: HoldId(1), expires_us: now_us() + 3_600_000_000 };
+        let made_up = scope.hold("bad", reference).unwrap();
+        let settled = can_hold.then(|| made_up.settle_part(1));
+        let extended = can_hold.then(|| made_up.extend(1, Duration::from_secs(60)));
         for answer in healthy_answers {
             let decision = answer.await.unwrap();
             assert!(decision.is_allowed(), "a neighbour was refused: {decision:?}");
@@ -106,6 +116,20 @@ impl TestKey {
             together: together.await.map(|together| together.is_allowed()),
             checked: checked.await,
             refunded: refunded.await,
+            on_holds: [
+                match reserved {
+                    Some(reserved) => Some(reserved.await.map(|it| it.is_allowed())),
+                    None => None,
+                },
+                match settled {
+                    Some(settled) => Some(settled.await.map(|it| it.ended().is_none())),
+                    None => None,
+                },
+                match extended {
+                    Some(extended) => Some(extended.await.map(|it| it.is_granted())),
+                    None => None,
+                },
+            ],
         }
     }
 
@@ -128,6 +152,14 @@ impl TestKey {
         self.scope.reset("bad").await.unwrap();
         let healed = self.scope.check("bad").await.unwrap();
         assert_eq!((healed.is_allowed(), healed.remaining()), (true, size - 1), "{}", self.key);
+    }
+}
+
+impl Outcomes {
+    /// Whether every operation that may change the key has failed.
+    fn has_changed_nothing(&self) -> bool {
+        let have_failed = self.on_holds.iter().flatten().all(Result::is_err);
+        self.checked.is_err() && self.refunded.is_err() && have_failed
     }
 }
 
@@ -158,6 +190,9 @@ async fn value_of_a_foreign_type_fails_its_own_key_and_is_not_changed() {
                 assert_corrupt(&target, outcomes.together, &what);
                 assert_corrupt(&target, outcomes.checked, &what);
                 assert_corrupt(&target, outcomes.refunded, &what);
+                for outcome in outcomes.on_holds.into_iter().flatten() {
+                    assert_corrupt(&target, outcome, &what);
+                }
                 for acquired in target.acquire_twice().await {
                     assert_corrupt(&target, acquired, &what);
                 }
@@ -219,6 +254,9 @@ async fn string_of_a_wrong_length_is_corrupt_and_is_not_changed() {
                 assert_corrupt(&target, outcomes.together, &what);
                 assert_corrupt(&target, outcomes.checked, &what);
                 assert_corrupt(&target, outcomes.refunded, &what);
+                for outcome in outcomes.on_holds.into_iter().flatten() {
+                    assert_corrupt(&target, outcome, &what);
+                }
                 assert_eq!(kept(&mut admin, target.key.as_bytes()), before, "{what}");
             }
             target.assert_reset_works().await;
@@ -229,10 +267,14 @@ async fn string_of_a_wrong_length_is_corrupt_and_is_not_changed() {
 /// Tags of limits that cannot be made, followed by valid numbers.
 #[tokio::test]
 async fn tag_of_no_valid_limit_is_corrupt_and_is_not_changed() {
-    let corrupt: [&[u8]; 13] = [
+    let corrupt: [&[u8]; 16] = [
         &[],
         &[0, 1, 1],
-        &[7, 1, 1, 1],
+        &[8, 1, 1, 1],
+        // A concurrency limit of 1,025; and marked tags: of no limit, and of a shaping bucket, which cannot have holds.
+        &[7, 0x81, 8, 1],
+        &[128, 1, 1, 1],
+        &[134, 1, 1, 1],
         &[1, 0, 1],
         &[1, 1, 0],
         &[4, 1, 1, 0],
@@ -265,6 +307,9 @@ async fn tag_of_no_valid_limit_is_corrupt_and_is_not_changed() {
                     assert_corrupt(&target, outcomes.together, &what);
                     assert_corrupt(&target, outcomes.checked, &what);
                     assert_corrupt(&target, outcomes.refunded, &what);
+                    for outcome in outcomes.on_holds.into_iter().flatten() {
+                        assert_corrupt(&target, outcome, &what);
+                    }
                     assert_eq!(kept(&mut admin, target.key.as_bytes()), before, "{what}");
                 }
             }
@@ -321,8 +366,12 @@ fn holds(
     is_known_or_corrupt(target, &outcomes.refunded)?;
     is_known_or_corrupt(target, &outcomes.together)?;
     prop_assert_ne!(&outcomes.together, &Ok(true));
+    for outcome in outcomes.on_holds.iter().flatten() {
+        is_known_or_corrupt(target, outcome)?;
+    }
+    prop_assert_ne!(&outcomes.on_holds[0], &Some(Ok(true)));
     let after = kept(admin, target.key.as_bytes());
-    if outcomes.checked.is_err() && outcomes.refunded.is_err() {
+    if outcomes.has_changed_nothing() {
         prop_assert_eq!(&after, before);
     }
     prop_assert!(after.ends_ms > 0, "the key never expires: {:?}", outcomes);
@@ -368,8 +417,52 @@ fn anything(text: &str, tag: &[u8]) -> BoxedStrategy<Vec<u8>> {
     };
     let length = tag.len() + 7 * numbers(text).unwrap_or(0);
     let noise = vec(any::<u8>(), length - 1..length + 2);
-    prop_oneof![8 => own, 4 => state_of_another_limit(), 1 => noise, 1 => vec(any::<u8>(), 0..300)]
-        .boxed()
+    let beside_holds = match numbers(text) {
+        None => (slots(tag.to_vec()), prop::option::of(trailer())).boxed(),
+        Some(numbers) => (state(tag.to_vec(), numbers), Just(None)).boxed(),
+    };
+    let beside_holds = marked(beside_holds, numbers(text).is_none());
+    prop_oneof![
+        8 => own,
+        8 => beside_holds,
+        4 => state_of_another_limit(),
+        1 => noise,
+        1 => vec(any::<u8>(), 0..300),
+    ]
+    .boxed()
+}
+
+/// The parts of a state: the bytes up to its holds, and the trailer of a log.
+type StateParts = (Vec<u8>, Option<Vec<u8>>);
+
+/// States with holds, some of them damaged. `kept_holds.lua` has the layout.
+fn marked(
+    state: impl Strategy<Value = StateParts>,
+    is_log: bool,
+) -> impl Strategy<Value = Vec<u8>> {
+    let units = prop_oneof![4 => 0..60_u64, 1 => number()];
+    let later_us = prop_oneof![6 => 0..100_000_000_u64, 1 => number()];
+    let hold = (0..4_u64, prop_oneof![4 => 0..60_u64, 1 => number()], units, later_us);
+    let states = (state, vec(hold, 0..6), any::<bool>(), prop_oneof![4 => Just(0), 1 => 0..9_u32]);
+    let states = states.prop_map(move |((mut bytes, trailer), mut holds, is_sorted, more)| {
+        bytes[0] += if trailer.is_some() { 192 } else { 128 };
+        bytes.extend(trailer.unwrap_or_default());
+        if is_log {
+            bytes.extend_from_slice(&(holds.len() as u32 + more).to_le_bytes()[..3]);
+        }
+        if is_sorted {
+            holds.sort_by_key(|hold| hold.3);
+        }
+        bytes.extend(holds.iter().flat_map(|hold| hold.0.to_be_bytes()));
+        let mut column = |number: fn(&(u64, u64, u64, u64)) -> u64| {
+            holds.iter().for_each(|hold| bytes.extend(&number(hold).to_le_bytes()[..7]));
+        };
+        column(|hold| hold.1);
+        column(|hold| hold.2);
+        column(|hold| now_us() + hold.3);
+        bytes
+    });
+    damaged(states)
 }
 
 fn state(tag: Vec<u8>, numbers: usize) -> impl Strategy<Value = Vec<u8>> {

@@ -15,6 +15,7 @@ mod expiry;
 mod failures;
 mod fake;
 mod garbage;
+mod holds;
 mod keys;
 mod nonsense;
 mod processes;
