@@ -17,17 +17,20 @@ mod tests;
 use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::sync::Arc;
+use std::time::Instant;
 
+use futures_util::FutureExt;
 use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
 pub(crate) use holds::{
     Extended, ExtendedPart, ExtensionRequest, GrantedHold, HoldProblem, ReservationRequest,
     Reserved, SentExtension, SentReservation, SentSettlement, Settled, SettledPart,
-    SettlementRequest,
+    SettlementRequest, UsedUnits,
 };
+use holds::{SentRulesReservation, leave_to_expire};
 use pending::PendingLimitAnswer;
-pub(crate) use pending::{PendingRuling, PipelineAnswer, SentDecision};
+pub(crate) use pending::{PendingRuling, PipelineAnswer, ProxiedRuling, SentDecision};
 pub(crate) use request::{DecisionRequest, DecisionTarget, Terms, UnknownTarget, domain};
 
 use crate::metrics::Metrics;
@@ -180,14 +183,26 @@ impl Pipeline {
         PendingRuling { answer: check.into_future(), sent_at }
     }
 
-    /// Waits for a ruling, and records it. Makes no receipt, because a proxy cannot keep one.
-    pub(crate) async fn ruling(&self, mut pending: PendingRuling) -> Result<Ruling, Error> {
-        match self.store {
-            StoreKind::Memory => self.recorder.ruling(&mut pending).await,
-            // Boxed, so that the future of a check in memory is not larger by the size of a span.
-            StoreKind::Redis => {
-                Box::pin(self.in_store_span(self.recorder.ruling(&mut pending))).await
+    /// Sends the check of a proxy. If a rule that applies has a concurrency limit, which a check cannot spend, sends a
+    /// reservation instead: a proxy does not say when its request has ended, so a place is held for the time of the rule.
+    pub(crate) fn send_proxied(&self, check: RulesCheck<'_>) -> ProxiedRuling {
+        let mut pending = self.send_check(check.clone());
+        // The error is known at once, on every store.
+        match (&mut pending.answer).now_or_never() {
+            None => ProxiedRuling::Check(pending),
+            Some(Err(Error::MustReserve { .. })) => {
+                ProxiedRuling::Reservation(self.send_rules(check.reserving()))
             }
+            Some(ruled) => ProxiedRuling::Ready { ruled, sent_at: pending.sent_at },
+        }
+    }
+
+    /// Waits for the ruling on a proxy's request, and records it. Makes no receipt, because a proxy cannot keep one.
+    pub(crate) async fn ruling(&self, proxied: ProxiedRuling) -> Result<Ruling, Error> {
+        match self.store {
+            StoreKind::Memory => self.recorder.proxied(proxied).await,
+            // Boxed, so that the future of a check in memory is not larger by the size of a span.
+            StoreKind::Redis => Box::pin(self.in_store_span(self.recorder.proxied(proxied))).await,
         }
     }
 
@@ -211,15 +226,43 @@ impl DecisionRecorder {
         }
     }
 
-    /// Waits for a ruling, and records it. The rules count their decisions themselves.
+    /// Waits for a ruling, and records it.
     async fn ruling(&self, pending: &mut PendingRuling) -> Result<Ruling, Error> {
         let ruled = (&mut pending.answer).await;
-        self.metrics.store_answered(pending.sent_at);
-        let ruling = ruled?;
-        self.refused.count_ruling(&ruling);
-        if self.traces.is_some() {
-            traces::record_ruling(&ruling);
+        self.record_ruled(ruled, pending.sent_at)
+    }
+
+    /// Waits for the ruling on a proxy's request, and records it.
+    async fn proxied(&self, proxied: ProxiedRuling) -> Result<Ruling, Error> {
+        match proxied {
+            ProxiedRuling::Ready { ruled, sent_at } => self.record_ruled(ruled, sent_at),
+            ProxiedRuling::Check(mut pending) => self.ruling(&mut pending).await,
+            ProxiedRuling::Reservation(SentRulesReservation { answer, sent_at }) => {
+                let mut ruling = self.record_ruled(answer.await, sent_at)?;
+                if let Some(hold) = ruling.take_hold() {
+                    leave_to_expire(hold);
+                }
+                Ok(ruling)
+            }
         }
+    }
+
+    fn record_ruled(
+        &self,
+        ruled: Result<Ruling, Error>,
+        sent_at: Option<Instant>,
+    ) -> Result<Ruling, Error> {
+        self.metrics.store_answered(sent_at);
+        let ruling = ruled?;
+        self.record_ruling(&ruling);
         Ok(ruling)
+    }
+
+    /// Records a ruling. The rules count their decisions themselves.
+    fn record_ruling(&self, ruling: &Ruling) {
+        self.refused.count_ruling(ruling);
+        if self.traces.is_some() {
+            traces::record_ruling(ruling);
+        }
     }
 }

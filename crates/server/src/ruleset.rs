@@ -1,7 +1,7 @@
 //! The rules that the server decides by, their source, and the limits for checks by name.
 //!
 //! - `limits`: the limits by their names, and the decisions of each
-//! - `holds`: the numbers of operations on the holds of a limit
+//! - `holds`: the numbers of operations on the holds of limits and rules
 
 mod holds;
 mod limits;
@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use siphasher::sip::SipHasher13;
-use tollgate::Limiter;
-use tollgate::rules::{Rules, RulesFile};
+use tollgate::rules::{RuleName, Rules, RulesFile};
+use tollgate::{Limiter, Scope};
 
+use holds::RuleHoldTallies;
 pub(crate) use holds::{CountedOperation, HoldTally};
 pub(crate) use limits::NamedLimit;
 use limits::NamedLimits;
@@ -23,6 +24,7 @@ pub(crate) struct RuleSet {
     rules: Rules,
     origin: RulesOrigin,
     limits: NamedLimits,
+    rule_holds: RuleHoldTallies,
 }
 
 /// The source of the rules.
@@ -68,13 +70,15 @@ impl RuleSet {
     /// Returns the rules of a file, which follow its reloads.
     pub(crate) fn of_file(file: RulesFile) -> RuleSet {
         let (rules, limits) = (file.rules().clone(), NamedLimits::default());
-        RuleSet { rules, origin: RulesOrigin::File(file), limits }
+        let rule_holds = RuleHoldTallies::default();
+        RuleSet { rules, origin: RulesOrigin::File(file), limits, rule_holds }
     }
 
     /// Returns rules that were parsed from a text of the server.
     pub(crate) fn of_text(rules: Rules, text: &str) -> RuleSet {
         let origin = RulesOrigin::Text { hash: SipHasher13::new().hash(text.as_bytes()) };
-        RuleSet { rules, origin, limits: NamedLimits::default() }
+        let rule_holds = RuleHoldTallies::default();
+        RuleSet { rules, origin, limits: NamedLimits::default(), rule_holds }
     }
 
     pub(crate) fn rules(&self) -> &Rules {
@@ -90,9 +94,27 @@ impl RuleSet {
         self.limits.get(&self.rules, name)
     }
 
-    /// Returns the tally of the holds of a limit by its name; `None` if there is no such limit.
+    /// Returns the tally of the holds of a limit, or of a rule by its domain and name; `None` if there is neither.
     pub(crate) fn hold_tally(&self, name: &str) -> Option<Arc<HoldTally>> {
-        Some(Arc::clone(&self.limit(name)?.holds))
+        match self.limit(name) {
+            Some(limit) => Some(Arc::clone(&limit.holds)),
+            None => self.rule_holds.get(&self.rules, name),
+        }
+    }
+
+    /// Returns the tally of each rule whose units were held.
+    pub(crate) fn rule_hold_tallies(&self) -> Vec<(RuleName, Arc<HoldTally>)> {
+        self.rule_holds.all(&self.rules)
+    }
+
+    /// Returns the scope of a limit, or the scope of a rule's key under the limit of this name. If the rule no longer
+    /// spends that limit for the key, the scope is under another of its limits.
+    pub(crate) fn scope_of(&self, name: &str, limit: &str, key: &[u8]) -> Option<Scope> {
+        let of_rule = || {
+            let mut limits = self.rules.rule(name)?.limits_of(key).into_iter();
+            limits.find(|own| own.spends.name() == limit)?.scope
+        };
+        if limit.is_empty() { None } else { of_rule() }.or_else(|| self.rules.scope(name))
     }
 
     /// Returns every limit of the file, in alphabetical order.

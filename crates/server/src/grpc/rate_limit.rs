@@ -75,7 +75,7 @@ impl RateLimitService {
         if let Some(time) = time_left {
             check = check.within(time.max(LEAST_TIME));
         }
-        match self.pipeline.ruling(self.pipeline.send_check(check)).await {
+        match self.pipeline.ruling(self.pipeline.send_proxied(check)).await {
             Ok(ruling) => {
                 let unmatched = answer::write_ruling(to, &ruling, descriptors.len());
                 self.metrics.unmatched(unmatched);

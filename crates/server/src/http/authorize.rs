@@ -31,7 +31,7 @@ use crate::lifecycle::Lifecycle;
 use crate::listener::ClientWatch;
 use crate::logs::LogThrottle;
 use crate::metrics::Metrics;
-use crate::pipeline::{PendingRuling, Pipeline};
+use crate::pipeline::{Pipeline, ProxiedRuling};
 
 /// The header that gives the reason of a refusal in one word. Proxies can distinguish the reasons by it, whatever the
 /// status.
@@ -96,14 +96,14 @@ impl Authorizer {
         if head.is_preflight() {
             check = check.of_preflight();
         }
-        Ok(AuthorizeStart::Pending(self.pipeline.send_check(check), permit))
+        Ok(AuthorizeStart::Pending(self.pipeline.send_proxied(check), permit))
     }
 
     /// Waits for the ruling, and makes the response.
     async fn respond(
         &self,
         params: &Params,
-        pending: PendingRuling,
+        pending: ProxiedRuling,
         permit: Option<DelayPermit>,
     ) -> TimedResponse {
         let ruling = match self.pipeline.ruling(pending).await {
@@ -247,7 +247,7 @@ enum AuthorizeStart {
     UntrustedPeer(Response),
     TokenRefusal(TokenRefusal),
     /// The check was sent. The permit is for a shaping limit, which may delay the answer.
-    Pending(PendingRuling, Option<DelayPermit>),
+    Pending(ProxiedRuling, Option<DelayPermit>),
 }
 
 /// A response, and when to send it.

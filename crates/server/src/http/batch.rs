@@ -14,7 +14,7 @@ use super::ApiProblem;
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::check_body::{self, MAX_REQUESTS};
-use super::hold_answers::{ExtendAnswerJson, ReservationJson, SettleAnswerJson};
+use super::hold_answers::{ExtendAnswerJson, SettleAnswerJson, write_reserved};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
@@ -110,7 +110,7 @@ impl SentItem<'_> {
         match self {
             SentItem::Check(mut sent) => write(pipeline.answer(&mut sent).await?, to),
             SentItem::Reservation(sent) => {
-                append(to, &ReservationJson::from(pipeline.reserved(sent).await?));
+                write_reserved(pipeline.reserved(sent).await?, to);
             }
             SentItem::Settlement(sent) => {
                 append(to, &SettleAnswerJson::from(pipeline.settled(sent).await?));

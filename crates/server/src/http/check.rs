@@ -22,7 +22,7 @@ pub(super) const DOMAIN_IN_BODY: &str = r#"{"domain":"api", …}"#;
 pub(super) const MAX_BYTES: usize = 64 << 10;
 
 /// The typical length of an answer.
-const TYPICAL_ANSWER_BYTES: usize = 256;
+pub(super) const TYPICAL_ANSWER_BYTES: usize = 256;
 
 /// Decides a request, and charges it if it is allowed
 ///

@@ -100,6 +100,15 @@ pub(super) struct RulingJson<'r> {
     /// All rules that apply, in the order of the rules file.
     #[schema(max_items = 256)]
     rules: Vec<RuleJson<'r>>,
+    /// The token of the hold, with which a reservation is settled and extended; absent for a check, and for a refused
+    /// reservation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 4096)]
+    hold: Option<String>,
+    /// The time until the first part of the hold expires and is charged in full; absent if nothing is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    hold_expires_after_us: Option<u64>,
     /// The receipt to refund the charge with; absent if nothing was charged, or if it would have more than 4,096
     /// characters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,6 +230,8 @@ impl<'r> From<&'r Ruling> for RulingJson<'r> {
             rule: ruling.refused_by().map(|part| part.name().name()),
             generation: ruling.generation(),
             rules: ruling.rules().map(RuleJson::from).collect(),
+            hold: None,
+            hold_expires_after_us: None,
             receipt: None,
         }
     }
@@ -252,6 +263,12 @@ impl<'r> RulingJson<'r> {
         object.text("rule", self.rule);
         object.number("generation", self.generation);
         object.array("rules", &self.rules, RuleJson::write);
+        if let Some(hold) = &self.hold {
+            object.plain_text("hold", hold);
+        }
+        if let Some(expires_after_us) = self.hold_expires_after_us {
+            object.number("hold_expires_after_us", expires_after_us);
+        }
         if let Some(receipt) = &self.receipt {
             object.plain_text("receipt", receipt);
         }
@@ -260,6 +277,15 @@ impl<'r> RulingJson<'r> {
 
     pub(super) fn with_receipt(self, receipt: Option<String>) -> RulingJson<'r> {
         RulingJson { receipt, ..self }
+    }
+
+    /// Adds the hold of a reservation.
+    pub(super) fn with_hold(
+        self,
+        hold: Option<String>,
+        hold_expires_after_us: Option<u64>,
+    ) -> RulingJson<'r> {
+        RulingJson { hold, hold_expires_after_us, ..self }
     }
 }
 
@@ -381,6 +407,8 @@ mod tests {
                 rule: texts.first().map(String::as_str),
                 generation: decision.limit,
                 rules: texts.iter().map(|text| rule(text, &decision)).collect(),
+                hold: decision.receipt.clone().filter(|_| decision.allowed),
+                hold_expires_after_us: decision.retry_after_us,
                 receipt: decision.receipt.clone(),
             };
             let want = serde_json::to_string(&ruling).unwrap();

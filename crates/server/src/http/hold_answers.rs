@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate::EndedHold;
+use tollgate::{Decision, EndedHold};
 use utoipa::ToSchema;
 
+use super::check::append;
+use super::decision::RulingJson;
 use crate::pipeline::{Extended, ExtendedPart, GrantedHold, Reserved, Settled, SettledPart};
 use crate::receipt::HeldBy;
 
@@ -146,11 +148,28 @@ impl From<EndedHold> for HoldStateJson {
 
 /// Returns the token and the time until the expiry.
 fn split(granted: Option<GrantedHold>) -> (Option<String>, Option<u64>) {
-    granted.map(|GrantedHold { token, expires_after }| (token, micros(expires_after))).unzip()
+    match granted {
+        Some(GrantedHold { token, expires_after }) => (Some(token), expires_after.map(micros)),
+        None => (None, None),
+    }
 }
 
-impl From<Reserved> for ReservationJson {
-    fn from(Reserved { decision, granted }: Reserved) -> ReservationJson {
+/// Appends the answer to a reservation as JSON.
+pub(super) fn write_reserved(reserved: Reserved, to: &mut Vec<u8>) {
+    match reserved {
+        Reserved::Limit { decision, granted } => {
+            append(to, &ReservationJson::of(&decision, granted));
+        }
+        Reserved::Rules { ruling, receipt, granted } => {
+            let (hold, hold_expires_after_us) = split(granted);
+            let answer = RulingJson::from(&ruling).with_receipt(receipt);
+            answer.with_hold(hold, hold_expires_after_us).write(to);
+        }
+    }
+}
+
+impl ReservationJson {
+    fn of(decision: &Decision, granted: Option<GrantedHold>) -> ReservationJson {
         let decided = decision.decided();
         let (hold, hold_expires_after_us) = split(granted);
         ReservationJson {
@@ -200,8 +219,8 @@ pub(super) struct RulesSettlementJson {
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleSettlement)]
 struct RuleSettlementJson {
-    /// The rule's domain and name.
-    #[schema(example = "api/per-client")]
+    /// The rule's name.
+    #[schema(example = "per-client")]
     rule: String,
     /// Whether this part was open.
     allowed: bool,
@@ -259,8 +278,8 @@ pub(super) struct RulesExtensionJson {
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleExtension)]
 struct RuleExtensionJson {
-    /// The rule's domain and name.
-    #[schema(example = "api/per-client")]
+    /// The rule's name.
+    #[schema(example = "per-client")]
     rule: String,
     /// Whether this rule allows the extension; another rule may refuse it.
     allowed: bool,

@@ -1,8 +1,10 @@
 //! Decodes the bodies of reservations, settlements and extensions.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use tollgate::Error;
 use tollgate_core::{HoldTime, parse_duration};
 
@@ -10,7 +12,8 @@ use super::ApiProblem;
 use super::check_body::{
     BorrowedText, JsonInteger, TargetFields, is_object, not_null, target, units,
 };
-use crate::pipeline::{ExtensionRequest, ReservationRequest, SettlementRequest};
+use super::problem::excerpt;
+use crate::pipeline::{ExtensionRequest, ReservationRequest, SettlementRequest, UsedUnits};
 use crate::trust::Pairs;
 
 const RESERVE_EXAMPLES: &str = "send {\"limit\":\"tpm\",\"key\":\"team:7\",\"cost\":1000,\"for\":\"30s\"} or \
@@ -18,7 +21,7 @@ const RESERVE_EXAMPLES: &str = "send {\"limit\":\"tpm\",\"key\":\"team:7\",\"cos
                                 if the rules have only one";
 
 /// The fields of a reservation. None may be `null`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReserveFields<'a> {
     #[serde(borrow, default, deserialize_with = "not_null")]
@@ -40,18 +43,60 @@ struct ReserveFields<'a> {
 }
 
 /// The fields of a settlement.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SettleFields<'a> {
     #[serde(borrow)]
     hold: BorrowedText<'a>,
-    cost: JsonInteger,
+    #[serde(default, deserialize_with = "not_null")]
+    cost: Option<JsonInteger>,
+    #[serde(borrow, default)]
+    costs: RuleCosts<'a>,
     #[serde(default)]
     keep: bool,
 }
 
+/// The units that were used under single rules, by the names of the rules. Each name occurs once.
+#[derive(Debug, Default)]
+struct RuleCosts<'a>(Vec<(Cow<'a, str>, u64)>);
+
+/// The most rules of a request.
+const MAX_RULES: usize = 256;
+
+impl<'de: 'a, 'a> Deserialize<'de> for RuleCosts<'a> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<RuleCosts<'a>, D::Error> {
+        struct RuleCostsVisitor;
+
+        impl<'de> Visitor<'de> for RuleCostsVisitor {
+            type Value = RuleCosts<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of numbers, such as {\"tokens\":812}")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RuleCosts<'de>, M::Error> {
+                let mut costs = RuleCosts::default();
+                while let Some((BorrowedText(rule), JsonInteger(cost))) = map.next_entry()? {
+                    if costs.0.iter().any(|(own, _)| *own == rule) {
+                        let rule = excerpt(&rule);
+                        return Err(M::Error::custom(format!("rule `{rule}` occurs twice")));
+                    }
+                    if costs.0.len() == MAX_RULES {
+                        let problem = format!("too many rules; send at most {MAX_RULES}");
+                        return Err(M::Error::custom(problem));
+                    }
+                    costs.0.push((rule, cost));
+                }
+                Ok(costs)
+            }
+        }
+
+        json.deserialize_map(RuleCostsVisitor)
+    }
+}
+
 /// The fields of an extension.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtendFields<'a> {
     #[serde(borrow)]
@@ -79,8 +124,14 @@ pub(crate) fn decode_reserve(json: &[u8]) -> Result<ReservationRequest<'_>, ApiP
 pub(crate) fn decode_settle(json: &[u8]) -> Result<SettlementRequest<'_>, ApiProblem> {
     let example =
         || "a settlement must be a JSON object; send {\"hold\":\"…\",\"cost\":812}".to_owned();
-    let SettleFields { hold, cost, keep } = object(json, example)?;
-    Ok(SettlementRequest { token: hold.0, used: cost.0, keeps_rest: keep })
+    let SettleFields { hold, cost, costs, keep } = object(json, example)?;
+    let used = UsedUnits { every: cost.map(|cost| cost.0), by_rule: costs.0 };
+    if used.every.is_none() && used.by_rule.is_empty() {
+        return Err(ApiProblem::bad_request(
+            "`cost` is missing; send the units that were used since the reservation, which may be 0",
+        ));
+    }
+    Ok(SettlementRequest { token: hold.0, used, keeps_rest: keep })
 }
 
 /// Decodes the body of an extension, or an extension of a batch.

@@ -10,18 +10,22 @@ use hyper::StatusCode;
 use super::ApiProblem;
 use super::batch::{self, BatchKind, answer_each};
 use super::body::JsonBody;
-use super::check::{DOMAIN_IN_BODY, MAX_BYTES};
-use super::hold_answers::{ExtendAnswerJson, ReservationJson, SettleAnswerJson};
+use super::check::{DOMAIN_IN_BODY, MAX_BYTES, TYPICAL_ANSWER_BYTES, json};
+use super::hold_answers::{ExtendAnswerJson, SettleAnswerJson, write_reserved};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{
-    BodyProblems, ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswers,
-    ReserveRequestSchema, ReserveRequests, SettleAnswers, SettleRequestSchema, SettleRequests,
-    StoreProblems,
+    BodyProblems, ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswer,
+    ReserveAnswers, ReserveRequestSchema, ReserveRequests, SettleAnswers, SettleRequestSchema,
+    SettleRequests, StoreProblems,
 };
+use super::problem::excerpt;
 use crate::budget::Budget;
 use crate::pipeline::{HoldProblem, Pipeline};
 
 /// Sets units aside, for a cost that is known only afterwards
+///
+/// The named limit decides, or all rules of a domain that apply to the request. Rules with `reserve` in their cost and
+/// rules with a concurrency limit set units aside, and the other rules are charged at once: all of them, or none.
 ///
 /// The reservation is decided as a check of that cost would be. The units count as spent until the hold is settled or
 /// expires. At its expiry it is charged in full, because the units may have been used. A refusal has the status 200 too,
@@ -30,11 +34,16 @@ use crate::pipeline::{HoldProblem, Pipeline};
     post,
     path = "/v1/reserve",
     tag = "holds",
-    request_body(content = ReserveRequestSchema, example = json!(
-        {"limit": "partner", "key": "team:7", "cost": 1000, "for": "30s"}
+    request_body(content = ReserveRequestSchema, examples(
+        ("a limit" = (value = json!({"limit": "partner", "key": "team:7", "cost": 1000, "for": "30s"}))),
+        ("rules" = (value = json!({
+            "domain": "api",
+            "attributes": {"method": "POST", "path": "/chat", "ip": "203.0.113.9"},
+            "cost": 1000, "for": "30s"
+        }))),
     )),
     responses(
-        (status = 200, description = "The decision: allowed or refused.", body = ReservationJson, example = json!({
+        (status = 200, description = "The decision: allowed or refused.", body = ReserveAnswer, example = json!({
             "allowed": true, "limit": 10_000, "remaining": 9_000,
             "retry_after_us": null, "reset_after_us": 35_000_000, "delay_us": 0,
             "hold": "AgNs…", "hold_expires_after_us": 30_000_000
@@ -49,14 +58,21 @@ use crate::pipeline::{HoldProblem, Pipeline};
 )]
 pub(super) async fn reserve(
     State(pipeline): State<Arc<Pipeline>>,
+    State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
-) -> Result<Json<ReservationJson>, ApiProblem> {
+) -> Result<Response, ApiProblem> {
     let sent = pipeline.send_reservation(decode_reserve(&body)?)?;
     let answering = pipeline.in_store_span(pipeline.reserved(sent));
-    Ok(Json(Box::pin(answering).await?.into()))
+    let reserved = Box::pin(answering).await?;
+    let mut answer = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
+    write_reserved(reserved, &mut answer);
+    Ok(json(budget.body_anyway(answer)))
 }
 
 /// Charges what was used of a hold
+///
+/// `costs` has what was used under single rules, by their names, if it differs from `cost`. A place of a concurrency
+/// limit is free at the end, and costs nothing.
 ///
 /// `cost` is the sum of the units that were used since the reservation, and may be 0. The hold ends, and the rest of its
 /// units is free at once; with `"keep": true` the rest stays held until the same expiry. A settlement is never refused:
@@ -206,9 +222,17 @@ impl From<HoldProblem<'_>> for ApiProblem {
             HoldProblem::NoLimit => {
                 ApiProblem::new(StatusCode::NOT_FOUND, "the limit of the hold no longer exists")
             }
-            HoldProblem::NoRules => ApiProblem::bad_request(
-                "reservations by rules are not possible yet; name `limit` and `key`",
+            HoldProblem::TokenTooLong => ApiProblem::bad_request(
+                "the rules that apply have too many or too long keys for the token of a hold, which has at most 4096 \
+                 characters, and nothing is held; send shorter attributes",
             ),
+            HoldProblem::UseNotGiven { name } => ApiProblem::bad_request(format!(
+                "no cost is given for the rule `{name}`; add it to `costs`, or send `cost` for all rules"
+            )),
+            HoldProblem::NotHeld { name } => ApiProblem::bad_request(format!(
+                "costs: this hold has no units of a rule `{}`; the answer to the reservation lists its rules",
+                excerpt(&name)
+            )),
             HoldProblem::Failed(error) => ApiProblem::from(error),
         }
     }

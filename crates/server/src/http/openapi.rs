@@ -10,8 +10,8 @@ pub(super) use bodies::{
     BatchAnswer, BatchRequest, CheckAnswer, CheckRequestSchema, RefusalProblem,
 };
 pub(super) use hold_bodies::{
-    ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswers, ReserveRequestSchema,
-    ReserveRequests, SettleAnswers, SettleRequestSchema, SettleRequests,
+    ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswer, ReserveAnswers,
+    ReserveRequestSchema, ReserveRequests, SettleAnswers, SettleRequestSchema, SettleRequests,
 };
 pub(super) use problems::{
     AuthorizeAnswers, BodyProblems, OperatorProblems, PathProblems, PlaygroundProblems,

@@ -1,44 +1,35 @@
 //! Reservations, and the operations on their holds.
 //!
 //! A hold has one part for each limit whose units it holds. Its token names them.
+//!
+//! - `reserve`: reservations, by the name of a limit or by rules
+//! - `target`: the limits and keys that a token names; `used`: what was used of each
 
+mod reserve;
 mod target;
+mod used;
 
 use std::borrow::Cow;
-use std::future::IntoFuture;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::{
-    Answer, Decision, EndedHold, Error, HoldDecision, HoldExtension, HoldSettlement,
-    JointExtension, JointHold,
+    Answer, EndedHold, Error, Hold, HoldExtension, HoldSettlement, JointExtension, JointHold,
 };
 use tollgate_core::LimitDecision;
 
-use super::{DecisionTarget, Pipeline, UnknownTarget};
-use crate::receipt::{HeldBy, TokenPart, max_key_bytes};
-use crate::ruleset::{CountedOperation, NamedLimit};
+use super::{Pipeline, UnknownTarget};
+use crate::receipt::HeldBy;
+use crate::ruleset::CountedOperation;
+pub(super) use reserve::leave_to_expire;
+pub(crate) use reserve::{ReservationRequest, Reserved, SentReservation, SentRulesReservation};
 use target::{HoldTarget, TargetPart};
-
-/// How long units are held if neither the request nor the limit says it.
-const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
-
-/// A request to set units aside, decoded by a front end.
-#[derive(Debug)]
-pub(crate) struct ReservationRequest<'a> {
-    pub(crate) target: DecisionTarget<'a>,
-    /// The units; `None` for 1.
-    pub(crate) cost: Option<u64>,
-    /// How long they are held; `None` for the time of a concurrency limit, and for 60 s under any other limit.
-    pub(crate) hold_for: Option<Duration>,
-}
+pub(crate) use used::UsedUnits;
 
 /// A request to charge what was used of a hold.
 #[derive(Debug)]
 pub(crate) struct SettlementRequest<'a> {
     pub(crate) token: Cow<'a, str>,
-    /// The units used since the reservation.
-    pub(crate) used: u64,
+    pub(crate) used: UsedUnits<'a>,
     /// Whether the units that are not used yet stay held.
     pub(crate) keeps_rest: bool,
 }
@@ -64,26 +55,26 @@ pub(crate) enum HoldProblem<'a> {
     NotAToken,
     /// The limit of the hold no longer exists.
     NoLimit,
-    /// Reservations by rules are not built yet.
-    NoRules,
+    /// Several rules make the token of the hold too long. The units are not held.
+    TokenTooLong,
+    /// A settlement does not say what was used of a rule's hold.
+    UseNotGiven {
+        name: String,
+    },
+    /// A settlement names a rule whose units are not held.
+    NotHeld {
+        name: String,
+    },
     /// The store failed, or the request is not valid.
     Failed(Error),
-}
-
-/// The answer to a reservation.
-#[derive(Debug)]
-pub(crate) struct Reserved {
-    pub(crate) decision: Decision,
-    /// `None` if the reservation was refused.
-    pub(crate) granted: Option<GrantedHold>,
 }
 
 /// A hold that was reserved or extended.
 #[derive(Debug)]
 pub(crate) struct GrantedHold {
     pub(crate) token: String,
-    /// The time until the hold expires.
-    pub(crate) expires_after: Duration,
+    /// The time until the first part of the hold expires; `None` if it has no parts.
+    pub(crate) expires_after: Option<Duration>,
 }
 
 /// The answer to a settlement.
@@ -135,17 +126,6 @@ pub(crate) struct ExtendedPart {
     pub(crate) ended: Option<EndedHold>,
 }
 
-/// A reservation that was sent to the store.
-#[derive(Debug)]
-pub(crate) struct SentReservation<'a> {
-    limit: Arc<NamedLimit>,
-    key: Cow<'a, str>,
-    cost: u64,
-    hold_for: Duration,
-    answer: Answer<HoldDecision>,
-    sent_at: Option<Instant>,
-}
-
 /// A settlement that was sent to the store.
 #[derive(Debug)]
 pub(crate) struct SentSettlement {
@@ -168,64 +148,19 @@ pub(crate) struct SentExtension {
 }
 
 impl Pipeline {
-    /// Sends a reservation to the store. [`reserved`](Self::reserved) waits for the answer.
-    pub(crate) fn send_reservation<'a>(
-        &self,
-        request: ReservationRequest<'a>,
-    ) -> Result<SentReservation<'a>, HoldProblem<'a>> {
-        let ReservationRequest { target, cost, hold_for } = request;
-        let DecisionTarget::Limit { name, key } = target else {
-            return Err(HoldProblem::NoRules);
-        };
-        let Some(limit) = self.rules.limit(&name) else {
-            return Err(HoldProblem::UnknownTarget(UnknownTarget::Limit(name)));
-        };
-        let most = max_key_bytes(limit.scope.name());
-        if key.len() > most {
-            return Err(HoldProblem::KeyTooLong { bytes: key.len(), most });
-        }
-        let cost = cost.unwrap_or(1);
-        let of_limit =
-            || limit.scope.limit().hold_for().map(|time| Duration::from_micros(time.as_us()));
-        let hold_for = hold_for.or_else(of_limit).unwrap_or(DEFAULT_HOLD_FOR);
-        let sent_at = self.recorder.metrics.store_call();
-        let request = limit.scope.reserve(key.as_bytes()).cost(cost).hold_for(hold_for);
-        let answer = request.into_future();
-        Ok(SentReservation { limit, key, cost, hold_for, answer, sent_at })
-    }
-
-    /// Waits for the answer to a reservation, records it, and makes the token of the hold.
-    pub(crate) async fn reserved(&self, sent: SentReservation<'_>) -> Result<Reserved, Error> {
-        let SentReservation { limit, key, cost, hold_for, answer, sent_at } = sent;
-        let (key, tally) = (key.as_bytes(), &limit.holds);
-        let reserved = answer.await;
-        self.recorder.metrics.store_answered(sent_at);
-        let reserved = reserved.inspect_err(|error| {
-            limit.count_failure(error);
-            tally.count_error(CountedOperation::Reserve, error);
-        })?;
-        let decision = reserved.decision().without_receipt();
-        self.recorder.record_decision(&limit, key, &decision);
-        tally.count_reservation(&decision, cost);
-        let granted = reserved.into_hold().and_then(|hold| {
-            let (scope, is_degraded) = (limit.scope.name(), hold.is_degraded());
-            let part = TokenPart { scope, key, reference: hold.into_reference(), is_degraded };
-            self.granted(HeldBy::Limit, [part], hold_for)
-        });
-        Ok(Reserved { decision, granted })
-    }
-
     /// Sends a settlement to the store. [`settled`](Self::settled) waits for the answer.
     pub(crate) fn send_settlement(
         &self,
-        SettlementRequest { token, used, keeps_rest }: &SettlementRequest<'_>,
+        &SettlementRequest { ref token, ref used, keeps_rest }: &SettlementRequest<'_>,
     ) -> Result<SentSettlement, HoldProblem<'static>> {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
+        let mut used = used.of_parts(&target)?.into_iter();
+        let mut next = |_: &_| used.next().unwrap_or(0);
         let holds = target.holds().map_err(HoldProblem::Failed)?;
         let sent_at = self.recorder.metrics.store_call();
         let answer =
-            if *keeps_rest { holds.settle_part(|_| *used) } else { holds.settle(|_| *used) };
-        Ok(SentSettlement { target, keeps_rest: *keeps_rest, answer, sent_at })
+            if keeps_rest { holds.settle_part(&mut next) } else { holds.settle(&mut next) };
+        Ok(SentSettlement { target, keeps_rest, answer, sent_at })
     }
 
     /// Waits for the answer to a settlement, records it, and makes the receipt of what it charged.
@@ -260,7 +195,9 @@ impl Pipeline {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
         let holds = target.holds().map_err(HoldProblem::Failed)?;
         let sent_at = self.recorder.metrics.store_call();
-        let answer = holds.extend(|_| (more, hold_for));
+        // The places of a concurrency limit are not units of the cost.
+        let is_place = |hold: &Hold| target.by == HeldBy::Rules && hold.scope().only_holds();
+        let answer = holds.extend(|hold| (if is_place(hold) { 0 } else { more }, hold_for));
         Ok(SentExtension { target, holds, more, hold_for, answer, sent_at })
     }
 
@@ -284,27 +221,19 @@ impl Pipeline {
         let mut holds = holds.holds().iter();
         let tokens = target.parts.iter().map(|part| part.with_expiry_of(&mut holds));
         let granted = match extended.is_granted() {
-            true => self.granted(target.by, tokens, hold_for),
+            true => self.receipts.hold_token(target.by, tokens),
             false => None,
         };
+        let expires_after = (!target.parts.is_empty()).then_some(hold_for);
+        let granted = granted.map(|token| GrantedHold { token, expires_after });
         Ok(Extended { by: target.by, parts, granted, retry_after: extended.retry_after() })
-    }
-
-    fn granted<'p>(
-        &self,
-        by: HeldBy,
-        parts: impl IntoIterator<Item = TokenPart<'p>>,
-        expires_after: Duration,
-    ) -> Option<GrantedHold> {
-        let token = self.receipts.hold_token(by, parts)?;
-        Some(GrantedHold { token, expires_after })
     }
 }
 
 impl SettledPart {
     fn of(part: &TargetPart, settled: &HoldSettlement) -> SettledPart {
         SettledPart {
-            name: part.name().to_owned(),
+            name: part.rule_name().to_owned(),
             decision: *settled.decided(),
             is_degraded: settled.is_degraded(),
             charged_units: settled.charged_units(),
@@ -317,7 +246,7 @@ impl SettledPart {
     /// Returns the settlement of a part that was admitted without the store.
     fn degraded(part: &TargetPart) -> SettledPart {
         SettledPart {
-            name: part.name().to_owned(),
+            name: part.rule_name().to_owned(),
             decision: part.unspent(),
             is_degraded: true,
             charged_units: 0,
@@ -330,13 +259,13 @@ impl SettledPart {
 
 impl ExtendedPart {
     fn of(part: &TargetPart, extended: &HoldExtension) -> ExtendedPart {
-        let (name, decision) = (part.name().to_owned(), *extended.decided());
+        let (name, decision) = (part.rule_name().to_owned(), *extended.decided());
         ExtendedPart { name, decision, is_degraded: false, ended: extended.ended() }
     }
 
     /// Returns the extension of a part that was admitted without the store.
     fn degraded(part: &TargetPart) -> ExtendedPart {
-        let (name, decision) = (part.name().to_owned(), part.unspent());
+        let (name, decision) = (part.rule_name().to_owned(), part.unspent());
         ExtendedPart { name, decision, is_degraded: true, ended: None }
     }
 }

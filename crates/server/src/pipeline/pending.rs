@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate::rules::{RulesAnswer, Ruling};
-use tollgate::{Answer, Decision};
+use tollgate::{Answer, Decision, Error};
 
+use super::holds::SentRulesReservation;
 use crate::ruleset::NamedLimit;
 
 /// The answer to a request that was sent to the store.
@@ -32,6 +33,18 @@ pub(crate) struct PendingRuling {
     pub(super) answer: RulesAnswer,
     /// When the request was sent, if the store is across the network.
     pub(super) sent_at: Option<Instant>,
+}
+
+/// The answer of the rules to a proxy's request.
+#[derive(Debug)]
+pub(crate) enum ProxiedRuling {
+    Check(PendingRuling),
+    /// The answer to a check, which the store has given at once.
+    Ready {
+        ruled: Result<Ruling, Error>,
+        sent_at: Option<Instant>,
+    },
+    Reservation(SentRulesReservation),
 }
 
 /// A decision or a ruling, with a receipt if something was charged.

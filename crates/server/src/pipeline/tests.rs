@@ -31,10 +31,10 @@ async fn request_is_decided_on_one_snapshot_when_the_rules_are_reloaded() {
     let send = || {
         pipeline.send_description(&snapshot, Some("api".into()), described("a"), Terms::default())
     };
-    let first = pipeline.ruling(send().unwrap()).await.unwrap();
+    let first = pipeline.ruling(ProxiedRuling::Check(send().unwrap())).await.unwrap();
     assert_eq!((first.is_allowed(), first.generation()), (true, 1));
     assert_eq!(first.rules().next().unwrap().key(), b"user=a");
-    assert!(!pipeline.ruling(send().unwrap()).await.unwrap().is_allowed());
+    assert!(!pipeline.ruling(ProxiedRuling::Check(send().unwrap())).await.unwrap().is_allowed());
 
     let target = DecisionTarget::Rules { domain: Some("api".into()), description: described("a") };
     let request = DecisionRequest { target, terms: Terms::default() };
@@ -79,7 +79,7 @@ async fn every_kind_of_decision_is_recorded() {
     // The authorize endpoint and the Envoy service send checks like this.
     let snapshot = pipeline.snapshot();
     let attributes = described("b").into_attributes(&snapshot);
-    let ruling = pipeline.ruling(pipeline.send_check(snapshot.check("api", &attributes))).await;
+    let ruling = pipeline.ruling(pipeline.send_proxied(snapshot.check("api", &attributes))).await;
     assert!(!ruling.unwrap().is_allowed());
 
     let counts = api.rules.limit("one").unwrap().tally.counts();

@@ -20,7 +20,7 @@ const ON_STORE: u8 = 0;
 const DEGRADED: u8 = 1;
 
 /// The most bytes of a part besides its texts: their lengths, the id, the expiry, and the flag.
-const NUMBER_BYTES: usize = 2 * 2 + 8 + 8 + 1;
+const NUMBER_BYTES: usize = 2 * 2 + 1 + 8 + 8 + 1;
 
 /// The target of the reservation that made a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) enum HeldBy {
 pub(crate) struct TokenPart<'p> {
     /// The name of the limit, or of the rule.
     pub(crate) scope: &'p str,
+    /// The name of the limit that a rule spends; empty for a hold by the name of a limit.
+    pub(crate) limit: &'p str,
     pub(crate) key: &'p [u8],
     /// With the last expiry that was granted.
     pub(crate) reference: HoldReference,
@@ -106,6 +108,7 @@ impl SignedHold {
 impl<'p> TokenPart<'p> {
     fn write(&self, bytes: &mut Vec<u8>) {
         write_text(bytes, self.scope.as_bytes());
+        write_text(bytes, self.limit.as_bytes());
         write_text(bytes, self.key);
         // Not in sevens, because an id is a random number.
         bytes.extend_from_slice(&self.reference.id.0.to_le_bytes());
@@ -115,6 +118,7 @@ impl<'p> TokenPart<'p> {
 
     fn read(bytes: &mut &'p [u8]) -> Option<TokenPart<'p>> {
         let scope = str::from_utf8(read_text(bytes)?).ok()?;
+        let limit = str::from_utf8(read_text(bytes)?).ok()?;
         let key = read_text(bytes)?;
         let (id, rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -125,7 +129,8 @@ impl<'p> TokenPart<'p> {
             DEGRADED => true,
             _ => return None,
         };
-        Some(TokenPart { scope, key, reference: HoldReference { id, expires_us }, is_degraded })
+        let reference = HoldReference { id, expires_us };
+        Some(TokenPart { scope, limit, key, reference, is_degraded })
     }
 }
 

@@ -1,7 +1,11 @@
-//! The numbers of operations on the holds of a limit.
+//! The numbers of operations on the holds of a limit or a rule.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+use tollgate::rules::{RuleName, Rules};
 use tollgate::{Decision, EndedHold, Error, HoldExtension, HoldSettlement};
 
 /// An operation on holds.
@@ -44,7 +48,7 @@ pub(crate) enum HoldUnits {
     Cut,
 }
 
-/// The numbers of operations on the holds of a limit.
+/// The numbers of operations on the holds of a limit or a rule.
 #[derive(Debug, Default)]
 pub(crate) struct HoldTally {
     operations: [[AtomicU64; OperationOutcome::ALL.len()]; CountedOperation::ALL.len()],
@@ -126,15 +130,24 @@ impl HoldUnits {
 impl HoldTally {
     /// Counts a reservation of `units`.
     pub(crate) fn count_reservation(&self, decision: &Decision, units: u64) {
-        let outcome = match (decision.is_allowed(), decision.is_degraded()) {
-            (true, false) => OperationOutcome::Done,
-            (true, true) => OperationOutcome::Degraded,
-            (false, _) => OperationOutcome::Denied,
-        };
-        self.count(CountedOperation::Reserve, outcome);
-        if outcome == OperationOutcome::Done {
-            self.add(HoldUnits::Held, units);
+        match decision.is_allowed() {
+            true => self.count_admitted(units, decision.is_degraded()),
+            false => self.count_denied(),
         }
+    }
+
+    /// Counts a reservation of `units` that was admitted, with the store or without it.
+    pub(crate) fn count_admitted(&self, units: u64, is_degraded: bool) {
+        if is_degraded {
+            return self.count(CountedOperation::Reserve, OperationOutcome::Degraded);
+        }
+        self.count(CountedOperation::Reserve, OperationOutcome::Done);
+        self.add(HoldUnits::Held, units);
+    }
+
+    /// Counts a reservation that was refused.
+    pub(crate) fn count_denied(&self) {
+        self.count(CountedOperation::Reserve, OperationOutcome::Denied);
     }
 
     /// Counts a settlement, after which the hold stays open or not.
@@ -199,5 +212,32 @@ impl HoldTally {
 
     fn add(&self, of: HoldUnits, units: u64) {
         self.units[of as usize].fetch_add(units, Ordering::Relaxed);
+    }
+}
+
+/// The tallies of the rules whose units were held.
+#[derive(Debug, Default)]
+pub(super) struct RuleHoldTallies {
+    by_rule: Mutex<BTreeMap<RuleName, Arc<HoldTally>>>,
+}
+
+impl RuleHoldTallies {
+    /// Returns the tally of a rule by its domain and name; `None` if there is no such rule.
+    pub(super) fn get(&self, rules: &Rules, name: &str) -> Option<Arc<HoldTally>> {
+        let rule = rules.rule(name)?;
+        let mut by_rule = self.by_rule.lock();
+        if let Some(tally) = by_rule.get(rule.name()) {
+            return Some(Arc::clone(tally));
+        }
+        // Only when a rule is new, so that there are at most as many tallies as rules.
+        by_rule.retain(|name, _| rules.rule(&name.to_string()).is_some());
+        Some(Arc::clone(by_rule.entry(rule.name().clone()).or_default()))
+    }
+
+    /// Returns the tally of each present rule whose units were held.
+    pub(super) fn all(&self, rules: &Rules) -> Vec<(RuleName, Arc<HoldTally>)> {
+        let mut by_rule = self.by_rule.lock();
+        by_rule.retain(|name, _| rules.rule(&name.to_string()).is_some());
+        by_rule.iter().map(|(name, tally)| (name.clone(), Arc::clone(tally))).collect()
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::check::problem;
 use crate::openapi::assert_valid;
-use crate::rls::{RlsServer, codes, descriptor, headers};
+use crate::rls::{RlsServer, codes, descriptor};
 use crate::server::{ServerProcess, body_of};
 
 const RULES: &str = "limits:
@@ -53,14 +53,41 @@ fn concurrency_limit_is_listed_with_the_most_that_is_held_at_once() {
     assert_eq!((&key["allowed"], &key["remaining"]), (&json!(true), &json!(2)));
 }
 
-/// Envoy lets a request pass if the call fails, so this error is answered with a refusal.
+/// Envoy does not say when a request has ended.
 #[test]
-fn envoy_gets_a_refusal_for_a_rule_that_it_cannot_check() {
+fn places_that_envoy_takes_are_held_for_the_time_of_the_limit() {
     let limits = RlsServer::start(RULES);
-    let refused = limits.ask_all(vec![descriptor(&[("user", "a")]), descriptor(&[("job", "a")])]);
-    assert_eq!(codes(&refused), [Code::OverLimit; 2]);
-    assert_eq!(refused.overall_code(), Code::OverLimit);
-    assert_eq!(headers(&refused)["x-tollgate-reason"], "undecided");
-    let user = limits.ask_all(vec![descriptor(&[("user", "a")])]);
-    assert_eq!(user.statuses[0].limit_remaining, 4, "the refused call charged nothing");
+    let ask = || limits.ask_all(vec![descriptor(&[("user", "a")]), descriptor(&[("job", "a")])]);
+    for left in [1, 0] {
+        let allowed = ask();
+        assert_eq!(allowed.overall_code(), Code::Ok);
+        assert_eq!(allowed.statuses[1].limit_remaining, left);
+    }
+    let refused = ask();
+    assert_eq!(codes(&refused), [Code::Ok, Code::OverLimit]);
+    assert_eq!(refused.statuses[0].limit_remaining, 3, "the refused call charged nothing");
+    let wait = refused.statuses[1].duration_until_reset.as_ref().unwrap().seconds;
+    assert!((1..=60).contains(&wait), "{wait}");
+}
+
+#[test]
+fn places_that_a_proxy_takes_are_held_for_the_time_of_the_rule() {
+    let file = crate::check::rules(
+        "identity: { trusted_proxies: [127.0.0.1] }
+limits: { jobs: concurrency limit=2 for=60s }
+rules: [{ name: jobs, domain: api, key: [ip], limit: jobs, hold_for: 1h }]",
+    );
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
+    let ask = || {
+        let request = server.get("/v1/authorize").header("x-forwarded-method", "GET");
+        let request = request.header("x-forwarded-uri", "/").header("x-forwarded-for", "192.0.2.1");
+        request.header("x-forwarded-host", "a.example").send().unwrap()
+    };
+    assert_eq!(
+        [ask().status(), ask().status(), ask().status()].map(|status| status.as_u16()),
+        [200, 200, 429]
+    );
+    let refused = ask();
+    let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((3_500..=3_600).contains(&wait), "{wait}");
 }

@@ -140,7 +140,8 @@ fn units_used_beyond_the_hold_are_charged_and_cut_at_one_whole_limit() {
     assert_eq!(charged(&settled), [1_100, 1_000, 3_900]);
     assert_eq!(server.remaining("tpm"), 0);
     let page = scrape(&server);
-    let units = |kind| page.value("tollgate_hold_units_total", &[("limit", "tpm"), ("kind", kind)]);
+    let units =
+        |kind| page.value("tollgate_limit_hold_units_total", &[("limit", "tpm"), ("kind", kind)]);
     assert_eq!(["held", "settled", "excess", "cut"].map(units), [500.0, 1_600.0, 1_100.0, 3_900.0]);
 }
 
@@ -279,7 +280,7 @@ fn bad_requests_say_what_is_wrong() {
         ("reserve", reserve(r#","for":"367d""#), 400, "for: the time of a hold is above 366 days"),
         ("reserve", reserve(r#","max_wait_us":1"#), 400, "unknown field `max_wait_us`"),
         ("reserve", long, 400, "the key has 4000 bytes, and the key of a hold may have at most"),
-        ("settle", json!({"hold": hold}).to_string(), 400, "missing field `cost`"),
+        ("settle", json!({"hold": hold}).to_string(), 400, "`cost` is missing"),
         (
             "settle",
             json!({"hold": hold, "cost": -1}).to_string(),
@@ -384,7 +385,7 @@ fn operations_on_holds_are_counted() {
         ("settle", "failed", 0.0),
     ] {
         let labels = [("limit", "tpm"), ("operation", operation), ("outcome", outcome)];
-        let found = page.value("tollgate_hold_operations_total", &labels);
+        let found = page.value("tollgate_limit_hold_operations_total", &labels);
         assert_eq!(found, want, "{operation} {outcome}");
     }
     let decisions = |outcome| {
@@ -392,10 +393,206 @@ fn operations_on_holds_are_counted() {
         page.value("tollgate_limit_decisions_total", &labels)
     };
     assert_eq!((decisions("allowed"), decisions("denied")), (2.0, 1.0));
-    let units = page.of("tollgate_hold_units_total");
+    let units = page.of("tollgate_limit_hold_units_total");
     assert!(units.map(|sample| &sample.labels["limit"]).all(|limit| limit == "tpm"));
     let requests = |endpoint| {
         page.value("tollgate_requests_total", &[("endpoint", endpoint), ("status", "200")])
     };
     assert_eq!((requests("reserve"), requests("settle"), requests("extend")), (3.0, 4.0, 2.0));
+}
+
+/// A limit of each kind that an LLM gateway has: requests and jobs of a team, and tokens of the team and of all teams.
+const RULES: &str = "
+limits:
+  requests: fixed-window limit=10 window=366d
+  jobs: concurrency limit=2 for=5m
+  tokens: fixed-window limit=1000 window=366d
+  pro-tokens: fixed-window limit=5000 window=366d
+  dollars: fixed-window limit=100 window=366d
+rules:
+  - { name: requests, domain: llm, key: [team], limit: requests }
+  - { name: jobs, domain: llm, key: [team], limit: jobs }
+  - name: tokens
+    domain: llm
+    key: [team]
+    limit: { by: tier, tiers: { pro: pro-tokens }, default: tokens }
+    cost: { reserve: { attribute: estimated_tokens, default: 100 } }
+    hold_for: 2m
+  - { name: dollars, domain: llm, key: [], limit: dollars, cost: { reserve: 5 } }
+";
+
+fn llm_server() -> ServerProcess {
+    let file = file(RULES);
+    ServerProcess::start(&["--config", file.path().to_str().unwrap()])
+}
+
+impl ServerProcess {
+    fn reserve_by_rules(&self, attributes: Value, more: &Value) -> Value {
+        let mut body = json!({"domain": "llm", "attributes": attributes});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.post_valid("/v1/reserve", &body, "ReserveAnswer")
+    }
+
+    /// Returns what remains of the keys of the four rules: requests, jobs, tokens and dollars.
+    fn remaining_by_rule(&self) -> [u64; 4] {
+        ["requests", "jobs", "tokens", "dollars"].map(|rule| {
+            let key = if rule == "dollars" { "" } else { "team=7" };
+            let peek = self.get(&format!("/v1/limits/llm%2F{rule}/keys/{key}")).send().unwrap();
+            body_of(peek)["limits"][0]["decision"]["remaining"].as_u64().unwrap()
+        })
+    }
+}
+
+#[test]
+fn reservation_by_rules_holds_some_and_charges_the_others() {
+    let server = llm_server();
+    let reserved =
+        server.reserve_by_rules(json!({"team": "7", "estimated_tokens": "400"}), &json!({}));
+    assert_eq!((&reserved["allowed"], &reserved["rule"]), (&json!(true), &Value::Null));
+    assert_eq!(reserved["hold_expires_after_us"], 60_000_000, "the dollars expire first");
+    assert!(reserved["receipt"].is_string(), "of the request, which was charged at once");
+    assert_eq!(server.remaining_by_rule(), [9, 1, 600, 95]);
+    let hold = token(&reserved);
+
+    let body = json!({"hold": hold, "cost": 250, "costs": {"dollars": 2}});
+    let settled = server.post_valid("/v1/settle", &body, "SettleAnswer");
+    assert_eq!((&settled["allowed"], charged(&settled)), (&json!(true), [252, 0, 0]));
+    for (at, (rule, units)) in
+        [("jobs", 0), ("tokens", 250), ("dollars", 2)].into_iter().enumerate()
+    {
+        let own = &settled["rules"][at];
+        assert_eq!((own["rule"].as_str(), charged(own)), (Some(rule), [units, 0, 0]));
+    }
+    assert_eq!(server.remaining_by_rule(), [9, 2, 750, 98]);
+    let again = server.post_valid("/v1/settle", &body, "SettleAnswer");
+    assert_eq!((&again["allowed"], &again["hold_state"]), (&json!(false), &json!("unknown")));
+    let refund = json!({"receipt": settled["receipt"]}).to_string();
+    assert_eq!(body_of(server.post("/v1/refund", refund).send().unwrap())["refunded"], 252);
+    assert_eq!(server.remaining_by_rule(), [9, 2, 1_000, 100]);
+}
+
+#[test]
+fn reservation_that_one_rule_refuses_holds_and_charges_nothing() {
+    let server = llm_server();
+    let request = json!({"team": "7"});
+    let refused = server.reserve_by_rules(request.clone(), &json!({"cost": 101}));
+    assert_eq!((&refused["allowed"], &refused["rule"]), (&json!(false), &json!("dollars")));
+    assert!(refused.get("hold").is_none() && refused.get("hold_expires_after_us").is_none());
+    assert_eq!(server.remaining_by_rule(), [10, 2, 1_000, 100]);
+    let holds =
+        [(); 2].map(|()| token(&server.reserve_by_rules(request.clone(), &json!({"for": "1h"}))));
+    let refused = server.reserve_by_rules(request, &json!({}));
+    assert_eq!((&refused["allowed"], &refused["rule"]), (&json!(false), &json!("jobs")));
+    assert!(refused["retry_after_us"].as_u64().is_some_and(|wait| wait > 3_500_000_000));
+    for hold in holds {
+        assert_eq!(server.settle(&hold, 0)["allowed"], true);
+    }
+    assert_eq!(server.remaining_by_rule(), [8, 2, 1_000, 100]);
+    let page = scrape(&server);
+    let count = |rule, operation, outcome| {
+        let labels =
+            [("domain", "llm"), ("rule", rule), ("operation", operation), ("outcome", outcome)];
+        page.value("tollgate_hold_operations_total", &labels)
+    };
+    assert_eq!(count("jobs", "reserve", "allowed"), 2.0);
+    assert_eq!(
+        (count("jobs", "reserve", "denied"), count("dollars", "reserve", "denied")),
+        (1.0, 1.0)
+    );
+    assert_eq!(count("tokens", "settle", "settled"), 2.0);
+    let held = [("domain", "llm"), ("rule", "tokens"), ("kind", "held")];
+    assert_eq!(page.value("tollgate_hold_units_total", &held), 200.0);
+}
+
+#[test]
+fn settlement_in_part_by_rules_keeps_the_place_of_a_concurrency_limit() {
+    let server = llm_server();
+    let hold = token(&server.reserve_by_rules(json!({"team": "7"}), &json!({"for": "1h"})));
+    let body = json!({"hold": hold, "costs": {"tokens": 30, "dollars": 1}, "keep": true});
+    let kept = server.post_valid("/v1/settle", &body, "SettleAnswer");
+    assert_eq!(charged(&kept), [31, 0, 0]);
+    assert_eq!(server.remaining_by_rule(), [9, 1, 900, 95]);
+    assert_eq!(charged(&server.settle(&hold, 40)), [10 + 39, 35, 0]);
+    assert_eq!(server.remaining_by_rule(), [9, 2, 960, 60]);
+}
+
+#[test]
+fn extension_by_rules_is_for_all_of_them_or_for_none() {
+    let server = llm_server();
+    let hold = token(&server.reserve_by_rules(json!({"team": "7"}), &json!({"for": "1h"})));
+    let extended = server.extend(&hold, 50, "2h");
+    assert_eq!(
+        (&extended["allowed"], &extended["rules"].as_array().unwrap().len()),
+        (&json!(true), &3)
+    );
+    assert_eq!(extended["hold_expires_after_us"], 7_200_000_000_u64);
+    assert_eq!(server.remaining_by_rule(), [9, 1, 850, 45]);
+    let refused = server.extend(&hold, 46, "2h");
+    assert_eq!(
+        (&refused["allowed"], &refused["rules"][2]["allowed"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(refused["rules"][1]["allowed"], true, "the tokens alone would fit");
+    assert_eq!(server.remaining_by_rule(), [9, 1, 850, 45]);
+    assert_eq!(server.settle(&token(&extended), 1)["allowed"], true);
+}
+
+/// The limit of a rule depends on the tier of the request, which only the token knows.
+#[test]
+fn extension_by_rules_is_under_the_limit_of_the_tier() {
+    let server = llm_server();
+    let request = json!({"domain": "llm", "attributes": {"team": "7"}, "verified": {"tier": "pro"}, "cost": 90});
+    let reserved = server.post_valid("/v1/reserve", &request, "ReserveAnswer");
+    let hold = token(&reserved);
+    let body = json!({"hold": hold, "costs": {"tokens": 1_500, "dollars": 90}, "keep": true});
+    assert_eq!(server.post_valid("/v1/settle", &body, "SettleAnswer")["excess"], 1_410);
+    let extended = server.extend(&hold, 10, "1h");
+    assert_eq!(
+        (&extended["allowed"], &extended["rules"][1]["limit"]),
+        (&json!(true), &json!(5_000)),
+        "{extended}"
+    );
+}
+
+#[test]
+fn costs_of_a_settlement_name_rules_of_the_hold() {
+    let server = llm_server();
+    let hold = token(&server.reserve_by_rules(json!({"team": "7"}), &json!({"for": "1h"})));
+    for (body, want) in [
+        (json!({"hold": hold, "costs": {"tokens": 1}}), "no cost is given for the rule `dollars`"),
+        (
+            json!({"hold": hold, "cost": 1, "costs": {"requests": 1}}),
+            "no units of a rule `requests`",
+        ),
+        (json!({"hold": hold, "cost": 1, "costs": {"token": 1}}), "no units of a rule `token`"),
+        (
+            json!({"hold": hold, "cost": 1, "costs": {"tokens": 0.5}}),
+            "invalid value: floating point `0.5`",
+        ),
+        (json!({"hold": hold, "cost": 1, "costs": [1]}), "invalid type: sequence"),
+        (json!({"hold": hold, "costs": {}}), "`cost` is missing"),
+    ] {
+        let (status, detail) = server.problem_of("/v1/settle", &body);
+        assert!(status == 400 && detail.contains(want), "{body}: {detail}");
+    }
+    let by_limit =
+        server.post_valid("/v1/reserve", &json!({"limit": "tokens", "key": "a"}), "ReserveAnswer");
+    let body = json!({"hold": token(&by_limit), "costs": {"tokens": 1}});
+    assert!(server.problem_of("/v1/settle", &body).1.contains("no units of a rule `tokens`"));
+    assert_eq!(server.settle(&hold, 1)["allowed"], true);
+}
+
+#[test]
+fn reservation_that_no_rule_holds_units_for_has_a_hold_too() {
+    let file = file(
+        "limits: { requests: fixed-window limit=10 window=366d }\nrules: [{ name: requests, domain: llm, key: [], limit: requests }]\n",
+    );
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
+    let reserved = server.reserve_by_rules(json!({}), &json!({}));
+    assert_eq!((&reserved["allowed"], &reserved["remaining"]), (&json!(true), &json!(9)));
+    assert!(reserved.get("hold_expires_after_us").is_none(), "{reserved}");
+    let hold = token(&reserved);
+    let settled = server.settle(&hold, 5);
+    assert_eq!((&settled["allowed"], charged(&settled)), (&json!(true), [0, 0, 0]));
+    assert_eq!(server.extend(&hold, 5, "1h")["allowed"], true);
 }

@@ -1,10 +1,12 @@
 //! Schemas of requests about holds, and of their batches.
 
-use utoipa::openapi::schema::{Schema, Type};
+use utoipa::openapi::schema::{AdditionalProperties, Schema, Type};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::bodies::{array, integer};
+use super::bodies::{array, attributes, integer, said, verified};
+use crate::http::decision::RulingJson;
+use crate::http::hold_answers::ReservationJson;
 
 /// A reservation of units of a limit, or of the rules of a domain.
 #[derive(ToSchema)]
@@ -13,6 +15,8 @@ use super::bodies::{array, integer};
 #[expect(dead_code, reason = "for the document alone")]
 pub(in crate::http) enum ReserveRequestSchema {
     Limit(ReserveLimit),
+    Rules(ReserveRules),
+    OnlyDomain(ReserveOnlyDomain),
 }
 
 /// A reservation of units of a limit.
@@ -32,7 +36,53 @@ pub(in crate::http) struct ReserveLimit {
     r#for: (),
 }
 
-/// A settlement of a hold.
+/// A reservation by the rules of a domain, with at most 64 attributes in all.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct ReserveRules {
+    /// The domain whose rules decide.
+    #[schema(example = "api")]
+    domain: String,
+    #[schema(schema_with = attributes, required = false)]
+    attributes: (),
+    #[schema(schema_with = verified, required = false)]
+    verified: (),
+    #[schema(schema_with = said, required = false)]
+    said: (),
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = hold_for, required = false)]
+    r#for: (),
+}
+
+/// A reservation by the rules of the only domain, with at most 64 attributes in all.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct ReserveOnlyDomain {
+    #[schema(schema_with = attributes)]
+    attributes: (),
+    #[schema(schema_with = verified, required = false)]
+    verified: (),
+    #[schema(schema_with = said, required = false)]
+    said: (),
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = hold_for, required = false)]
+    r#for: (),
+}
+
+/// The decision of a limit or of rules on a reservation.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) enum ReserveAnswer {
+    Limit(ReservationJson),
+    Rules(RulingJson<'static>),
+}
+
+/// A settlement of a hold: `cost`, `costs`, or both.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SettleRequest)]
@@ -42,7 +92,9 @@ pub(in crate::http) struct SettleRequestSchema {
     #[schema(max_length = 4096)]
     hold: String,
     #[schema(schema_with = used)]
-    cost: u64,
+    cost: Option<u64>,
+    #[schema(schema_with = used_by_rule, required = false)]
+    costs: (),
     /// Whether the units that are not used yet stay held, until the same expiry. By default the hold ends.
     #[schema(required = false)]
     keep: bool,
@@ -89,7 +141,7 @@ batches! {
     /// Extensions, each decided by itself.
     ExtendRequests: ["ExtendRequest"];
     /// The answers to reservations, in their order.
-    ReserveAnswers: ["Reservation", "Problem"];
+    ReserveAnswers: ["ReserveAnswer", "Problem"];
     /// The answers to settlements, in their order.
     SettleAnswers: ["SettleAnswer", "Problem"];
     /// The answers to extensions, in their order.
@@ -107,12 +159,22 @@ fn one_of(names: &[&str]) -> RefOr<Schema> {
 }
 
 fn cost() -> Schema {
-    integer(1, "The units to set aside. By default 1, or the cost in the rules.").into()
+    integer(1, "The units to set aside. By default 1, or the units that the rules give.").into()
 }
 
 fn used() -> Schema {
     let about = "The units that were used since the reservation, also the units of earlier settlements of the hold.";
     integer(0, about).into()
+}
+
+fn used_by_rule() -> Schema {
+    let about = "The units that were used under single rules, by their names, where they differ from `cost`.";
+    let units = integer(0, "Units").build();
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(about))
+        .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(units.into()))))
+        .into()
 }
 
 fn more() -> Schema {
@@ -121,7 +183,7 @@ fn more() -> Schema {
 
 fn hold_for() -> Schema {
     duration(
-        "How long the units are held, unless the hold is settled or extended: up to 366 days. By default 60 s.",
+        "How long the units are held, unless the hold is settled or extended: up to 366 days. By default the time in the rules, the time of a concurrency limit, or 60 s.",
     )
 }
 

@@ -19,12 +19,16 @@ const DEADLINE: Duration = Duration::from_secs(1);
 pub(super) struct HoldTarget {
     pub(super) by: HeldBy,
     pub(super) parts: Vec<TargetPart>,
+    /// The names of the rules in the token whose limit no longer exists.
+    pub(super) without_limit: Vec<String>,
 }
 
 /// The limit and the key of a part.
 #[derive(Debug)]
 pub(super) struct TargetPart {
     pub(super) scope: Scope,
+    /// The name of the limit that a rule spends.
+    limit: Box<str>,
     pub(super) key: Box<[u8]>,
     pub(super) reference: HoldReference,
     /// Whether the part was admitted without the store, which has no such hold.
@@ -41,19 +45,15 @@ impl HoldTarget {
     ) -> Result<HoldTarget, HoldProblem<'static>> {
         let signed = receipts.read_hold(token).ok_or(HoldProblem::NotAToken)?;
         let (by, parts) = signed.content().ok_or(HoldProblem::NotAToken)?;
-        let count = parts.len();
-        let parts: Vec<TargetPart> = parts
-            .into_iter()
-            .filter_map(|TokenPart { scope, key, reference, is_degraded }| {
-                let tally = rules.hold_tally(scope)?;
-                let scope = rules.rules().scope(scope)?.deadline(DEADLINE);
-                Some(TargetPart { scope, key: key.into(), reference, is_degraded, tally })
-            })
-            .collect();
-        match parts.is_empty() && (count > 0 || by == HeldBy::Limit) {
-            true => Err(HoldProblem::NoLimit),
-            false => Ok(HoldTarget { by, parts }),
+        let mut target = HoldTarget { by, parts: Vec::new(), without_limit: Vec::new() };
+        for part in parts {
+            match TargetPart::of(&part, rules) {
+                Some(part) => target.parts.push(part),
+                None => target.without_limit.push(rule_name(part.scope).to_owned()),
+            }
         }
+        let is_gone = target.parts.is_empty() && !target.without_limit.is_empty();
+        if is_gone { Err(HoldProblem::NoLimit) } else { Ok(target) }
     }
 
     /// Returns the parts that the store has.
@@ -74,8 +74,18 @@ impl HoldTarget {
 }
 
 impl TargetPart {
-    pub(super) fn name(&self) -> &str {
-        self.scope.name()
+    /// Returns the part that a token names; `None` if its limit no longer exists.
+    fn of(part: &TokenPart<'_>, rules: &RuleSet) -> Option<TargetPart> {
+        let &TokenPart { scope: name, limit, key, reference, is_degraded } = part;
+        let tally = rules.hold_tally(name)?;
+        let scope = rules.scope_of(name, limit, key)?.deadline(DEADLINE);
+        let limit = limit.into();
+        Some(TargetPart { scope, limit, key: key.into(), reference, is_degraded, tally })
+    }
+
+    /// Returns the name of the limit, or of the rule without its domain.
+    pub(super) fn rule_name(&self) -> &str {
+        rule_name(self.scope.name())
     }
 
     /// Returns the decision on a part that was admitted without the store, as if nothing was spent.
@@ -93,9 +103,15 @@ impl TargetPart {
         let hold = if self.is_degraded { None } else { holds.next() };
         TokenPart {
             scope: self.scope.name(),
+            limit: &self.limit,
             key: &self.key,
             reference: hold.map_or(self.reference, Hold::reference),
             is_degraded: self.is_degraded,
         }
     }
+}
+
+/// Returns the name of a rule without its domain, or the name of a limit.
+fn rule_name(scope: &str) -> &str {
+    scope.rsplit_once('/').map_or(scope, |(_, name)| name)
 }

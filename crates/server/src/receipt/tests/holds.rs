@@ -6,19 +6,20 @@ use super::super::hold_token;
 use super::*;
 
 /// The fields of a [`TokenPart`].
-type HoldFields = (String, Vec<u8>, u64, u64, bool);
+type HoldFields = (String, String, Vec<u8>, u64, u64, bool);
 
 fn any_holds() -> impl Strategy<Value = Vec<HoldFields>> {
     let key = prop::collection::vec(any::<u8>(), 0..40);
-    let part = (".{0,20}", key, any::<u64>(), any::<u64>(), any::<bool>());
+    let part = (".{0,20}", ".{0,9}", key, any::<u64>(), any::<u64>(), any::<bool>());
     prop::collection::vec(part, 0..8)
 }
 
 fn hold_parts(owned: &[HoldFields]) -> Vec<TokenPart<'_>> {
     owned
         .iter()
-        .map(|(scope, key, id, expires_us, is_degraded)| TokenPart {
+        .map(|(scope, limit, key, id, expires_us, is_degraded)| TokenPart {
             scope,
+            limit,
             key,
             reference: HoldReference { id: HoldId(*id), expires_us: *expires_us },
             is_degraded: *is_degraded,
@@ -66,14 +67,14 @@ fn receipt_and_hold_token_are_not_taken_for_each_other() {
     let fixture = Fixture::with_limit(LIMITS[0]);
     let receipt = fixture.check("a", 1).unwrap();
     assert!(fixture.receipts.read_hold(&receipt).is_none());
-    let owned = [("it".to_owned(), b"a".to_vec(), 1, 1, false)];
+    let owned = [("it".to_owned(), String::new(), b"a".to_vec(), 1, 1, false)];
     let token = fixture.receipts.hold_token(HeldBy::Limit, hold_parts(&owned)).unwrap();
     assert!(fixture.receipts.read(&token).unwrap().content().is_none());
 }
 
 #[test]
 fn hold_token_is_read_only_with_its_secret() {
-    let owned = [("it".to_owned(), b"a".to_vec(), 1, 1, false)];
+    let owned = [("it".to_owned(), String::new(), b"a".to_vec(), 1, 1, false)];
     let text = signed_with("known to these two").hold_token(HeldBy::Limit, hold_parts(&owned));
     let text = text.unwrap();
     assert!(signed_with("known to these two").read_hold(&text).is_some());
@@ -84,7 +85,8 @@ fn hold_token_is_read_only_with_its_secret() {
 #[test]
 fn hold_token_that_would_be_too_long_is_not_given() {
     let token = |bytes: usize| {
-        let owned = [("it".to_owned(), vec![b'k'; bytes], u64::MAX, (1 << 53) - 1, false)];
+        let key = vec![b'k'; bytes];
+        let owned = [("it".to_owned(), String::new(), key, u64::MAX, (1 << 53) - 1, false)];
         Receipts::default().hold_token(HeldBy::Limit, hold_parts(&owned))
     };
     let most = max_key_bytes("it");

@@ -1,0 +1,41 @@
+//! The units that were used of each part of a hold.
+
+use std::borrow::Cow;
+
+use super::HoldProblem;
+use super::target::{HoldTarget, TargetPart};
+use crate::receipt::HeldBy;
+
+/// The units used since the reservation.
+#[derive(Debug, Default)]
+pub(crate) struct UsedUnits<'a> {
+    /// The units used of every part that has none of its own.
+    pub(crate) every: Option<u64>,
+    /// The units used of the parts of these rules.
+    pub(crate) by_rule: Vec<(Cow<'a, str>, u64)>,
+}
+
+impl UsedUnits<'_> {
+    /// Returns the units used of each part that the store has. The places of a concurrency limit are not units of the
+    /// cost: with other rules beside it, they stay held until the hold ends.
+    pub(super) fn of_parts(&self, target: &HoldTarget) -> Result<Vec<u64>, HoldProblem<'static>> {
+        let is_known = |name: &str| {
+            target.by == HeldBy::Rules
+                && (target.parts.iter().any(|part| part.rule_name() == name)
+                    || target.without_limit.iter().any(|own| own == name))
+        };
+        if let Some((name, _)) = self.by_rule.iter().find(|(name, _)| !is_known(name)) {
+            return Err(HoldProblem::NotHeld { name: name.clone().into_owned() });
+        }
+        target.on_store().map(|part| self.used_of(part, target.by)).collect()
+    }
+
+    fn used_of(&self, part: &TargetPart, by: HeldBy) -> Result<u64, HoldProblem<'static>> {
+        let name = part.rule_name();
+        if by == HeldBy::Rules && part.scope.only_holds() {
+            return Ok(0);
+        }
+        let own = self.by_rule.iter().find(|(rule, _)| rule == name).map(|(_, units)| *units);
+        own.or(self.every).ok_or_else(|| HoldProblem::UseNotGiven { name: name.to_owned() })
+    }
+}
