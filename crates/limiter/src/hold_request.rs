@@ -20,8 +20,8 @@ use crate::limiter::RemoteBackend;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
 use crate::store::{Call, Charge, JointRequest};
 
-/// How long units are held by default.
-const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
+/// How long units are held by default, except those of a concurrency limit.
+pub const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
 ///
@@ -40,6 +40,13 @@ pub struct HoldRequest<'a> {
 }
 
 impl Scope {
+    /// Returns how long units are held unless the reservation says otherwise: the limit's own time for a concurrency
+    /// limit, and 60 s for any other.
+    pub fn hold_for(&self) -> Duration {
+        let own = self.limit().hold_for();
+        own.map_or(DEFAULT_HOLD_FOR, |time| Duration::from_micros(time.as_us()))
+    }
+
     /// Sets units of `key` aside, if a check of them would be allowed. The cost is 1 unless [set](HoldRequest::cost), and
     /// the units are held for 60 s unless [set](HoldRequest::hold_for); under a concurrency limit for the limit's own time.
     ///
@@ -77,7 +84,7 @@ impl Scope {
             key: key.into(),
             at_us: None,
             cost: Ok(Cost::ONE),
-            hold_for: self.limit().hold_for().map_or_else(|| DEFAULT_HOLD_FOR.try_into(), Ok),
+            hold_for: self.hold_for().try_into(),
             within: None,
             role: Role::Enforced,
         }

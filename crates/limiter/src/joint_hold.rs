@@ -89,7 +89,12 @@ impl JointHold {
     /// Returns the hold of the part at this index of the reservation; `None` for a part whose units were not set aside.
     /// Parts of one key under one name share a hold.
     pub fn of_part(&self, index: usize) -> Option<&Hold> {
-        self.holds.get((*self.of_parts.get(index)?)?)
+        self.holds.get(self.position_of_part(index)?)
+    }
+
+    /// Returns the index among [`holds`](Self::holds) of the hold of a part.
+    pub fn position_of_part(&self, index: usize) -> Option<usize> {
+        self.of_parts.get(index).copied().flatten()
     }
 
     /// Returns whether nothing is held: no part of the reservation set units aside.

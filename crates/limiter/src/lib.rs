@@ -53,7 +53,7 @@ pub use failure::OnFailure;
 pub use health::{BreakerState, Health, ServerHealth};
 pub use hold::Hold;
 pub use hold_answers::{HoldExtension, HoldSettlement, JointExtension};
-pub use hold_request::{HoldDecision, HoldRequest};
+pub use hold_request::{DEFAULT_HOLD_FOR, HoldDecision, HoldRequest};
 pub use joint::JointDecision;
 pub use joint_hold::JointHold;
 pub use key::Key;

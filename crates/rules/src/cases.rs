@@ -48,6 +48,8 @@ pub(super) struct Expectation {
     /// In the order of the rule's key.
     pub(super) key: Option<Vec<(Box<str>, Box<str>)>>,
     pub(super) cost: Option<u64>,
+    /// The units that a reservation should set aside.
+    pub(super) reserve: Option<u64>,
 }
 
 /// Reports every test that the rules of a valid file fail.
@@ -108,7 +110,7 @@ impl FileTest {
         config: &Config,
         report: &mut Report,
     ) {
-        let Expectation { rule, at, spend, key, cost } = expected;
+        let Expectation { rule, at, spend, key, cost, reserve } = expected;
         let wanted = spend.map(|spend| spent(spend, config));
         if let Some(wanted) = wanted.filter(|wanted| *wanted != spent_by(&applied.spends)) {
             let mut does = format!("should spend `{wanted}`, and {}", spends(&applied.spends));
@@ -120,6 +122,15 @@ impl FileTest {
         }
         if let Some(cost) = cost.filter(|cost| *cost != applied.cost) {
             let does = format!("should cost {cost}, and costs {}", applied.cost);
+            self.fail(rule, &does, *at, report);
+        }
+        if let Some(units) =
+            reserve.filter(|units| (*units, true) != (applied.cost, applied.hold_for.is_some()))
+        {
+            let does = match applied.hold_for {
+                Some(_) => format!("should reserve {units}, and reserves {}", applied.cost),
+                None => format!("should reserve {units}, and charges {}", applied.cost),
+            };
             self.fail(rule, &does, *at, report);
         }
         if let Some(key) = key.as_ref().filter(|key| encoded(key) != applied.key) {

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tollgate_core::{Cost, CostError};
-use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Limiter};
+use tollgate_limiter::{
+    Answer, Check, Decision, Error, HoldRequest, JointDecision, Limiter, Scope,
+};
 
 use super::attributes::Attributes;
 use super::descriptor::{Descriptor, RequestCost};
@@ -28,6 +30,8 @@ pub struct RulesCheck<'a> {
     /// A part of every key, which separates the spending of preflight requests from that of other requests.
     mark: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
+    /// The units that a reservation sets aside, in place of those of the rules.
+    estimate: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,
     at_us: Option<u64>,
@@ -47,8 +51,18 @@ impl<'a> RulesCheck<'a> {
         domain: &'a str,
         requests: RequestSets<'a>,
     ) -> RulesCheck<'a> {
-        let (mark, cost, max_wait, within, at_us) = (None, None, None, None, None);
-        RulesCheck { limiter, plan, domain, requests, mark, cost, max_wait, within, at_us }
+        RulesCheck {
+            limiter,
+            plan,
+            domain,
+            requests,
+            mark: None,
+            cost: None,
+            estimate: None,
+            max_wait: None,
+            within: None,
+            at_us: None,
+        }
     }
 
     /// Charges this request as a preflight request, under keys of its own, so that the preflight requests that a browser
@@ -58,7 +72,8 @@ impl<'a> RulesCheck<'a> {
         RulesCheck { mark: Some(tollgate_identity::PREFLIGHT), ..self }
     }
 
-    /// Sets the cost of the request for every limit, in place of the cost that the rules give. At least 1.
+    /// Sets the cost of the request for every limit except concurrency limits, in place of the cost that the rules give. At
+    /// least 1.
     pub fn cost(self, units: u64) -> RulesCheck<'a> {
         RulesCheck { cost: Some(Cost::new(units)), ..self }
     }
@@ -90,27 +105,59 @@ impl<'a> RulesCheck<'a> {
         Ruling::of(found, together)
     }
 
+    pub(super) fn limiter(&self) -> &'a Limiter {
+        self.limiter
+    }
+
+    pub(super) fn with_estimate(self, units: Result<Cost, CostError>) -> RulesCheck<'a> {
+        RulesCheck { estimate: Some(units), ..self }
+    }
+
+    /// Sets the role of a rule, the time and the caller's deadline on its reservation.
+    pub(super) fn with_terms<'f>(
+        &self,
+        mut request: HoldRequest<'f>,
+        matched: &MatchedRule,
+    ) -> HoldRequest<'f> {
+        if matched.rule.is_shadow {
+            request = request.shadow();
+        }
+        if let Some(within) = self.within {
+            request = request.within(within);
+        }
+        if let Some(at_us) = self.at_us { request.at_us(at_us) } else { request }
+    }
+
     /// Returns the charges, in the order of the rules; none if a rule blocks the request.
     fn checks<'f>(&self, found: &'f MatchedRules) -> Vec<Check<'f>> {
         if found.blocked_by.is_some() {
             return Vec::new();
         }
-        let check = |matched: &'f MatchedRule| {
-            let (scope, key) = (matched.scope()?, &found.keys[matched.key.clone()]);
-            let check = if matched.is_peek { scope.peek(key) } else { scope.check(key) };
-            let mut check = check.cost(matched.units);
-            if matched.rule.is_shadow {
-                check = check.shadow();
-            }
-            if let Some(max_wait) = self.max_wait {
-                check = check.max_wait(max_wait);
-            }
-            if let Some(within) = self.within {
-                check = check.within(within);
-            }
-            Some(if let Some(at_us) = self.at_us { check.at_us(at_us) } else { check })
-        };
+        let check = |matched: &'f MatchedRule| self.check_of(matched, found);
         found.matched.iter().filter_map(check).collect()
+    }
+
+    /// Returns the charge of one rule; `None` if the rule has no limit.
+    pub(super) fn check_of<'f>(
+        &self,
+        matched: &'f MatchedRule,
+        found: &'f MatchedRules,
+    ) -> Option<Check<'f>> {
+        let (scope, key) = (matched.scope()?, &found.keys[matched.key.clone()]);
+        // A check of a concurrency limit is an error, which a shadow must not cause.
+        let is_peek = matched.is_peek || matched.rule.is_shadow && scope.only_holds();
+        let check = if is_peek { scope.peek(key) } else { scope.check(key) };
+        let mut check = check.cost(matched.units);
+        if matched.rule.is_shadow {
+            check = check.shadow();
+        }
+        if let Some(max_wait) = self.max_wait {
+            check = check.max_wait(max_wait);
+        }
+        if let Some(within) = self.within {
+            check = check.within(within);
+        }
+        Some(if let Some(at_us) = self.at_us { check.at_us(at_us) } else { check })
     }
 
     /// Returns whether a check can be decided as a check of one limit, which is faster than a check of several.
@@ -119,8 +166,8 @@ impl<'a> RulesCheck<'a> {
     }
 
     /// Returns the rules that apply; an error if they exceed the bounds of one request.
-    fn found(&self) -> Result<MatchedRules, Error> {
-        let cost = self.cost.transpose()?;
+    pub(super) fn found(&self) -> Result<MatchedRules, Error> {
+        let (cost, estimate) = (self.cost.transpose()?, self.estimate.transpose()?);
         let plan = &self.plan;
         let mut found = MatchedRules::new(plan.generation);
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
@@ -144,12 +191,16 @@ impl<'a> RulesCheck<'a> {
                     continue;
                 }
                 let (spent, _) = rule.spent(&request, &found.keys[from..]);
-                let units = match (hits, cost) {
-                    (RequestCost::Of(own), _) => own?.units(),
-                    (RequestCost::OfRules, Some(cost)) => cost.units(),
-                    (RequestCost::OfRules, None) | (RequestCost::Peek, _) => rule.units(&request),
-                };
                 let is_peek = matches!(hits, RequestCost::Peek);
+                let is_held = !is_peek && rule.reserves(&plan.spends[spent]);
+                // The units of a concurrency limit are places, and not what the request costs.
+                let is_place = || plan.spends[spent].scope().is_some_and(Scope::only_holds);
+                let estimate = estimate.filter(|_| is_held);
+                let units = match (hits, estimate.or(cost)) {
+                    (RequestCost::Of(own), _) => own?.units(),
+                    (RequestCost::OfRules, Some(cost)) if !is_place() => cost.units(),
+                    (RequestCost::OfRules, _) | (RequestCost::Peek, _) => rule.units(&request),
+                };
                 if let Some(kind) = self.mark {
                     push_part(&mut found.keys, from, kind, "");
                 }
@@ -166,6 +217,7 @@ impl<'a> RulesCheck<'a> {
                     key,
                     units,
                     is_peek,
+                    is_held,
                 });
                 found.check_bounds()?;
             }

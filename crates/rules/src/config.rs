@@ -11,7 +11,7 @@ use tollgate_limiter::OnFailure;
 
 use super::networks::Networks;
 use super::pattern::Pattern;
-use super::problem::Problems;
+use super::problem::{Problem, Problems};
 
 /// Limits and rules as the file has them, validated.
 #[derive(Clone, Default, PartialEq)]
@@ -51,6 +51,8 @@ pub(crate) struct RuleConfig {
     pub(crate) key: Vec<KeyPart>,
     pub(crate) limit: LimitChoice,
     pub(crate) cost: Costs,
+    /// How long units are held. The default of the limit applies if `None`.
+    pub(crate) hold_for: Option<Duration>,
     /// Shadow mode: the rule counts what it would have refused, and refuses nothing.
     pub(crate) is_shadow: bool,
     /// The limiter's setting applies if `None`; likewise for the deadline.
@@ -131,11 +133,15 @@ pub(crate) struct TierConfig {
     pub(crate) of: Vec<(Box<str>, Spend)>,
 }
 
-/// The cost of a request: the cost of the first route that the request matches, or else the default.
+/// The cost of a request: the value of the attribute, or else the cost of the first route that the request matches, or
+/// else the default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Costs {
+    pub(crate) attribute: Option<Box<str>>,
     pub(crate) routes: Vec<(CostRoute, Cost)>,
     pub(crate) default: Cost,
+    /// Whether the units are set aside, and charged when the request ends.
+    pub(crate) is_reserved: bool,
 }
 
 /// `POST /reports`, or a path with any method.
@@ -189,6 +195,12 @@ impl Config {
     pub fn domains(&self) -> Vec<&str> {
         let domains: BTreeSet<&str> = self.rules.iter().map(|rule| &*rule.domain).collect();
         domains.into_iter().collect()
+    }
+
+    /// Returns what is worth knowing about rules that have no mistake: for instance that Envoy cannot end the holds of a
+    /// rule.
+    pub fn notes(&self) -> impl Iterator<Item = &Problem> {
+        self.warnings.notes()
     }
 
     /// Returns the number of tests in the file. The rules pass all of them: otherwise the file is refused.

@@ -39,6 +39,10 @@ pub struct RuleEffect {
     pub because: LimitReason,
     /// The cost of the request in units.
     pub cost: u64,
+    /// The attribute that gave the cost; `None` if the rule has none, or the request does not have it as a number.
+    pub cost_attribute: Option<String>,
+    /// How long a reservation holds the units; `None` if they are charged at once.
+    pub hold_for: Option<Duration>,
     /// The failure policy of the rule; the limiter's policy applies if `None`.
     pub on_store_failure: Option<OnFailure>,
     /// The deadline of the store for the rule; the limiter's deadline applies if `None`.
@@ -248,7 +252,8 @@ fn applied(
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
-    let spends = RuleAction::of(&plan.spends[spent]);
+    let target = &*plan.spends[spent];
+    let spends = RuleAction::of(target);
     let networks = rule.networks(request).map(|(id, found)| matched(plan, id, found));
     Ok(RuleEffect {
         networks: networks.collect(),
@@ -256,6 +261,13 @@ fn applied(
         spends,
         because: reason(plan, rule, request, because),
         cost: rule.units(request),
+        cost_attribute: rule
+            .measured(request)
+            .and_then(|_| rule.cost.attribute.as_deref().map(str::to_owned)),
+        hold_for: rule
+            .reserves(target)
+            .then(|| rule.hold_for().or_else(|| Some(target.scope()?.hold_for())))
+            .flatten(),
         on_store_failure: rule.on_store_failure,
         deadline: rule.deadline,
     })

@@ -12,7 +12,8 @@
 //! - `attributes`, `descriptor`: a request; `request`, `names`: its attributes by number
 //! - `plan`: compiled rules, with an index that finds the rules that may apply, and limits that requests bring with
 //!   them; `key`: the keys that rules limit; `matched_rules`: the rules that apply to a request
-//! - `check`, `ruling`: checks and their decisions; `tally`: counts of decisions
+//! - `check`, `ruling`: checks and their decisions; `tally`: counts of decisions; `reservation`, `rules_hold`: reservations
+//!   and the units that they set aside
 //! - `explain`: why a rule applies or does not; `domains`: which domains are in use; `cases`: the tests in a file;
 //!   `info`: the limits that a rule may spend
 //! - `rules`: rules that decide requests, and a snapshot of them; `head`: the attributes of an HTTP request
@@ -42,7 +43,9 @@ mod plan;
 mod position;
 mod problem;
 mod request;
+mod reservation;
 mod rules;
+mod rules_hold;
 mod ruling;
 mod schema;
 mod tally;
@@ -71,6 +74,8 @@ pub use info::{RuleInfo, RuleLimit};
 pub use key::push_part;
 pub use plan::RuleName;
 pub use problem::{Problem, Problems, Severity};
+pub use reservation::{ReservationAnswer, RulesReservation};
 pub use rules::{Rules, Snapshot};
+pub use rules_hold::{HeldRule, RulesHold};
 pub use ruling::{RulePart, Ruling};
 pub use tally::Counts;

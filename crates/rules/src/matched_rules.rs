@@ -36,6 +36,8 @@ pub(super) struct MatchedRule {
     pub(super) units: u64,
     /// Whether this is a peek, which charges nothing.
     pub(super) is_peek: bool,
+    /// Whether a reservation sets the units aside.
+    pub(super) is_held: bool,
 }
 
 impl MatchedRule {

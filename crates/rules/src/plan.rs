@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
+use tollgate_core::MAX_UNITS;
 use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
 
 use super::config::{self, Costs, Requirement};
@@ -162,6 +163,12 @@ enum ReplacedRules {
 
 /// The parts that few rules have.
 struct RareParts {
+    /// The attribute whose value is the cost.
+    measure: Option<AttributeId>,
+    /// Whether the units of every limit are set aside.
+    is_reserved: bool,
+    /// How long units are held; the default of the limit applies if `None`.
+    hold_for: Option<Duration>,
     /// The conditions on many values or on networks, by their indices in [`PlannedRule::when`].
     values: Map<usize, ValueTable>,
     tiers: Option<TierLimits>,
@@ -170,7 +177,9 @@ struct RareParts {
 
 impl RareParts {
     fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
+        let holds_nothing = !self.is_reserved && self.hold_for.is_none();
+        let has_no_limits = self.tiers.is_none() && self.overrides.is_empty();
+        self.measure.is_none() && holds_nothing && self.values.is_empty() && has_no_limits
     }
 }
 
@@ -448,9 +457,31 @@ impl PlannedRule {
         self.rare.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
     }
 
+    /// Whether the units of a request that spends this target are set aside.
+    pub(super) fn reserves(&self, spent: &SpendTarget) -> bool {
+        let Some(scope) = spent.scope() else { return false };
+        scope.only_holds() || self.rare.as_ref().is_some_and(|rare| rare.is_reserved)
+    }
+
+    /// Returns how long units are held; the default of the limit applies if `None`.
+    pub(super) fn hold_for(&self) -> Option<Duration> {
+        self.rare.as_ref()?.hold_for
+    }
+
+    /// Returns the cost of a request that its attribute gives: at least 1. `None` if the attribute is not known, or is not
+    /// a whole number below 2^53.
+    pub(super) fn measured(&self, request: &NumberedRequest<'_>) -> Option<u64> {
+        let value = request.known(self.rare.as_ref()?.measure?)?;
+        let units: u64 = value.parse().ok()?;
+        (units <= MAX_UNITS).then_some(units.max(1))
+    }
+
     /// Returns the cost of a request in units.
     pub(super) fn units(&self, request: &NumberedRequest<'_>) -> u64 {
-        let Costs { routes, default } = &self.cost;
+        if let Some(units) = self.measured(request) {
+            return units;
+        }
+        let Costs { routes, default, .. } = &self.cost;
         let is_on = |route: &config::CostRoute| {
             let (method, path) =
                 (request.value(AttributeId::METHOD), request.value(AttributeId::PATH));

@@ -19,6 +19,8 @@ pub enum Severity {
     Error,
     /// The file can be used, but probably has a mistake.
     Warning,
+    /// The file has no mistake here, but something is worth knowing.
+    Note,
 }
 
 /// A problem of a file.
@@ -68,6 +70,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Severity::Error => "error",
             Severity::Warning => "warning",
+            Severity::Note => "note",
         })
     }
 }
@@ -90,6 +93,8 @@ pub struct Problems {
     kept: Vec<Problem>,
     errors: usize,
     warnings: usize,
+    /// At most a thousand for each file.
+    notes: Vec<Problem>,
 }
 
 impl Problems {
@@ -107,6 +112,11 @@ impl Problems {
     /// Returns the problems that leave the file valid.
     pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
         self.iter().filter(|problem| problem.severity == Severity::Warning)
+    }
+
+    /// Returns the notes, which are no problems: they are neither counted nor printed with the problems.
+    pub fn notes(&self) -> impl Iterator<Item = &Problem> {
+        self.notes.iter()
     }
 
     /// Returns whether no problem was found.
@@ -151,7 +161,7 @@ impl fmt::Display for Problems {
         for problem in self.iter() {
             let left = match problem.severity {
                 Severity::Error => &mut errors_left,
-                Severity::Warning => &mut warnings_left,
+                Severity::Warning | Severity::Note => &mut warnings_left,
             };
             if *left > 0 {
                 *left -= 1;
@@ -218,6 +228,14 @@ impl Report {
         self.keep(Severity::Warning, Some(at), message.into(), remedy.into());
     }
 
+    /// Reports what is worth knowing about a part of the file that has no mistake.
+    pub(crate) fn note(&mut self, at: Position, message: String, remedy: String) {
+        if self.found.notes.len() < MAX_KEPT {
+            let (severity, file) = (Severity::Note, self.file.clone());
+            self.found.notes.push(Problem { severity, file, at: Some(at), message, remedy });
+        }
+    }
+
     /// Reports an error of the file as a whole.
     pub fn unreadable(&mut self, message: String, remedy: &str) {
         self.keep(Severity::Error, None, message, remedy.into());
@@ -226,7 +244,7 @@ impl Report {
     fn keep(&mut self, severity: Severity, at: Option<Position>, message: String, remedy: String) {
         let found = match severity {
             Severity::Error => &mut self.found.errors,
-            Severity::Warning => &mut self.found.warnings,
+            Severity::Warning | Severity::Note => &mut self.found.warnings,
         };
         *found += 1;
         if *found <= MAX_KEPT {
@@ -261,6 +279,7 @@ impl Report {
         for Report { mut found, .. } in others {
             found.kept.sort_by_key(|problem| problem.at);
             self.found.kept.append(&mut found.kept);
+            self.found.notes.append(&mut found.notes);
             self.found.errors += found.errors;
             self.found.warnings += found.warnings;
         }

@@ -19,6 +19,7 @@ use crate::domains::{MissingDomains, RequiredDomains};
 use crate::explain::{self, Explanation};
 use crate::head;
 use crate::plan::{Plan, RuleName};
+use crate::reservation::RulesReservation;
 use crate::tally::Counts;
 
 /// Rules that decide requests. Cheap to clone; clones share everything.
@@ -95,6 +96,19 @@ impl Rules {
             domain,
             RequestSets::Plain(slice::from_ref(request)),
         )
+    }
+
+    /// Returns a reservation of a request by the rules of a domain: units of the rules that say so are set aside, and
+    /// charged when the request ends.
+    ///
+    /// [`check`](Self::check) charges the units of such a rule at once. A check is [`Error::MustReserve`] if a rule that
+    /// is enforced spends a concurrency limit; a shadow rule is then a peek.
+    pub fn reserve<'a>(
+        &'a self,
+        domain: &'a str,
+        request: &'a Attributes<'a>,
+    ) -> RulesReservation<'a> {
+        self.check(domain, request).reserving()
     }
 
     /// Returns a check of a request with several sets of attributes. The rules are applied to each set separately;
@@ -288,6 +302,14 @@ impl<'r> Snapshot<'r> {
     {
         let request = RequestSets::Plain(slice::from_ref(request));
         RulesCheck::new(&self.rules.inner.limiter, Arc::clone(&self.plan), domain, request)
+    }
+
+    /// Returns a reservation of a request: [`Rules::reserve`].
+    pub fn reserve<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesReservation<'a>
+    where
+        'r: 'a,
+    {
+        self.check(domain, request).reserving()
     }
 
     /// Returns a check of a request with several sets of attributes: [`Rules::check_each`].

@@ -8,6 +8,7 @@ use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Scope};
 
 use super::matched_rules::{MatchedRule, MatchedRules};
 use super::plan::{PlannedRule, RuleName, SpendTarget};
+use super::rules_hold::RulesHold;
 use super::tally::{DecidedBy, RuleOutcome};
 
 /// The decision of rules about a request. Either all rules that apply were charged, or none.
@@ -16,6 +17,8 @@ use super::tally::{DecidedBy, RuleOutcome};
 pub struct Ruling {
     found: MatchedRules,
     joint: JointDecision,
+    /// Set for a reservation that was admitted. Boxed, so that the ruling of a check stays small.
+    hold: Option<Box<RulesHold>>,
 }
 
 /// One rule's part in a [`Ruling`].
@@ -29,13 +32,27 @@ pub struct RulePart<'r> {
 impl Ruling {
     /// Adds the decision to the counts of every rule that applied; a peek is counted only if it refuses.
     fn counted(found: MatchedRules, joint: JointDecision) -> Ruling {
-        let ruling = Ruling { found, joint };
+        let ruling = Ruling { found, joint, hold: None };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
                 part.rule().tally.count(outcome, part.decided_by());
             }
         }
         ruling
+    }
+
+    pub(super) fn with_hold(self, hold: Option<RulesHold>) -> Ruling {
+        Ruling { hold: hold.map(Box::new), ..self }
+    }
+
+    /// Returns the units that were set aside: for a [reservation](crate::Rules::reserve) that was admitted.
+    pub fn hold(&self) -> Option<&RulesHold> {
+        self.hold.as_deref()
+    }
+
+    /// Takes the units that were set aside. `None` for a refused reservation, for a check, and if they were taken before.
+    pub fn take_hold(&mut self) -> Option<RulesHold> {
+        self.hold.take().map(|hold| *hold)
     }
 
     /// Returns whether the request may proceed: no rule refuses it, or none applies.
@@ -164,7 +181,7 @@ impl Ruling {
         let peeks: Vec<_> = self.rules().filter_map(|part| part.peek()).collect();
         let peeked = limiter.check_all(&peeks);
         let found = self.found.clone();
-        Some(async move { Ok(Ruling { found, joint: peeked.await? }) })
+        Some(async move { Ok(Ruling { found, joint: peeked.await?, hold: None }) })
     }
 }
 

@@ -36,7 +36,7 @@ const EXPECT: NameTable =
 
 const EXPECTED: Mapping = Mapping {
     name: "what a test expects of a rule",
-    fields: &["limit", "key", "cost"],
+    fields: &["limit", "key", "cost", "reserve"],
     remedy: "use a limit's name, or a mapping like `{ limit: free, cost: 1 }`",
 };
 
@@ -162,7 +162,11 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
             Some(node) => Some(report.number(node, "`cost`")?),
             None => None,
         };
-        Some(Expectation { rule: rule?.name.clone(), at, spend, key, cost })
+        let reserve = match field("reserve") {
+            Some(node) => Some(report.number(node, "`reserve`")?),
+            None => None,
+        };
+        Some(Expectation { rule: rule?.name.clone(), at, spend, key, cost, reserve })
     }
 
     fn rule(

@@ -1,6 +1,7 @@
 //! The limits, and the names by which rules spend them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
@@ -105,7 +106,20 @@ impl<'n> LimitsTable<'n> {
 
     /// Returns the size of a limit: the most that one request may cost.
     pub(super) fn size(&self, place: usize) -> Option<u64> {
-        self.found.get(place)?.limit.map(|limit| limit.size())
+        self.limit(place).map(|limit| limit.size())
+    }
+
+    pub(super) fn is_shaping(&self, place: usize) -> bool {
+        self.limit(place).is_some_and(|limit| limit.is_shaping())
+    }
+
+    /// Returns how long a concurrency limit holds units; `None` for another limit.
+    pub(super) fn concurrency_time(&self, place: usize) -> Option<Duration> {
+        Some(Duration::from_micros(self.limit(place)?.hold_for()?.as_us()))
+    }
+
+    fn limit(&self, place: usize) -> Option<Limit> {
+        self.found.get(place)?.limit
     }
 
     pub(super) fn name(&self, place: usize) -> &'n str {

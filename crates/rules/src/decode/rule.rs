@@ -1,8 +1,10 @@
 //! The rules, each on its own and in relation to the others.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use tollgate_core::Excerpt;
+use tollgate_core::{Excerpt, duration_text};
+use tollgate_limiter::DEFAULT_HOLD_FOR;
 
 use super::defaults::{self, Defaults};
 use super::fields::{Mapping, MappingFields};
@@ -32,6 +34,7 @@ const RULE: Mapping = Mapping {
         "key",
         "limit",
         "cost",
+        "hold_for",
         "shadow",
         "on_store_failure",
         "deadline",
@@ -99,6 +102,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         let limit = fields.require("limit", choice::REMEDY, report);
         let limit = limit.and_then(|node| choice::read(node, self.limits, origin, report));
         let cost = fields.or("cost", cost::ONE, |node| cost::read(node, origin, report));
+        let hold_for = fields.or("hold_for", None, |node| cost::hold_for(node, report).map(Some));
         let overrides = fields.or("overrides", Vec::new(), |node| {
             let (limits, networks) = (&mut *self.limits, &mut *self.networks);
             let reading = overrides::OverridesReader { parts: key.as_deref(), limits, networks };
@@ -120,6 +124,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
             key: key?,
             limit: limit?,
             cost: cost?,
+            hold_for: hold_for?,
             is_shadow: is_shadow?,
             on_store_failure: on_store_failure?,
             deadline: deadline?,
@@ -127,8 +132,9 @@ impl<'n, 'l> RulesReader<'n, 'l> {
             replaces: replaces?,
         };
         self.count_pairs(&rule, node.at, report);
-        let cost_at = fields.get("cost").map_or(node.at, |node| node.at);
-        self.warn_of_cost(&rule, cost_at, report);
+        let at = |name| fields.get(name).map_or(node.at, |node| node.at);
+        self.warn_of_cost(&rule, at("cost"), report);
+        self.check_holds(&rule, (at("cost"), at("hold_for")), report);
         if let Some(key) = key_node {
             self.missing.note(&rule, key, origin);
         }
@@ -227,9 +233,35 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         report.error(at, message, "rename one of them");
     }
 
+    /// Checks that the units of a rule can be held if they should be, and notes which front ends cannot end the holds.
+    fn check_holds(
+        &self,
+        rule: &RuleConfig,
+        (cost_at, hold_for_at): (Position, Position),
+        report: &mut Report,
+    ) {
+        let limits = limits_of(&rule.limit, &rule.overrides);
+        let shaping = limits.iter().find(|&&place| self.limits.is_shaping(place));
+        if let Some(&place) = shaping.filter(|_| rule.cost.is_reserved) {
+            let name = self.limits.name(place);
+            let message =
+                format!("limit `{name}` is a shaping leaky bucket, whose units cannot be held");
+            let remedy = "use `mode: policing` or a token bucket, or charge the cost at once";
+            report.error(cost_at, message, remedy);
+        }
+        let concurrency = limits.iter().find_map(|&place| self.limits.concurrency_time(place));
+        if rule.cost.is_reserved || concurrency.is_some() {
+            let time = rule.hold_for.or(concurrency).unwrap_or(DEFAULT_HOLD_FOR);
+            note_hold(rule, time, cost_at, report);
+        } else if rule.hold_for.is_some() {
+            let remedy = "leave it out, or set units aside, like `cost: { reserve: 1000 }`";
+            report.error(hold_for_at, "`hold_for` in a rule that holds nothing", remedy);
+        }
+    }
+
     /// Warns of a cost above the size of a limit, because such requests would always be refused.
     fn warn_of_cost(&self, rule: &RuleConfig, at: Position, report: &mut Report) {
-        let Costs { routes, default } = &rule.cost;
+        let Costs { routes, default, .. } = &rule.cost;
         let most = routes.iter().map(|(_, cost)| *cost).chain([*default]).max();
         let most = most.map_or(0, |cost| cost.units());
         let too_small = |&place: &usize| self.limits.size(place).is_some_and(|size| size < most);
@@ -244,6 +276,17 @@ impl<'n, 'l> RulesReader<'n, 'l> {
             );
         }
     }
+}
+
+/// Notes that some front ends cannot end the holds of a rule: whether they use its domain is not in the file.
+fn note_hold(rule: &RuleConfig, time: Duration, at: Position, report: &mut Report) {
+    let time = duration_text(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    let message = format!(
+        "rule `{}` holds units until the caller ends the hold: Envoy and forward authentication cannot",
+        rule.name
+    );
+    let remedy = format!("if they use domain `{}`, each hold lasts {time} there", rule.domain);
+    report.note(at, message, remedy);
 }
 
 /// Returns the limits that a rule may spend, each once.

@@ -143,7 +143,15 @@ impl<'a> PlanBuilder<'a> {
             // OK because it is the index of a condition.
             self.names.add_address(when[*at].0);
         }
-        let rare = RareParts { values, tiers, overrides };
+        let measure = rule.cost.attribute.as_ref().map(|name| self.names.add(name));
+        let rare = RareParts {
+            measure,
+            is_reserved: rule.cost.is_reserved,
+            hold_for: rule.hold_for,
+            values,
+            tiers,
+            overrides,
+        };
         Ok(Arc::new(PlannedRule {
             when,
             key,
