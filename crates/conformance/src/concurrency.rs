@@ -73,7 +73,7 @@ pub async fn units_of_a_concurrency_limit_are_never_charged(make: Make) {
         assert_eq!((settled.charged_units(), settled.receipt()), (0, None));
         assert_eq!(remaining(&jobs).await, left, "{used_so_far}");
     }
-    // What is left is free at the expiry.
+    // The last unit is free at the expiry.
     clock.set_us(START_US + S - 1);
     assert_eq!(remaining(&jobs).await, 9);
     clock.set_us(START_US + S);

@@ -482,8 +482,9 @@ function held.carry_over(limit, old, state, holds, now_us, cost)
   local seen = look(old, state, holds, now_us)
   local has_open = #seen.holds > seen.expired
   if limit.is_shaping and old.decide.only_holds and has_open then
-    -- At this size the old limit has room for the request when nothing is held any more.
-    return nil, algorithm.with_size(old, cost), state
+    -- At this size the old limit has room for the request when nothing is held any more, or never if the
+    -- request does not fit this limit.
+    return nil, algorithm.with_size(old, min(limit.size, cost)), state
   end
   local spent = min(seen.taken - seen.held, MAX_UNITS)
   if not algorithm.takes_over(limit, old, spent, seen.held + cost) then

@@ -80,8 +80,8 @@ pub struct Bound {
     /// The interval's length.
     pub interval_us: u64,
     /// The most units admitted in any interval this long, on a clock that does not step back and
-    /// a store that loses nothing. Each loss of state adds at most one full burst. Of a
-    /// [concurrency limit](Limit::only_holds): the most units held at any instant.
+    /// a store that loses nothing. Each loss of state adds at most one full burst. For a
+    /// [concurrency limit](Limit::only_holds) this is the most units held at any instant.
     pub max_units: u64,
     /// The formula of `max_units`, with t the interval in microseconds.
     pub formula: &'static str,
@@ -189,8 +189,9 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| limit.restart_clock(own, now_us)))
     }
 
-    /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back. Of
-    /// a [concurrency limit](Self::only_holds) the most units held at any instant; the interval is its default hold time.
+    /// The most that the limit admits over one window, or over the time in which a bucket that is all spent comes back. For
+    /// a [concurrency limit](Self::only_holds) this is the most units held at any instant, and the interval is its default
+    /// hold time.
     pub fn bound(&self) -> Bound {
         self.bound_over(each!(self, limit => limit.interval_us()))
     }

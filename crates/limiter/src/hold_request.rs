@@ -26,7 +26,8 @@ pub const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
 ///
 /// Awaiting it, or calling `into_future`, sends it before the first poll. If the future is dropped before it returns the
-/// hold, the units are held until the hold expires; those of a concurrency limit are [released](Hold#dropped-holds).
+/// hold, the units are held until the hold expires. The units of a concurrency limit are
+/// [released](Hold#dropped-holds) instead.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is reserved until this is awaited, or `now` is called"]
 pub struct HoldRequest<'a> {

@@ -125,9 +125,13 @@ fn shown_key(key: &str) -> String {
     }
 }
 
-/// Describes a limit's bound: `at most 120 in any 1m: capacity + floor(rate * (t - 1))`.
+/// Describes a limit's bound: `at most 120 in any 1m: capacity + floor(rate * (t - 1))`, or
+/// `at most 10 held at any instant`.
 fn bound(limit: &Limit) -> String {
     let bound = limit.bound();
+    if limit.only_holds() {
+        return format!("at most {} held at any instant", bound.max_units);
+    }
     let interval = duration_text(bound.interval_us);
     format!("at most {} in any {interval}: {}", bound.max_units, bound.formula)
 }
@@ -201,7 +205,8 @@ enum ExplainedAction<'e> {
     Block,
 }
 
-/// The most units that a limit admits in its own interval, with the formula for any interval.
+/// The most units that a limit admits in its own interval, with the formula for any interval. For a concurrency limit
+/// this is the most units that are held at any instant.
 #[derive(Serialize)]
 struct ExplainedBound {
     interval_us: u64,

@@ -100,6 +100,9 @@ fn store_error(store: &str, error: &tollgate::Error) -> anyhow::Error {
             "check that user and password are right, that the user may run scripts, and that the \
              server accepts writes"
         }
+        tollgate::Error::MustReserve { .. } => {
+            return anyhow!("--limit: a concurrency limit decides no checks, and each line is one");
+        }
         _ => return anyhow!("--store: {error}"),
     };
     anyhow!("--store: {error}; {remedy}")

@@ -44,6 +44,23 @@ fn first_use_allows_five_and_refuses_the_sixth() {
     assert_eq!(lines.len(), 6);
 }
 
+#[test]
+fn concurrency_starts_three_exports_and_another_when_one_has_ended() {
+    let lines = run("concurrency");
+    let expected = [
+        "export 1: started, 2 more may start",
+        "export 2: started, 1 more may start",
+        "export 3: started, 0 more may start",
+        "export 4: refused, three run already",
+        "export 5: started, 2 more may start",
+        "export 1: wrote rows, permit kept: true",
+        "export 2: ended",
+        "export 6: started, 0 more may start",
+        "all exports have ended: 3 may start",
+    ];
+    assert_eq!(lines, expected);
+}
+
 /// A line of the table of `axum_tiers`: client, request, status, units that remain, and seconds to wait.
 fn row(line: &str) -> (&str, &str, u16, &str, Option<u64>) {
     let (client, rest) = line.split_at(11);

@@ -132,6 +132,65 @@ async fn reservation_on_a_store_without_holds_is_an_error() {
     scope.reset("a").await.unwrap();
     assert_eq!(scope.reserve("a").now().unwrap_err(), Error::MustWait);
     assert_eq!(scope.peek("a").await.unwrap().remaining(), 10);
+    let jobs = limiter.scope("jobs", JOBS).unwrap_err();
+    assert_eq!(jobs, Error::HoldsUnsupported, "a concurrency limit is of no use there");
+}
+
+/// A limit of 10 at a time.
+const JOBS: &str = "concurrency limit=10 for=1m";
+
+/// The server does nothing until it is released, so a drop that waited for it would never return.
+#[tokio::test]
+async fn dropped_hold_is_released_without_waiting_for_the_store() {
+    let store = ExampleStore::start();
+    let limiter = on(store.clone());
+    let jobs = scope(&limiter, JOBS);
+    let hold = jobs.reserve("a").cost(4).await.unwrap().into_hold();
+    let stalled = stall(&store);
+    let mut before = pin!(jobs.peek("a").into_future());
+    assert!(is_ready(before.as_mut()).is_pending());
+    drop(hold);
+    drop(stalled);
+    // The server answers in order.
+    assert_eq!(before.await.unwrap().remaining(), 6);
+    assert_eq!(jobs.peek("a").await.unwrap().remaining(), 10);
+}
+
+/// The answer is dropped before the server has decided, and after.
+#[tokio::test]
+async fn unread_reservation_of_a_concurrency_limit_is_released() {
+    for is_decided in [false, true] {
+        let store = ExampleStore::start();
+        let limiter = on(store.clone());
+        let jobs = scope(&limiter, JOBS);
+        let stalled = (!is_decided).then(|| stall(&store));
+        let unread = jobs.reserve("a").cost(4).into_future();
+        if is_decided {
+            assert_eq!(jobs.peek("a").await.unwrap().remaining(), 6);
+        }
+        drop(unread);
+        drop(stalled);
+        assert_eq!(jobs.peek("a").await.unwrap().remaining(), 10, "{is_decided}");
+    }
+    // Any other hold may have been used, and is left to expire.
+    let limiter = on(ExampleStore::start());
+    let window = scope(&limiter, LIMITS[0]);
+    drop(window.reserve("a").cost(4).into_future());
+    assert_eq!(window.peek("a").await.unwrap().remaining(), 6);
+}
+
+/// The store has made the reservation after its deadline, when the caller has the error already.
+#[tokio::test(start_paused = true)]
+async fn reservation_that_timed_out_is_released() {
+    let store = ExampleStore::start();
+    let limiter = on(store.clone());
+    let jobs = scope(&limiter, JOBS).deadline(Duration::from_millis(20));
+    let stalled = stall(&store);
+    let timeout = jobs.reserve("a").cost(4).await.unwrap_err();
+    assert!(matches!(timeout, Error::Store(StoreError::Timeout { .. })), "{timeout:?}");
+    drop(stalled);
+    let peek = jobs.deadline(PATIENCE);
+    assert_eq!(on_paused_clock(peek.peek("a")).await.unwrap().remaining(), 10);
 }
 
 #[tokio::test]

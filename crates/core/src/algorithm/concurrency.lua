@@ -6,7 +6,7 @@
 -- standing   a clock that is not behind the caller's
 -- Example    10 at a time: ten reservations are admitted, and an eleventh waits for the first expiry
 
--- only_holds: the units are never charged. What is settled or expires is free at once.
+-- only_holds: the units are never charged. Settlement and expiry free them.
 local concurrency = { only_holds = true }
 
 function concurrency.new(limit)

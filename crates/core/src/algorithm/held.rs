@@ -112,7 +112,7 @@ fn charge_anyway<A: BesideHolds + ?Sized>(
     Some(ChargeReceipt::of(cost, limit.place(&standing, over_us)))
 }
 
-/// What a key has taken of its limit at one instant.
+/// The units that a key has taken of its limit at one instant.
 pub(crate) struct TakenUnits {
     /// The units that are spent or held.
     pub(crate) taken: u64,

@@ -263,8 +263,10 @@ impl Limit {
             read(limit, &state, now_us, |own| held::taken_units(limit, own, holds, now_us))
         });
         if self.is_shaping() && old.only_holds() && has_open {
-            // At this size the old limit has room for the request when nothing is held any more.
-            return CarryOver::Stays { decides: old.with_size(cost.units()), state };
+            // At this size the old limit has room for the request when nothing is held any more, or never if the request
+            // does not fit this limit.
+            let size = self.size().min(cost.units());
+            return CarryOver::Stays { decides: old.with_size(size), state };
         }
         let spent = (taken - held).min(MAX_UNITS);
         let units = held.saturating_add(cost.units());

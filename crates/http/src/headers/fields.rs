@@ -47,12 +47,15 @@ pub(super) struct FieldItem {
 }
 
 impl FieldItem {
-    /// Writes `"free";q=60;w=60`: the limit's size, and its window in seconds.
+    /// Writes `"free";q=60;w=60`: the limit's size, and its window in seconds. A concurrency limit has no window, but a
+    /// unit of its own: `"jobs";q=10;qu="concurrent-requests"`.
     pub(super) fn policy(name: &QuotedName, size: u64, limit: &Limit) -> FieldItem {
-        let window_us = limit.bound().interval_us;
         let mut item = FieldItem::new(name);
         item.push(b";q=", size);
-        item.push(b";w=", seconds(window_us).max(1));
+        match limit {
+            Limit::Concurrency(_) => item.extend(b";qu=\"concurrent-requests\""),
+            limit => item.push(b";w=", seconds(limit.bound().interval_us).max(1)),
+        }
         item
     }
 

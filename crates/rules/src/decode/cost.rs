@@ -99,6 +99,10 @@ fn by_request(
             costs.attribute = attribute(value, origin, report);
             continue;
         }
+        if name == RESERVE {
+            report.error(at, "`reserve` inside `reserve`", "write the units here, without it");
+            continue;
+        }
         let cost = cost(value, report);
         if name == DEFAULT {
             has_default = true;

@@ -41,7 +41,8 @@ rules:
       none: { none_of: [x, y*] }
     key: [tenant, { first_of: [api_key, ip] }]
     limit: { by: tier, tiers: { pro: pro, banned: block, gold: allow }, default: free }
-    cost: { "POST /reports": 10, "**/export": 5, default: 2 }
+    cost: { reserve: { attribute: tokens, "POST /reports": 10, "**/export": 5, default: 2 } }
+    hold_for: 30s
     shadow: true
     on_store_failure: { local: { processes: 4 } }
     deadline: 5ms
@@ -59,7 +60,8 @@ fn plain() -> RuleConfig {
         when: vec![],
         key: vec![],
         limit: LimitChoice { tiers: None, default: Spend::Limit(1) },
-        cost: Costs { routes: vec![], default: Cost::ONE },
+        cost: Costs { attribute: None, routes: vec![], default: Cost::ONE, is_reserved: false },
+        hold_for: None,
         is_shadow: false,
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
@@ -101,12 +103,15 @@ fn all() -> RuleConfig {
             default: Spend::Limit(0),
         },
         cost: Costs {
+            attribute: Some("tokens".into()),
             routes: vec![
                 (CostRoute { method: Some("POST".into()), path: exact("/reports") }, cost(10)),
                 (CostRoute { method: None, path: Pattern::of("**/export") }, cost(5)),
             ],
             default: cost(2),
+            is_reserved: true,
         },
+        hold_for: Some(Duration::from_secs(30)),
         is_shadow: true,
         on_store_failure: Some(OnFailure::Local { processes: 4 }),
         deadline: Some(Duration::from_millis(5)),
@@ -135,6 +140,10 @@ fn config_has_everything_in_the_file() {
     let keys = [("k_1", "pro"), ("2", "gold")].map(|(key, tier)| (key.into(), tier.into()));
     assert_eq!(config.api_keys, keys.into());
     assert!(config.warnings.is_empty());
+    let notes: Vec<_> = config.notes().map(ToString::to_string).collect();
+    let expected = "note: limits.yaml:24:11: rule `all` holds units until the caller ends the hold: Envoy and forward \
+                    authentication cannot\n  if they use domain `web`, each hold lasts 30s there";
+    assert_eq!(notes, [expected]);
 }
 
 #[test]

@@ -82,14 +82,15 @@ impl RateLimitService {
                 Ok(CallOutcome::Decided)
             }
             // Besides failures of the store, these are errors that a client can cause, by a long header or by the
-            // numbers of its plan. They are answered with a refusal, because Envoy lets a request pass if the call
-            // fails.
+            // numbers of its plan, and the error of a rule whose limit cannot be checked. They are answered with a
+            // refusal, because Envoy lets a request pass if the call fails.
             Err(
                 error @ (Error::Store(_)
                 | Error::TooManyCharges { .. }
                 | Error::TooMuchWork { .. }
                 | Error::KeysTooLong { .. }
                 | Error::LimitedTo { .. }
+                | Error::MustReserve { .. }
                 | Error::TooManyLimits { .. }),
             ) => {
                 answer::write_undecided(to, &error, descriptors.len());

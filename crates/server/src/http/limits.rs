@@ -42,12 +42,13 @@ pub(super) struct LimitJson {
     bound: BoundJson,
 }
 
-/// The most that a key is admitted over one window, or over the time in which a spent bucket recovers completely.
+/// The most that a key is admitted over one window, or over the time in which a spent bucket recovers completely. For a
+/// concurrency limit this is the most units that are held at any instant.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Bound)]
 struct BoundJson {
-    /// The length of that interval.
+    /// The length of that interval. For a concurrency limit this is the time that a unit is held by default.
     #[schema(example = 60_000_000)]
     interval_us: u64,
     /// The most units, if the store loses no state. Each loss of state adds at most one full burst.

@@ -33,6 +33,14 @@ fn prints_one_decision_a_line_as_documented() {
 }
 
 #[test]
+fn concurrency_limit_is_an_error_because_each_line_is_a_check() {
+    let output = replay("concurrency limit=2 for=60s", b"at_us,key\n0,a\n");
+    assert_eq!((stdout(&output), output.status.code()), ("", Some(2)));
+    let error = "error: --limit: a concurrency limit decides no checks, and each line is one\n";
+    assert!(stderr(&output).starts_with(error), "{}", stderr(&output));
+}
+
+#[test]
 fn reproduces_the_worked_examples() {
     for WorkedTrace { limit, trace, decisions } in examples() {
         assert_eq!(stdout(&replay(&limit, trace.as_bytes())), decisions, "{limit}");

@@ -6,6 +6,7 @@ mod authorize;
 mod batch;
 mod check;
 mod collector;
+mod concurrency;
 mod connections;
 mod document;
 mod domains;

@@ -3,6 +3,7 @@
 // Many tests only charge and do not read the decision.
 #![allow(clippy::unwrap_used, clippy::panic, unused_must_use)]
 
+mod concurrency;
 mod domains;
 mod each;
 mod example;
@@ -14,6 +15,7 @@ mod matching;
 mod networks;
 mod reloading;
 mod replacing;
+mod reservations;
 mod setup;
 mod spending;
 mod stores;

@@ -85,6 +85,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("networks", networks::NETWORKS),
     ("keys", KEYS),
     ("costs", COSTS),
+    ("holds", HOLDS),
     ("choices", CHOICES),
     ("replaces", REPLACES),
     ("retired domains", RETIRED_DOMAINS),
@@ -289,6 +290,26 @@ const LIMITS: &[Mistake] = &[
         "above the maximum of a log",
         Sees,
         limit!("{ algorithm: sliding-window-log, limit: 65537, window: 1s }"),
+    ),
+    mistake(
+        "above the maximum of a concurrency limit",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 1025, for: 60s }"),
+    ),
+    mistake(
+        "a concurrency limit with a window",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 10, window: 60s }"),
+    ),
+    mistake(
+        "wrong numbers of a concurrency limit",
+        Sees,
+        limit!("{ algorithm: concurrency, limit: 0, for: 0s }"),
+    ),
+    mistake(
+        "too long a hold time",
+        Blind,
+        limit!("{ algorithm: concurrency, limit: 10, for: 367d }"),
     ),
     mistake(
         "too long a window",
@@ -654,6 +675,76 @@ const COSTS: &[Mistake] = &[
         "two methods",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, cost: { \"POST,GET /x\": 10 } }\n"),
+    ),
+    mistake(
+        "an attribute without a default",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { attribute: tokens } }\n"),
+    ),
+    mistake(
+        "an attribute that no request has",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: { attribute: header.x-tokens, default: 5 } } }\n  - { name: b, domain: d, key: [], limit: free, cost: { attribute: client_ip, default: 5 } }\n"
+        ),
+    ),
+    mistake(
+        "an attribute that is not a name",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { attribute: [b], default: 1 } }\n"
+        ),
+    ),
+];
+
+const HOLDS: &[Mistake] = &[
+    mistake(
+        "nothing to reserve",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { reserve: } }\n"),
+    ),
+    mistake(
+        "reserved units that are not units",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: 0 } }\n  - { name: b, domain: d, key: [], limit: free, cost: { reserve: [1] } }\n  - { name: c, domain: d, key: [], limit: free, cost: { reserve: { reserve: 1 } } }\n"
+        ),
+    ),
+    mistake(
+        "a misspelt reserve",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { reserv: 10 } }\n"),
+    ),
+    mistake(
+        "costs beside reserve",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: 10, default: 1, /a: 5 } }\n"
+        ),
+    ),
+    mistake(
+        "a time without units that are held",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: 5, hold_for: 30s }\n"),
+    ),
+    mistake(
+        "times that are no hold times",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: 5 }, hold_for: 367d }\n  - { name: b, domain: d, key: [], limit: free, cost: { reserve: 5 }, hold_for: 30 }\n"
+        ),
+    ),
+    mistake(
+        "units of a shaping bucket",
+        Blind,
+        "limits: { slow: leaky-bucket capacity=9 leak=1/s mode=shaping, fast: token-bucket capacity=9 refill=1/s }\nrules:\n  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { free: slow }, default: fast }, cost: { reserve: 5 } }\n",
+    ),
+    mistake(
+        "more than the limit",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: { attribute: tokens, default: 1000 } } }\n"
+        ),
     ),
 ];
 
@@ -1396,6 +1487,13 @@ const TESTS: &[Mistake] = &[
         Blind,
         test!(
             "  - name: a report of an unknown key\n    domain: api\n    attributes: { method: POST, path: /reports, ip: 192.0.2.1 }\n    claims: { api_key: secret-3 }\n    expect: { per-client: { limit: pro, cost: 1, key: { api_key: secret-3 } } }\n"
+        ),
+    ),
+    mistake(
+        "other units that are reserved",
+        Blind,
+        test!(
+            "  - { name: a, domain: api, claims: { api_key: secret-1 }, expect: { per-client: { reserve: 5 } } }\n"
         ),
     ),
     mistake(

@@ -38,6 +38,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ),
     ("token-bucket", "limits: { a: { algorithm: token-bucket, unheard-of: 1 } }"),
     ("leaky-bucket", "limits: { a: { algorithm: leaky-bucket, unheard-of: 1 } }"),
+    ("concurrency", "limits: { a: { algorithm: concurrency, unheard-of: 1 } }"),
     ("network_set", "networks: { a: { unheard-of: 1 } }"),
     ("identity", "identity: { unheard-of: 1 }"),
     ("jwt", "identity: { jwt: { unheard-of: 1 } }"),

@@ -37,6 +37,7 @@ const VALID: &[&str] = &[
     include_str!("../../../../examples/rules.yaml"),
     "limits: { free: token-bucket capacity=60 refill=1/s }",
     "{\"limits\": {\"free\": {\"algorithm\": \"leaky-bucket\", \"capacity\": 60, \"leak\": \"1/s\"}}, \"rules\": []}",
+    "limits: { jobs: concurrency limit=10 for=60s, uploads: { algorithm: concurrency, limit: 1024, for: 1us } }",
     "limits:\r\n  free: fixed-window limit=1 window=1s\r\nrules: []\r\n",
     "---\nlimits:\n  free:\n    algorithm: leaky-bucket\n    capacity: \"60\"\n    leak: 0.1/s\n    mode: shaping\n...\n",
     "{\n  \"limits\": {\n    \"free\": \"fixed-window limit=1 window=1s\"\n  },\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"domain\": \"d\",\n      \"key\": [],\n      \"limit\": \"free\",\n      \"shadow\": true\n    }\n  ]\n}\n",
@@ -127,6 +128,34 @@ tests:
     attributes: { ip: 10.0.0.1 }
     expect: { internal: allow }
 "#,
+    r#"
+limits:
+  tokens: token-bucket capacity=10000 refill=10000/m
+  running: concurrency limit=5 for=2m
+  month: fixed-window limit=5000000 window=30d
+caller_attributes: [header.x-tokens]
+rules:
+  - name: tokens
+    domain: llm
+    key: [team]
+    limit: tokens
+    cost: { reserve: { attribute: estimated_tokens, "POST /embeddings": 200, default: 1000 } }
+    hold_for: 30s
+  - { name: month, domain: llm, key: [team], limit: month, cost: { reserve: 1000 } }
+  - { name: header, domain: llm, key: [team], limit: month, shadow: true, cost: { reserve: { attribute: header.x-tokens, default: 1 } } }
+  - { name: running, domain: llm, key: [team], limit: running, cost: 2, hold_for: 5m }
+  - { name: bytes, domain: uploads, key: [], limit: month, cost: { attribute: bytes, default: 1 } }
+tests:
+  - name: a call with an estimate
+    domain: llm
+    attributes: { team: 7, estimated_tokens: 4000 }
+    expect: { tokens: { reserve: 4000 }, month: { limit: month, reserve: 1000 }, header: {}, running: { reserve: 2 } }
+  - name: an embedding without one
+    domain: llm
+    attributes: { team: 7, method: POST, path: /embeddings }
+    expect: { tokens: { reserve: 200, cost: 200 }, month: {}, header: {}, running: { cost: 2 } }
+  - { name: an upload, domain: uploads, attributes: { bytes: 70 }, expect: { bytes: { cost: 70 } } }
+"#,
     "limits: {}\nidentity: {}",
     concat!(
         "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: ",
@@ -214,6 +243,9 @@ fn byte_order_mark_is_ignored() {
 fn text_and_mapping_are_the_same_limit() {
     let text = Config::parse("a", "limits: { x: leaky-bucket capacity=5 leak=1/s }").unwrap();
     let mapping = "limits: { x: { leak: 1/s, algorithm: leaky-bucket, capacity: 5 } }";
+    assert_eq!(text, Config::parse("a", mapping).unwrap());
+    let text = Config::parse("a", "limits: { x: concurrency limit=5 for=1m }").unwrap();
+    let mapping = "limits: { x: { for: 60s, algorithm: concurrency, limit: 5 } }";
     assert_eq!(text, Config::parse("a", mapping).unwrap());
 }
 
