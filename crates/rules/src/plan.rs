@@ -63,6 +63,8 @@ pub(super) struct Plan {
     pub(super) wanted_attributes: WantedAttributes,
     /// Whether one of the limits delays requests.
     pub(super) is_shaping: bool,
+    /// Whether one of the rules sets units aside.
+    pub(super) is_reserving: bool,
     pub(super) identity: Option<ConfiguredIdentity>,
 }
 
@@ -460,7 +462,12 @@ impl PlannedRule {
     /// Whether the units of a request that spends this target are set aside.
     pub(super) fn reserves(&self, spent: &SpendTarget) -> bool {
         let Some(scope) = spent.scope() else { return false };
-        scope.only_holds() || self.rare.as_ref().is_some_and(|rare| rare.is_reserved)
+        scope.only_holds() || self.is_reserved()
+    }
+
+    /// Whether the rule's cost says that units are set aside.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.is_reserved)
     }
 
     /// Returns how long units are held; the default of the limit applies if `None`.

@@ -282,6 +282,11 @@ impl<'r> Snapshot<'r> {
         self.plan.is_shaping
     }
 
+    /// Returns whether one of the rules sets units aside, so that its requests should be [reserved](Self::reserve).
+    pub fn is_reserving(&self) -> bool {
+        self.plan.is_reserving
+    }
+
     /// Returns whether a rule uses an attribute; if not, the caller need not compute it.
     pub fn uses_attribute(&self, attribute: &str) -> bool {
         self.plan.names.id(attribute).is_some()

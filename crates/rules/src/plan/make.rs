@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_limiter::{Error, Limiter};
+use tollgate_limiter::{Error, Limiter, Scope};
 
 use super::ConfiguredIdentity;
 use super::index::RuleIndex;
@@ -84,6 +84,8 @@ impl Plan {
             wanted_attributes: names.wanted_attributes(),
             identity,
             is_shaping: spends.iter().any(|spent| spent.is_shaping()),
+            is_reserving: spends.iter().any(|spent| spent.scope().is_some_and(Scope::only_holds))
+                || rules.iter().any(|rule| rule.is_reserved()),
             names,
             rules,
             spends,

@@ -6,6 +6,7 @@
 //! - `bodies`: types of body; `grpc`: trailers
 //! - `sockets`: clients that hang up, and upgraded connections
 //! - `concurrency`: places under concurrency limits
+//! - `rules`: several limits of one request
 //! - `failures`: stores that fail; `store`: such a store
 //! - `streams`: many streams on one budget
 
@@ -16,6 +17,7 @@ mod failures;
 mod grpc;
 mod handles;
 mod renewals;
+mod rules;
 mod sockets;
 mod store;
 mod streams;

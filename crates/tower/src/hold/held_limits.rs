@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::MAX_UNITS;
 use tollgate_limiter::{Answer, Hold, HoldSettlement, JointExtension, JointHold};
+use tollgate_rules::{HeldRule, RulesHold};
 
 /// The units of a request that are set aside, under one limit or under several.
 #[derive(Debug, Default)]
@@ -27,17 +28,21 @@ pub(crate) struct HeldPart {
 impl HeldLimits {
     /// Takes the hold of a request under one limit, with its units and its time.
     pub(crate) fn of_limit(hold: Hold, units: u64, hold_for: Duration) -> HeldLimits {
-        HeldLimits::of(JointHold::from(hold), |_| (units, hold_for))
+        let is_place = hold.scope().only_holds();
+        let parts = vec![HeldPart { units, hold_for, is_place }];
+        HeldLimits { joint: JointHold::from(hold), parts }
     }
 
-    /// Takes the holds of a request, each with its units and its time.
-    pub(crate) fn of(joint: JointHold, terms: impl Fn(&Hold) -> (u64, Duration)) -> HeldLimits {
-        let part = |hold: &Hold| {
-            let (units, hold_for) = terms(hold);
-            HeldPart { units, hold_for, is_place: hold.scope().only_holds() }
+    /// Takes what rules have set aside.
+    pub(crate) fn of_rules(held: RulesHold) -> HeldLimits {
+        // The middleware has one set of attributes for a request, so each rule has a hold of its own.
+        let part = |rule: HeldRule<'_>| HeldPart {
+            units: rule.units(),
+            hold_for: rule.hold_for(),
+            is_place: rule.hold().scope().only_holds(),
         };
-        let parts = joint.holds().iter().map(part).collect();
-        HeldLimits { joint, parts }
+        let parts = held.rules().map(part).collect();
+        HeldLimits { joint: held.into_joint(), parts }
     }
 
     pub(super) fn holds(&self) -> &[Hold] {

@@ -9,16 +9,13 @@ use super::actual::{ActualCost, CostSource};
 use crate::ResponseHead;
 use crate::log_interval::LogInterval;
 
-/// How long units are held by default. A concurrency limit has a time of its own.
-const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
-
 /// Reads the actual cost from the head of a response.
 type SettleFn = Arc<dyn Fn(&dyn ResponseHead) -> ActualCost + Send + Sync>;
 
 /// A layer's settings for holds.
 #[derive(Clone)]
 pub(crate) struct HoldSettings {
-    /// How long units are held, unless the hold is renewed. `None` means 60 s, or the limit's own time.
+    /// How long units are held, unless the hold is renewed. `None` means as the rule or the limit says.
     pub(crate) hold_for: Option<Duration>,
     /// How long a hold is renewed.
     pub(crate) max_hold: Duration,
@@ -40,8 +37,7 @@ impl Default for HoldSettings {
 impl HoldSettings {
     /// Returns how long units of this scope are held.
     pub(crate) fn hold_for(&self, scope: &Scope) -> Duration {
-        let of_limit = || scope.limit().hold_for().map(|time| Duration::from_micros(time.as_us()));
-        self.hold_for.or_else(of_limit).unwrap_or(DEFAULT_HOLD_FOR)
+        self.hold_for.unwrap_or_else(|| scope.hold_for())
     }
 
     /// Returns the actual cost, as far as the head of the response says.

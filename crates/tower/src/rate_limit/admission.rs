@@ -77,7 +77,11 @@ impl Admission {
                 let hold = hold.and_then(|hold| SharedHold::open(held(hold), holds));
                 (AdmissionCharge::Limit { scope: scope.clone(), decision, cost, key }, hold)
             }
-            (StoreAnswer::Rules(ruling), _) => (AdmissionCharge::Rules(ruling), None),
+            (StoreAnswer::Rules(mut ruling), _) => {
+                let held = ruling.take_hold().map(HeldLimits::of_rules);
+                let hold = held.and_then(|held| SharedHold::open(held, holds));
+                (AdmissionCharge::Rules(ruling), hold)
+            }
             _ => return None,
         };
         let is_refunded = AtomicBool::new(false);
@@ -155,6 +159,11 @@ impl Admission {
             AdmissionCharge::Limit { decision, .. } => decision.receipt().is_some(),
             AdmissionCharge::Rules(ruling) => ruling.is_charged(),
         }
+    }
+
+    /// Whether units are held for the request.
+    pub(super) fn is_held(&self) -> bool {
+        self.inner.hold.is_some()
     }
 
     /// How long the request is delayed.

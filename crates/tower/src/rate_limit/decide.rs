@@ -84,7 +84,7 @@ impl LayerSettings {
         quota_headers: &mut QuotaHeaders,
     ) -> Disposition {
         match self.report(head, &self.decided(&answer), quota_headers) {
-            Disposition::Passes if self.is_tracked || answer.is_delayed() => {
+            Disposition::Passes if self.is_tracked || answer.is_held() || answer.is_delayed() => {
                 self.admit(answer, slot)
             }
             disposition => disposition,
@@ -262,16 +262,28 @@ impl LayerSettings {
         if head.is_preflight() {
             check = check.of_preflight();
         }
-        if self.by.limiter().is_local() {
-            let answer = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
-            return DecisionProgress::Decided(self.disposition_of(
-                head,
-                answer,
-                slot,
-                quota_headers,
-            ));
-        }
-        DecisionProgress::pending(StoreQuery::Rules(check.into_future()), slot)
+        let is_local = self.by.limiter().is_local();
+        let decided = if current.is_reserving() {
+            let mut reservation = check.reserving();
+            if let Some(estimate) = &self.estimate {
+                reservation = reservation.estimate(estimate(head).clamp(1, MAX_UNITS));
+            }
+            if let Some(time) = self.holds.hold_for {
+                reservation = reservation.hold_for(time);
+            }
+            if !is_local {
+                let query = StoreQuery::RulesReservation(reservation.into_future());
+                return DecisionProgress::pending(query, slot);
+            }
+            reservation.now()
+        } else {
+            if !is_local {
+                return DecisionProgress::pending(StoreQuery::Rules(check.into_future()), slot);
+            }
+            check.now()
+        };
+        let answer = decided.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
+        DecisionProgress::Decided(self.disposition_of(head, answer, slot, quota_headers))
     }
 
     /// Returns the longest delay that a request may have, and its waiting slot. Without a free slot the delay is 0.

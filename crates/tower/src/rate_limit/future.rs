@@ -115,7 +115,8 @@ fn delayed<F, S, B, R>(
     mut next: NextCall<S, B>,
     settings: &Arc<LayerSettings>,
 ) -> StepAndTracking<F, S, B, R> {
-    let admission = charge.admission().filter(|_| settings.is_tracked);
+    let admission =
+        charge.admission().filter(|admission| settings.is_tracked || admission.is_held());
     let track = |admission| TrackedRequest::new(admission, settings, &mut next.request);
     let tracked = admission.map(track);
     let timer = Box::pin(tokio::time::sleep(charge.delay));
@@ -169,6 +170,20 @@ where
     }
 }
 
+/// Passes the hold of a request on to the body of its response, and adds the headers.
+fn finish<R: RefusalBody>(
+    tracked: &mut Option<TrackedRequest>,
+    response: Response<R>,
+    quota_headers: &mut QuotaHeaders,
+) -> Response<R> {
+    let mut response = match tracked.take() {
+        Some(tracked) => tracked.hold_until_end(response),
+        None => response,
+    };
+    mem::take(quota_headers).add_to(&mut response);
+    response
+}
+
 /// Polls the inner service, and adds the headers to its response.
 #[inline]
 fn pass<F, R, E>(
@@ -206,16 +221,20 @@ where
                         return pass(future, this.quota_headers, context);
                     };
                     tracked.renew_if_due();
-                    let answer = ready!(future.poll(context));
-                    let Some(tracked) = this.tracked.take() else { return Poll::Ready(answer) };
-                    let response = answer?;
+                    let response = match ready!(future.poll(context)) {
+                        Ok(response) => response,
+                        Err(error) => {
+                            // Ends the hold of the request.
+                            *this.tracked = None;
+                            return Poll::Ready(Err(error));
+                        }
+                    };
                     match tracked.refund_after(&response) {
                         Some(refresh) => {
                             ResponseStep::Refunding { response: Some(response), refresh }
                         }
                         None => {
-                            let mut response = tracked.hold_until_end(response);
-                            mem::take(this.quota_headers).add_to(&mut response);
+                            let response = finish(this.tracked, response, this.quota_headers);
                             return Poll::Ready(Ok(response));
                         }
                     }
@@ -224,8 +243,8 @@ where
                     if let Some(quota_headers) = ready!(refresh.as_mut().poll(context)) {
                         *this.quota_headers = quota_headers;
                     }
-                    let Some(mut response) = response.take() else { return Poll::Pending };
-                    mem::take(this.quota_headers).add_to(&mut response);
+                    let Some(response) = response.take() else { return Poll::Pending };
+                    let response = finish(this.tracked, response, this.quota_headers);
                     return Poll::Ready(Ok(response));
                 }
                 StepProjection::Checking { check, next, settings } => {

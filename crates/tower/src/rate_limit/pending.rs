@@ -11,7 +11,7 @@ use tollgate_limiter::{Answer, Decision, HoldDecision};
 use super::store_answer::StoreAnswer;
 use super::waiting::WaitingSlot;
 use tollgate_identity::Findings;
-use tollgate_rules::{RulesAnswer, Ruling};
+use tollgate_rules::{ReservationAnswer, RulesAnswer, RulesHold, Ruling};
 
 /// A check in flight to the store. It holds a waiting slot if the store may delay the request.
 pub(super) struct PendingCheck {
@@ -42,6 +42,7 @@ pub(super) enum StoreQuery {
         key: Box<[u8]>,
     },
     Rules(RulesAnswer),
+    RulesReservation(ReservationAnswer),
 }
 
 impl PendingCheck {
@@ -85,6 +86,10 @@ impl StoreQuery {
                 let ruling = ready!(Pin::new(answer).poll(context));
                 ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
             }
+            StoreQuery::RulesReservation(answer) => {
+                let ruling = ready!(Pin::new(answer).poll(context));
+                ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
+            }
         })
     }
 }
@@ -105,6 +110,19 @@ impl Drop for PendingCheck {
             }
             Some(StoreQuery::Rules(answer)) if self.slot.is_some() => {
                 runtime.spawn(async move { answer.await.map(Ruling::give_back) });
+            }
+            Some(StoreQuery::RulesReservation(answer)) => {
+                let gives_back = self.slot.is_some();
+                runtime.spawn(async move {
+                    let Ok(mut ruling) = answer.await else { return };
+                    let released = ruling.take_hold().map(RulesHold::release);
+                    if gives_back {
+                        ruling.give_back();
+                    }
+                    if let Some(released) = released {
+                        drop(released.await);
+                    }
+                });
             }
             _ => {}
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::admission::Admission;
 use super::layer::RateLimitLayer;
+use super::settings::LimitSource;
 use crate::ResponseHead;
 use crate::hold::{ActualCost, HoldSettings};
 #[cfg(doc)]
@@ -41,6 +42,9 @@ impl RateLimitLayer {
     ///   not limited. Estimate at least what a request can cost, or extend the hold when it needs more: what requests
     ///   in flight cost beyond their estimates exceeds the limit.
     /// - If the store fails, the limit's failure policy decides whether the request proceeds without a hold.
+    /// - With [rules](Self::rules), the file says which rules reserve (`cost: { reserve: … }`). The estimate, at least 1,
+    ///   takes the place of the units that these rules give, and the actual cost is charged to each of them. All limits of
+    ///   the rules are reserved or charged together, or none is.
     /// - A shaping limit cannot have holds, and a store may not have them: then requests are answered 503, and the log
     ///   says why.
     #[must_use]
@@ -48,7 +52,13 @@ impl RateLimitLayer {
         self,
         estimate: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
     ) -> RateLimitLayer {
-        self.cost(estimate).with(|settings| (settings.is_tracked, settings.reserves) = (true, true))
+        self.with(|settings| match settings.by {
+            LimitSource::Limit { .. } => {
+                settings.cost = Some(Arc::new(estimate));
+                (settings.is_tracked, settings.reserves) = (true, true);
+            }
+            LimitSource::Rules { .. } => settings.estimate = Some(Arc::new(estimate)),
+        })
     }
 
     /// Sets what a request with a [reservation](Self::reserve) really cost: the closure gets the head of the response,
@@ -85,7 +95,8 @@ impl RateLimitLayer {
         })
     }
 
-    /// Sets how long units are held unless the hold is renewed; the default is 60 s. It is the time after which the units
+    /// Sets how long units are held unless the hold is renewed. The default is 60 s, a rule's `hold_for`, or the own time of
+    /// a concurrency limit. It is the time after which the units
     /// of a process that was killed are charged.
     ///
     /// A hold is renewed after half of this time, by a task of the tokio runtime that serves the request, while the

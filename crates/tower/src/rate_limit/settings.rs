@@ -31,6 +31,8 @@ pub(super) struct LayerSettings {
     pub(super) skip: Option<RequestFn<bool>>,
     pub(super) key: Option<RequestFn<Option<String>>>,
     pub(super) cost: Option<RequestFn<u64>>,
+    /// The units that rules set aside, in place of their own.
+    pub(super) estimate: Option<RequestFn<u64>>,
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
     pub(super) attributes: Option<AttributesFn>,
@@ -102,6 +104,7 @@ impl LayerSettings {
             skip: None,
             key: None,
             cost: None,
+            estimate: None,
             on_decision: None,
             on_refusal: None,
             attributes: None,

@@ -28,6 +28,15 @@ impl StoreAnswer {
         StoreAnswer::Limit { decision, hold, cost, key: Some(key) }
     }
 
+    /// Whether units are held for the request.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            StoreAnswer::Limit { hold, .. } => hold.is_some(),
+            StoreAnswer::Rules(ruling) => ruling.hold().is_some_and(|hold| !hold.is_empty()),
+            StoreAnswer::Undecided(_) | StoreAnswer::TokenRefusal(_) => false,
+        }
+    }
+
     /// Whether the request is delayed.
     pub(super) fn is_delayed(&self) -> bool {
         let verdict = match self {

@@ -122,3 +122,15 @@ async fn hold_ends_with_the_response_if_its_body_cannot_hold() {
     let warned = lines.iter().filter(|line| line.contains("RefusalBody::holding")).count();
     assert_eq!(warned, 1, "{lines:?}");
 }
+
+/// A server that has sent the trailers does not poll the body again.
+#[tokio::test]
+async fn hold_ends_with_the_trailers() {
+    let scope = in_memory();
+    let (app, sender) = streaming(hundred(&scope).settle(|_| 10));
+    let mut body = send(&app, get("/")).await.into_body();
+    sender.trailers(http::HeaderMap::new());
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+    assert_eq!((left(&scope), held(&scope)), (990, 0));
+    drop(sender);
+}
