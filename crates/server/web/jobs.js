@@ -2,6 +2,8 @@
 
 import { HATCH, cross, draw } from "./dom.js";
 
+/** The height of the row. */
+export const JOBS_ROW = 84;
 /** The part of the row for the jobs. Refused requests are above them. */
 const SHARE = 0.65;
 /** Lower bars than this are not hatched, because the hatching would not be visible. */

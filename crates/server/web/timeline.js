@@ -2,7 +2,7 @@
 
 import { ALGORITHMS } from "./algorithms.js";
 import { cross, draw, make, text } from "./dom.js";
-import { isOfJobs, jobRow } from "./jobs.js";
+import { JOBS_ROW, isOfJobs, jobRow } from "./jobs.js";
 import { BINS, binned } from "./patterns.js";
 
 /** The number of columns. Requests in the same column are stacked. */
@@ -80,8 +80,12 @@ export class Timeline {
     const at = layout(width);
     const x = (ms) => at.left + (ms / (rate.span * 1000)) * (at.right - at.left);
     const place = { ...at, x, rate, times, columnMs: (rate.span * 1000) / at.columns };
-    const height = at.head + TRAFFIC + comparisons.length * (at.row + at.head + GAP);
-    const rows = comparisons.flatMap((one, index) => row(place, one, at.head + TRAFFIC + index * (at.row + at.head + GAP)));
+    let height = at.head + TRAFFIC;
+    const rows = comparisons.flatMap((one) => {
+      const [top, high] = [height, isOfJobs(one) ? JOBS_ROW : at.row];
+      height = top + high + at.head + GAP;
+      return row({ ...place, row: high }, one, top);
+    });
     for (const [name, value] of Object.entries({ width, height: height + 26, viewBox: `0 0 ${width} ${height + 26}` })) this.svg.setAttribute(name, value);
     this.svg.replaceChildren(...grid(place, height), ...traffic(place), ...rows);
   }

@@ -109,7 +109,9 @@ impl IntoResponses for StoreProblems {
 
 impl IntoResponses for PlaygroundProblems {
     fn responses() -> Responses {
-        let busy = problem("The playground has too many users at the moment.");
+        let about =
+            "The playground has too many users at the moment, or the session too many open holds.";
+        let busy = problem(about);
         let busy = with_header(busy, "Retry-After", Type::Integer, "Seconds.");
         [(404, problem("The playground is switched off.")), (429, busy)].map(by_status).into()
     }

@@ -226,6 +226,11 @@ fn reset_forgets_the_holds_of_the_session() {
             3,
             "numbers are not used again"
         );
+        // The forgotten holds do not count towards the maximum.
+        for _ in 1..MAX_HOLDS {
+            let body = json!({"config": {"maxConcurrent": 1_000}, "seconds": 600});
+            assert_eq!(client.reserve("concurrency", body)["allowed"], true);
+        }
         assert_eq!(other.standing("concurrency", &json!({}))["remaining"], 9);
         assert_eq!(other.settle("token-bucket", 1, 3)["charged"], 3);
     });
