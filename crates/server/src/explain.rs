@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -107,7 +108,15 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
         RuleAction::Limit { name, limit } => {
             writeln!(text, "  limit     {name}: {limit}")?;
             writeln!(text, "            {}", applied.because)?;
-            writeln!(text, "  cost      {}", applied.cost)?;
+            match &applied.cost_attribute {
+                Some(attribute) => {
+                    writeln!(text, "  cost      {}, from `{attribute}`", applied.cost)?
+                }
+                None => writeln!(text, "  cost      {}", applied.cost)?,
+            }
+            if let Some(time) = applied.hold_for {
+                writeln!(text, "  hold      {}", held(limit, time))?;
+            }
             writeln!(text, "  bound     {}", bound(limit))?;
             writeln!(text, "  failure   {}", on_failure(applied))?;
         }
@@ -134,6 +143,15 @@ fn bound(limit: &Limit) -> String {
     }
     let interval = duration_text(bound.interval_us);
     format!("at most {} in any {interval}: {}", bound.max_units, bound.formula)
+}
+
+/// Describes a hold: `30s, unless the caller settles it before; then charged in full`.
+fn held(limit: &Limit, time: Duration) -> String {
+    let time = duration_text(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    match limit.only_holds() {
+        true => format!("{time}, unless the caller releases it before; then free"),
+        false => format!("{time}, unless the caller settles it before; then charged in full"),
+    }
 }
 
 fn on_failure(applied: &RuleEffect) -> String {
@@ -174,6 +192,10 @@ struct ExplainedRule<'e> {
     because: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_attribute: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold_for_us: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on_store_failure: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -232,6 +254,10 @@ impl<'e> ExplainedRule<'e> {
             spends: applied.and_then(|applied| ExplainedAction::of(&applied.spends)),
             because: applied.map(|applied| applied.because.to_string()),
             cost: applied.map(|applied| applied.cost),
+            cost_attribute: applied.and_then(|applied| applied.cost_attribute.as_deref()),
+            hold_for_us: applied
+                .and_then(|applied| applied.hold_for)
+                .map(|hold_for| hold_for.as_micros()),
             on_store_failure: applied
                 .and_then(|applied| applied.on_store_failure)
                 .map(|on_failure| policy(Some(on_failure))),

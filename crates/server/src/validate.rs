@@ -80,6 +80,7 @@ fn print_text(files: &[(&PathBuf, ConfigResult)]) -> anyhow::Result<()> {
                 if !config.warnings().is_empty() {
                     print_error(&config.warnings().to_string());
                 }
+                config.notes().for_each(|note| print_error(&note.to_string()));
                 print(&format!("{}: {}\n", name_of(path), summary(config)))?;
             }
             Err(problems) => print_error(&problems.to_string()),
@@ -131,8 +132,8 @@ impl<'p> PrintedProblem<'p> {
 
 fn print_json(files: &[(&PathBuf, ConfigResult)]) -> anyhow::Result<()> {
     let problems = files.iter().flat_map(|(_, outcome)| match outcome {
-        Ok(config) => config.warnings().iter(),
-        Err(problems) => problems.iter(),
+        Ok(config) => config.warnings().iter().chain(config.warnings().notes()),
+        Err(problems) => problems.iter().chain(problems.notes()),
     });
     let problems: Vec<_> = problems.map(PrintedProblem::of).collect();
     print(&(serde_json::to_string_pretty(&problems)? + "\n"))

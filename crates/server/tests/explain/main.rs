@@ -126,6 +126,30 @@ fn domain_must_be_named_when_there_are_several() {
 }
 
 #[test]
+fn explain_says_what_a_reservation_holds() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let text = "limits: { tokens: token-bucket capacity=10000 refill=10000/m, running: concurrency limit=5 for=2m }
+rules:
+  - { name: tokens, domain: llm, key: [team], limit: tokens, cost: { reserve: { attribute: estimated_tokens, default: 1000 } }, hold_for: 30s }
+  - { name: running, domain: llm, key: [team], limit: running, on_store_failure: closed }
+";
+    std::fs::write(&path, text).unwrap();
+    let args = [path.to_str().unwrap(), "--attribute=team=7", "--attribute=estimated_tokens=4000"];
+    let output = explain(&args);
+    let (code, text, errors) = printed(&output);
+    assert_eq!((code, errors), (Some(0), ""));
+    insta::assert_snapshot!("reservation", text);
+    let output = explain(&[&["--format=json"], &args[..]].concat());
+    let rules: Value = serde_json::from_str(printed(&output).1).unwrap();
+    let held = |rule: &Value| {
+        (rule["cost"].clone(), rule["cost_attribute"].clone(), rule["hold_for_us"].clone())
+    };
+    assert_eq!(held(&rules[0]), (4_000.into(), "estimated_tokens".into(), 30_000_000.into()));
+    assert_eq!(held(&rules[1]), (1.into(), Value::Null, 120_000_000.into()));
+}
+
+#[test]
 fn explain_names_the_network_of_an_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");

@@ -136,6 +136,26 @@ fn strict_fails_on_warnings() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// Whether Envoy or a proxy uses a domain is not in the file, so this is no mistake.
+#[test]
+fn notes_name_rules_whose_holds_some_callers_cannot_end() {
+    let text = "limits: { running: concurrency limit=5 for=2m }
+rules: [{ name: running, domain: llm, key: [team], limit: running }]
+";
+    let files = directory(&[("rules.yaml", text)]);
+    let note = "note: rules.yaml:2:9: rule `running` holds units until the caller ends the hold: Envoy and forward authentication cannot
+  if they use domain `llm`, each hold lasts 2m there
+";
+    let output = tollgate(files.path(), &["validate", "--strict", "rules.yaml"]);
+    assert_eq!(printed(&output), (Some(0), "rules.yaml: 1 limit, 1 rule\n", note));
+    let output = tollgate(files.path(), &["validate", "--strict", "--format=json", "rules.yaml"]);
+    let (code, text, errors) = printed(&output);
+    assert_eq!((code, errors), (Some(0), ""));
+    let problems: serde_json::Value = serde_json::from_str(text).unwrap();
+    let problem = &problems[0];
+    assert_eq!((&problem["severity"], &problem["line"]), (&"note".into(), &2.into()));
+}
+
 /// Two tests, the second of which fails.
 const TESTED: &str = "limits: { free: token-bucket capacity=60 refill=1/s }
 rules:
