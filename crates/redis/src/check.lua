@@ -436,6 +436,11 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     elseif what == STATE or what == REFUND or what >= SETTLE then
       -- Under the limit that the state has: a refund does not carry the state over to another limit.
       state = found_at(key, limit)
+      if what >= SETTLE and state and state.limit.tag ~= limit.tag and is_absent(state) then
+        -- A key without a state has nothing held under any limit.
+        local fresh = fresh_at(key, limit)
+        fresh.ttl_s, state = state.ttl_s, fresh
+      end
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
     end
