@@ -682,12 +682,13 @@ local function replace_for_holds()
       decided = { held.decision_after(limit, state, holds, now_us, true) }
       answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
     elseif done == "granted" then
-      decided = { algorithm.peek(limit, state, now_us, max(part.cost, 1)) }
-      if limit.requested then
+      local asked = part.asked
+      decided = { algorithm.peek(asked, part.seen, now_us, max(part.cost, 1)) }
+      if asked.requested then
         decided[6] = algorithm.in_place_of(
-          limit, limit.requested, decided[2], decided[4], decided[6])
+          asked, asked.requested, decided[2], decided[4], decided[6])
       end
-      answer_part(NOT_EXTENDED, limit, decided, struct_pack("<I7", WAIT_OF_OTHERS))
+      answer_part(NOT_EXTENDED, asked, decided, struct_pack("<I7", WAIT_OF_OTHERS))
     elseif done == "refused" then
       decided = { held.peek_units(limit, state, holds, now_us, part.cost) }
       answer_part(NOT_EXTENDED, limit, decided, packed_wait(decided[3]))
@@ -722,7 +723,7 @@ local function replace_for_holds()
     local is_refused = false
     for _, part in ipairs(parts) do
       local state, requested = part.state, part.limit
-      part.limit = state.limit
+      part.requested, part.limit = requested, state.limit
       if part.cost > 0 and state.holds and state.holds:find(part.hold_id) then
         state, part.limit = state_at(part.key, requested, now_us, part.cost)
         if not state then
@@ -734,6 +735,15 @@ local function replace_for_holds()
       part.extension = held.peek_extend(part.limit, state, state.holds or NO_HOLDS, now_us,
         part.hold_id, part.expires_us, part.cost)
       is_refused = is_refused or part.extension ~= "granted"
+    end
+    for _, part in ipairs(is_refused and parts or {}) do
+      if part.extension == "granted" then
+        -- It is answered as a peek, under the limit of the request.
+        part.seen, part.asked = state_at(part.key, part.requested, now_us, max(part.cost, 1))
+        if not part.seen then
+          return nil
+        end
+      end
     end
     return is_refused
   end
