@@ -30,6 +30,9 @@ const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
 const HOLDS: Abilities = Abilities(64);
 
+/// The section of `check.lua` that decides the batch, after all functions.
+const RUN: &str = "-- ---- everything is read and decided";
+
 /// The beginning of a section in a file; the rest of the line is its name.
 const SECTION: &str = "-- ---- ";
 
@@ -121,7 +124,14 @@ impl Abilities {
             text.push_str(include_str!("holes.lua"));
             text.push_str("end\n");
         }
-        text.push_str(&self.part(include_str!("check.lua")));
+        // OK because the file has this section.
+        let (functions, run) =
+            include_str!("check.lua").split_once(RUN).unwrap_or((include_str!("check.lua"), ""));
+        text.push_str(&self.part(functions));
+        if self.has(HOLDS) {
+            text.push_str(include_str!("check_holds.lua"));
+        }
+        text.push_str(run);
         text
     }
 
@@ -179,5 +189,10 @@ mod tests {
             assert!(!full.contains(carrying), "{carrying}");
         }
         assert!(!full.contains("fixed_window = {"), "another algorithm's");
+        let mut holds = SLIDING_WINDOW_LOG;
+        holds.add_holds();
+        for held in ["held.settle", "hold_list.unpacked", "replace_for_holds()"] {
+            assert!(holds.text().contains(held) && !full.contains(held), "{held}");
+        }
     }
 }

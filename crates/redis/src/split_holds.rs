@@ -133,7 +133,7 @@ impl SplitHolds {
         }
     }
 
-    /// Answers the parts that were not refused themselves: those that were extended before, and the places behind.
+    /// Answers the other parts: parts that were extended and are taken back, and parts of places that were not asked.
     async fn peek_others(&self, charges: &[ServerCharge], answers: &mut [Option<ExtendAnswer>]) {
         for (charge, answer) in charges.iter().zip(answers) {
             if let Some(own) = answer.filter(|own| !is_granted(own)) {

@@ -27,7 +27,7 @@ impl ScriptCall {
         ScriptCall { members, is_beside_holds: false, is_carrying_over: false, is_resent_with_text: false }
     }
 
-    /// Makes the call that decides these requests, whose keys have holds; `None` if there are none.
+    /// Makes the call that decides these requests, whose keys have holds; `None` without requests.
     pub(super) fn beside_holds(members: Vec<WaitingRequest>) -> Option<ScriptCall> {
         let call = ScriptCall { is_beside_holds: true, ..ScriptCall::of(members) };
         (!call.members.is_empty()).then_some(call)
