@@ -131,8 +131,23 @@ pub(super) fn seconds(us: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policy_has_the_window_or_the_unit_of_a_limit() {
+        let name = QuotedName::new(&"\u{e9}".repeat(90));
+        for (limit, parameters) in [
+            ("fixed-window limit=60 window=60s", ";q=60;w=60"),
+            ("token-bucket capacity=60 refill=1/s", ";q=60;w=60"),
+            ("concurrency limit=60 for=60s", ";q=60;qu=\"concurrent-requests\""),
+        ] {
+            let item = FieldItem::policy(&name, 60, &limit.parse().unwrap());
+            let item = std::str::from_utf8(item.as_bytes()).unwrap();
+            assert!(item.ends_with(&format!("\"{parameters}")), "{item}");
+        }
+    }
 
     #[test]
     fn standings_are_written_like_items() {
