@@ -22,7 +22,7 @@ fn check_of_a_concurrency_limit_is_a_400_that_says_to_reserve() {
     let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let request = json!({"domain": "api", "attributes": {"user": "a", "job": "a"}});
     for (name, body) in [("jobs", json!({"limit": "jobs", "key": "a"})), ("api/jobs", request)] {
-        let refused = problem(server.post("/v1/check", &body.to_string()).send().unwrap());
+        let refused = problem(server.post("/v1/check", body.to_string()).send().unwrap());
         let detail = format!(
             "`{name}` limits what runs at the same time, so it cannot be checked; reserve with POST /v1/reserve, and settle \
              the hold with POST /v1/settle when the work has ended"
@@ -34,7 +34,7 @@ fn check_of_a_concurrency_limit_is_a_400_that_says_to_reserve() {
     assert_eq!(server.check(&other)["remaining"], 4);
     // In a batch the request fails alone.
     let batch = json!([{"limit": "jobs", "key": "a"}, {"limit": "requests", "key": "a"}]);
-    let answers = body_of(server.post("/v1/check/batch", &batch.to_string()).send().unwrap());
+    let answers = body_of(server.post("/v1/check/batch", batch.to_string()).send().unwrap());
     assert_eq!((&answers[0]["status"], &answers[1]["remaining"]), (&json!(400), &json!(4)));
 }
 
