@@ -20,7 +20,7 @@ use crate::limiter::RemoteBackend;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
 use crate::store::{Call, Charge, JointRequest};
 
-/// How long units are held by default, except those of a concurrency limit.
+/// How long units are held by default. A concurrency limit has a time of its own.
 pub const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).

@@ -30,7 +30,7 @@ pub struct RulesCheck<'a> {
     /// A part of every key, which separates the spending of preflight requests from that of other requests.
     mark: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
-    /// The units that a reservation sets aside, in place of those of the rules.
+    /// The units that a reservation sets aside, in place of the units that the rules give.
     estimate: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,

@@ -84,10 +84,10 @@ impl RulesHold {
     /// Ends all holds, and charges what was used: `used` returns the units for a rule. Nothing is charged to a concurrency
     /// limit. The answer has one entry for each key. See [`Hold::settle`].
     ///
-    /// `hold.settle(|_| 812)` charges one use to every rule. Rules that count different things are told apart by the
+    /// `hold.settle(|_| 812)` charges 812 units to every rule. If rules count different things, `used` chooses by the
     /// [attribute](HeldRule::attribute) of their cost, or by their [name](HeldRule::name).
     pub fn settle(self, used: impl FnMut(HeldRule<'_>) -> u64) -> Answer<Vec<HoldSettlement>> {
-        let mut used = self.of_holds(used).into_iter();
+        let mut used = self.units_of_holds(used).into_iter();
         self.hold.settle(|_| used.next().unwrap_or(0))
     }
 
@@ -96,7 +96,7 @@ impl RulesHold {
         self,
         used: impl FnMut(HeldRule<'_>) -> u64,
     ) -> Result<Vec<HoldSettlement>, Error> {
-        let mut used = self.of_holds(used).into_iter();
+        let mut used = self.units_of_holds(used).into_iter();
         self.hold.settle_now(|_| used.next().unwrap_or(0))
     }
 
@@ -105,7 +105,7 @@ impl RulesHold {
         &self,
         used_so_far: impl FnMut(HeldRule<'_>) -> u64,
     ) -> Answer<Vec<HoldSettlement>> {
-        let mut used = self.of_holds(used_so_far).into_iter();
+        let mut used = self.units_of_holds(used_so_far).into_iter();
         self.hold.settle_part(|_| used.next().unwrap_or(0))
     }
 
@@ -141,13 +141,13 @@ impl RulesHold {
     }
 
     /// Adds up the units of the rules of each hold: several sets of attributes may have one key.
-    fn of_holds(&self, mut units: impl FnMut(HeldRule<'_>) -> u64) -> Vec<u64> {
-        let mut of_holds = vec![0_u64; self.hold.holds().len()];
+    fn units_of_holds(&self, mut units: impl FnMut(HeldRule<'_>) -> u64) -> Vec<u64> {
+        let mut units_of_holds = vec![0_u64; self.hold.holds().len()];
         for rule in self.rules() {
-            let own = &mut of_holds[rule.own.hold];
+            let own = &mut units_of_holds[rule.own.hold];
             *own = own.saturating_add(units(rule));
         }
-        of_holds
+        units_of_holds
     }
 
     /// Returns the units to add to each hold, and the longest time of its rules.
@@ -156,7 +156,7 @@ impl RulesHold {
             let times = self.rules.iter().filter(|rule| rule.hold == at).map(|rule| rule.hold_for);
             times.max().unwrap_or_default()
         };
-        let more = self.of_holds(more).into_iter().enumerate();
+        let more = self.units_of_holds(more).into_iter().enumerate();
         more.map(|(at, more)| (more, longest(at))).collect()
     }
 }

@@ -55,6 +55,32 @@ async fn acquire_waits_for_the_expiry_of_a_hold_exactly() {
     assert_eq!(began.elapsed(), Duration::from_secs(3));
 }
 
+/// The waiter of each key checks again as soon as its units are free.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_every_key_are_woken_when_a_hold_of_several_limits_ends() {
+    for is_released in [true, false] {
+        let limiter = Limiter::builder().clock(Clock::tokio(START_US)).build();
+        let scope = |name| limiter.scope(name, "fixed-window limit=10 window=1d").unwrap();
+        let (first, second) = (scope("first"), scope("second"));
+        let parts = [first.reserve("a").cost(10).into(), second.reserve("b").cost(10).into()];
+        let hold = limiter.reserve_all_now(&parts).unwrap().into_hold().unwrap();
+        let waits = async |scope: &Scope, key: &str| {
+            let began = Instant::now();
+            scope.acquire(key).cost(5).await.unwrap();
+            began.elapsed()
+        };
+        let ends = async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            match is_released {
+                true => hold.release().await.unwrap(),
+                false => hold.settle(|_| 5).await.unwrap(),
+            };
+        };
+        let (one, other, ()) = tokio::join!(waits(&first, "a"), waits(&second, "b"), ends);
+        assert_eq!([one, other], [Duration::from_secs(7); 2]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn acquire_with_a_longest_wait_knows_when_holds_expire() {
     for (most_s, is_admitted) in [(2, false), (3, true)] {

@@ -48,13 +48,13 @@ impl Fixture {
         self.reserve(request).take_hold().unwrap()
     }
 
-    /// What remains of a rule for a key.
+    /// Returns what remains of a rule for a key.
     fn left(&self, rule: &str, key: &str) -> u64 {
         let scope = self.rules.scope(&format!("api/{rule}")).unwrap();
         scope.peek(key).now().unwrap().remaining()
     }
 
-    /// What remains of the four limits of [`LLM`].
+    /// Returns what remains of the four limits of [`LLM`].
     fn left_of_all(&self) -> [u64; 4] {
         let left = |rule| self.left(rule, "team=7");
         [left("tokens"), left("requests"), left("running"), self.left("month", "")]
