@@ -47,7 +47,6 @@ impl Decision {
 
     /// Notes that the key has holds. Only for stores that several processes use: the caller that waits for units then asks
     /// again from time to time.
-    #[must_use]
     pub fn beside_holds(self) -> Decision {
         Decision { source: DecisionSource::BesideHolds, ..self }
     }

@@ -35,7 +35,9 @@
 --             5 failed            the number of the text that says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
---                                 carries over; so are later requests that share a key with it.
+--                                 carries over; so are later requests that share a key with it. The
+--                                 plain script says 1, 0, 0 of a key with holds: the script with the
+--                                 twin of holds may be enough.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs and holds. The request and all after it are to be sent
 --                                 again.
@@ -434,6 +436,11 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     elseif what == STATE or what == REFUND or what >= SETTLE then
       -- Under the limit that the state has: a refund does not carry the state over to another limit.
       state = found_at(key, limit)
+      if what >= SETTLE and state and state.limit.tag ~= limit.tag and is_absent(state) then
+        -- A key without a state has nothing held under any limit.
+        local fresh = fresh_at(key, limit)
+        fresh.ttl_s, state = state.ttl_s, fresh
+      end
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
     end

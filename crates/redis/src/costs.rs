@@ -57,6 +57,7 @@ impl Bench {
         let arguments = Arguments::of(requests);
         let arguments = match script {
             ScriptChoice::Smallest => arguments,
+            ScriptChoice::BesideHolds => arguments.beside_holds(),
             ScriptChoice::CarryOver => arguments.carrying_over(),
         };
         let text =
@@ -69,7 +70,7 @@ impl Bench {
         let mut answers = ScriptReply::of(value).unwrap();
         let reply = |outcome| match outcome {
             RequestOutcome::Reply(reply) => Some(reply.unwrap()),
-            RequestOutcome::PutOff => panic!("put off"),
+            RequestOutcome::PutOff | RequestOutcome::PutOffForHolds => panic!("put off"),
             RequestOutcome::Later => None,
         };
         let replies = requests.iter().filter_map(|request| reply(answers.next(request)));
@@ -120,6 +121,8 @@ impl Bench {
 enum ScriptChoice {
     /// The script with only the abilities that the requests need.
     Smallest,
+    /// The same, with the twin of holds.
+    BesideHolds,
     /// The script that carries over what was spent under other limits.
     CarryOver,
 }
@@ -492,7 +495,7 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
             let kind = text.split(' ').next().unwrap();
             let copies = Copies { of: "key", count: MAX_BATCH };
             let key = |number: usize| format!("key {number}");
-            let (smallest, carrying) = (ScriptChoice::Smallest, ScriptChoice::CarryOver);
+            let (smallest, beside) = (ScriptChoice::Smallest, ScriptChoice::BesideHolds);
             let checks = || full_batch("key", |key| check(key, limit));
             let refusals = || full_batch("key", |key| refused(key, limit));
             let settlements = || full_batch("key", |key| settle(&[key.to_owned()], limit));
@@ -511,6 +514,13 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
                 smallest,
                 settlements,
             );
+            let name = format!("check beside 8 holds, {kind}");
+            let one_check = || vec![check("key 0", limit)];
+            bench.case_on(&name, copies, beside, one_check);
+            redis::cmd("DEL").arg("key").exec(&mut bench.connection).unwrap();
+            bench.fill("key", limit, 100);
+            let name = format!("check without holds, {kind}");
+            bench.case_on(&name, copies, smallest, one_check);
             redis::cmd("DEL").arg("key").exec(&mut bench.connection).unwrap();
 
             bench.hold("key", limit, MAX_HOLDS as u64);
@@ -518,14 +528,14 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
                 ("refused reservation", reservations(), smallest),
                 ("settlement", settlements(), smallest),
                 ("extension", full_batch("key", |key| extend(&[key.to_owned()], limit)), smallest),
-                ("check", checks(), carrying),
-                ("refused check", refusals(), carrying),
+                ("check", checks(), beside),
+                ("refused check", refusals(), beside),
             ] {
                 let name = format!("{name} beside 1,024 holds, {kind}");
                 bench.case_cut_short(&name, copies, script, || requests);
             }
             let states = full_batch("key", |key| state(key, limit));
-            bench.measure(&format!("list beside 1,024 holds, {kind}"), copies, carrying, &states);
+            bench.measure(&format!("list beside 1,024 holds, {kind}"), copies, beside, &states);
             let keys: Vec<_> = (0..3).map(key).collect();
             for (name, request) in
                 [("settlement", settle(&keys, limit)), ("extension", extend(&keys, limit))]
@@ -535,9 +545,9 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
             }
             bench.now_us += 3_601_000_000;
             let name = format!("check that charges 1,024 expired holds, {kind}");
-            bench.case_cut_short(&name, copies, carrying, checks);
+            bench.case_cut_short(&name, copies, beside, checks);
             let name = format!("refused check beside 1,024 expired holds, {kind}");
-            bench.case_cut_short(&name, copies, carrying, refusals);
+            bench.case_cut_short(&name, copies, beside, refusals);
             bench.now_us -= 3_601_000_000;
             redis::cmd("FLUSHALL").exec(&mut bench.connection).unwrap();
         }

@@ -55,7 +55,7 @@ do
       units = numbers(value, units_at, count), expires = numbers(value, units_at + 7 * count, count),
       is_changed = false,
     }, methods)
-    local units, expires, before_us, taken = holds.units, holds.expires, floor_us + 1, spent
+    local units, expires, before_us, taken = holds.units, holds.expires, floor_us, spent
     for position = 1, count do
       local expires_us = expires[position]
       if expires_us < before_us then
@@ -63,7 +63,7 @@ do
       end
       before_us, taken = expires_us, taken + units[position]
     end
-    return before_us <= TWO_53 and taken <= most and holds or nil
+    return before_us < TWO_53 and taken <= most and holds or nil
   end
 
   function hold_list.packed(holds)

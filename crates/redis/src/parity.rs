@@ -32,16 +32,25 @@ fn agree_on(
     limit: impl Strategy<Value = Limit> + 'static,
     batches: impl Strategy<Value = Vec<Batch>>,
 ) {
+    let limit = limit.boxed();
+    // Mostly a limit of the same kind, as in most changes of a configuration.
+    let other = prop_oneof![2 => limit.clone(), 1 => any::limit()];
+    agree_on_limits((limit, other), trace::start_us(), batches);
+}
+
+/// Takes the limits of a key: at first, and after it changes.
+fn agree_on_limits(
+    limits: impl Strategy<Value = (Limit, Limit)>,
+    start_us: impl Strategy<Value = u64>,
+    batches: impl Strategy<Value = Vec<Batch>>,
+) {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = CASES;
     }
-    let limit = limit.boxed();
-    // Mostly a limit of the same kind, as in most changes of a configuration.
-    let other = prop_oneof![2 => limit.clone(), 1 => any::limit()];
-    let limits = prop::collection::vec((limit, other), 1..5);
+    let limits = prop::collection::vec(limits, 1..5);
     let servers = Servers::start();
-    let case = (limits, trace::start_us(), batches);
+    let case = (limits, start_us, batches);
     let result = TestRunner::new(config).run(&case, |case| agree(&servers, case));
     println!("{}", servers.decided());
     result.unwrap_or_else(|error| panic!("{error}"));
@@ -105,6 +114,15 @@ fn logs_with_refunds_in_the_middle_agree() {
 #[test]
 fn algorithms_in_one_batch_agree() {
     agree_on(any::limit(), trace::batches());
+}
+
+#[test]
+fn holds_agree() {
+    let can_hold = |limit: &Limit| limit.can_hold().is_ok();
+    let limit = any::limit().prop_filter("can have holds", can_hold).boxed();
+    // Not near the end of time, where the times in receipts round.
+    let start_us = prop_oneof![4 => Just(1_700_000_000_000_000_u64), 1 => 0..100_u64];
+    agree_on_limits((limit.clone(), limit), start_us, trace::holding_batches());
 }
 
 /// A regression: a refund on a clock that is behind let an empty bucket expire before its own time. The next check took

@@ -292,7 +292,9 @@ for index = 1, checks do
     answer = packed_failure(key, value.err)
   elseif not answer then
     put_off = put_off or {}
-    put_off[key], answer = true, struct_pack(ANSWER, PUT_OFF, 0, 0, 0)
+    -- A marked tag is that of a key with holds.
+    local has_holds = (value:byte(1) or 0) >= 128
+    put_off[key], answer = true, struct_pack(ANSWER, PUT_OFF, has_holds and 1 or 0, 0, 0)
   elseif new_value then
     values[key] = new_value
     if expiry[key] == nil then

@@ -107,7 +107,7 @@ impl SplitHolds {
                     return Err(failed.ok().and_then(Result::err).unwrap_or(StoreError::Gone));
                 }
             };
-            let is_granted = extended.iter().all(|answer| is_granted(answer));
+            let is_granted = extended.iter().all(is_granted);
             group.iter().zip(extended).for_each(|(&part, answer)| answers[part] = Some(answer));
             if !is_granted {
                 self.take_back(charges, growths, &groups[..index]);
@@ -133,7 +133,7 @@ impl SplitHolds {
         }
     }
 
-    /// Answers the parts that were not refused themselves: those that were extended before, and the places behind.
+    /// Answers the other parts: parts that were extended and are taken back, and parts of places that were not asked.
     async fn peek_others(&self, charges: &[ServerCharge], answers: &mut [Option<ExtendAnswer>]) {
         for (charge, answer) in charges.iter().zip(answers) {
             if let Some(own) = answer.filter(|own| !is_granted(own)) {

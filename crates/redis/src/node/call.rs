@@ -14,6 +14,8 @@ pub(crate) const MAX_CARRIED_OVER: usize = 16;
 /// If the server replies that it did not run the script, the call is sent again, once for each reason.
 pub(super) struct ScriptCall {
     pub(super) members: Vec<WaitingRequest>,
+    /// Whether the script reads keys with holds, although no request needs that.
+    pub(super) is_beside_holds: bool,
     /// Whether the script carries over states that were reached under other limits.
     pub(super) is_carrying_over: bool,
     /// Whether the script's text is sent, because the server did not know the script.
@@ -22,7 +24,13 @@ pub(super) struct ScriptCall {
 
 impl ScriptCall {
     pub(super) fn of(members: Vec<WaitingRequest>) -> ScriptCall {
-        ScriptCall { members, is_carrying_over: false, is_in_full: false }
+        ScriptCall { members, is_beside_holds: false, is_carrying_over: false, is_in_full: false }
+    }
+
+    /// Makes the call that decides these requests, whose keys have holds; `None` without requests.
+    pub(super) fn beside_holds(members: Vec<WaitingRequest>) -> Option<ScriptCall> {
+        let call = ScriptCall { is_beside_holds: true, ..ScriptCall::of(members) };
+        (!call.members.is_empty()).then_some(call)
     }
 
     /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
@@ -52,7 +60,11 @@ impl ScriptCall {
 
     pub(super) fn arguments(&self) -> Arguments<'_> {
         let arguments = Arguments::of(self.members.iter().map(|waiting| &waiting.request));
-        if self.is_carrying_over { arguments.carrying_over() } else { arguments }
+        match (self.is_carrying_over, self.is_beside_holds) {
+            (true, _) => arguments.carrying_over(),
+            (false, true) => arguments.beside_holds(),
+            (false, false) => arguments,
+        }
     }
 
     /// Whether `ASKING` is sent before the call, because the server does not own the slot yet.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use tollgate_core::store::LogStorage;
 use tollgate_core::{
-    CarryOver, ChargePlace, ChargeReceipt, CheckResult, Cost, Intent, Limit, LimitDecision,
-    MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, State, UnitRequest,
+    CarryOver, ChargePlace, ChargeReceipt, CheckResult, Cost, ExtendAnswer, Extension, HoldGrowth,
+    HoldId, HoldReference, HoldTime, HoldUse, Holds, Intent, Limit, LimitDecision,
+    MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Reservation, ReserveAnswer, SettleAnswer, Settlement,
+    State, UnitRequest,
 };
 
 use super::super::wire::{ServerCharge, StoreRequest};
@@ -32,6 +34,9 @@ pub(super) enum ExpectedReply {
     Peeked(LimitDecision),
     Refunded(u64),
     Reset,
+    Reserved(ReserveAnswer),
+    Settled(SettleAnswer),
+    Extended(ExtendAnswer),
 }
 
 /// One key as the core keeps it.
@@ -41,6 +46,10 @@ pub(super) struct Key {
     pub(super) limit: Limit,
     other: Limit,
     state: State,
+    holds: Holds,
+    /// The holds as their callers know them, also some that have ended.
+    references: Vec<HoldReference>,
+    ids: u64,
     /// The limit that the state was reached under.
     reached_under: Limit,
     /// Whether the server has a state of the key.
@@ -96,6 +105,9 @@ impl World {
             limit,
             other,
             state: limit.fresh(),
+            holds: Holds::default(),
+            references: Vec::new(),
+            ids: 0,
             reached_under: limit,
             is_kept: false,
             written: None,
@@ -190,8 +202,35 @@ impl Key {
                 let back = self.refund(ChargeReceipt::of(cost, place), when);
                 (StoreRequest::Refund { charge, place, at_us }, ExpectedReply::Refunded(back))
             }
+            Act::Reserve(hold_for_us) => {
+                self.ids += 1;
+                let hold_for = HoldTime::from_us(hold_for_us).unwrap();
+                let reservation = Reservation { id: HoldId(self.ids), cost: ask.cost, hold_for };
+                let charge = self.demanding(Demand::of_reservation(reservation));
+                let request = StoreRequest::CheckAll { charges: vec![charge], at_us };
+                (request, ExpectedReply::Reserved(self.reserve(reservation, when)))
+            }
+            Act::Settle(which, part, is_last) => {
+                let hold = self.reference(which)?;
+                let held = self.holds.iter().find(|open| open.id == hold.id);
+                let whole = held.map_or(ask.cost.units(), |open| open.units + open.used);
+                let units = (u128::from(whole) * u128::from(part) / 1_000) as u64;
+                let used = HoldUse { units, is_last };
+                let request =
+                    StoreRequest::Settle { charges: vec![charge], uses: vec![(hold, used)], at_us };
+                (request, ExpectedReply::Settled(self.settle(hold, used, when)))
+            }
+            Act::Extend(which, has_more, hold_for_us) => {
+                let hold = self.reference(which)?;
+                let hold_for = HoldTime::from_us(hold_for_us).unwrap();
+                let growth = HoldGrowth { more: has_more.then_some(ask.cost), hold_for };
+                let (charges, growths) = (vec![charge], vec![(hold, growth)]);
+                let request = StoreRequest::Extend { charges, growths, at_us };
+                (request, ExpectedReply::Extended(self.extend(hold, growth, when)))
+            }
             Act::Reset => {
                 self.is_kept = false;
+                self.holds = Holds::default();
                 (self.written, self.is_restarted) = (None, false);
                 (StoreRequest::Reset { charge }, ExpectedReply::Reset)
             }
@@ -204,8 +243,8 @@ impl Key {
             Price::Units(units) => units,
             Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
-                let (limit, state) = self.decides(now_us, Cost::ONE);
-                let peek = limit.peek(&state, now_us, Cost::ONE.into());
+                let (limit, state, holds) = self.decides(now_us, Cost::ONE);
+                let peek = limit.peek_beside(&state, &holds, now_us, Cost::ONE.into());
                 peek.remaining.saturating_add_signed(off)
             }
             Price::MoreThanAll => size + 1,
@@ -214,30 +253,101 @@ impl Key {
     }
 
     fn peek(&self, ask: UnitRequest, when: When) -> ExpectedReply {
-        let (limit, state) = self.decides(when.us(), ask.cost);
-        let decision = limit.peek(&state, when.us(), ask);
+        let (limit, state, holds) = self.decides(when.us(), ask.cost);
+        let decision = limit.peek_beside(&state, &holds, when.us(), ask);
         ExpectedReply::Peeked(limit.in_place_of(&self.limit, decision))
     }
 
     fn check(&mut self, ask: UnitRequest, when: When) -> CheckResult {
-        let (limit, mut state) = self.decides(when.us(), ask.cost);
+        let (limit, mut state, mut holds) = self.decides(when.us(), ask.cost);
         let is_new_clock = is_new_clock(&state, when);
         let is_carried = self.is_carried(when.us(), ask.cost);
         self.is_restarted |= is_new_clock || is_carried;
-        let CheckResult { decision, receipt } = limit.check(&mut state, when.us(), ask);
+        let checked = limit.check_beside(&mut state, &mut holds, when.us(), ask);
+        let CheckResult { decision, receipt } = checked;
         let checked = CheckResult { decision: limit.in_place_of(&self.limit, decision), receipt };
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
         // A refusal writes a key only if a new clock has restarted the key's clock since the state was read, or if the
         // state was carried over from another limit.
         if checked.decision.is_allowed() || self.is_restarted {
-            self.keep(is_carried, state);
             // A state that has expired already is kept from now on instead.
             let may_be_over = !checked.decision.is_allowed() && !is_new_clock;
-            self.written =
-                Some(when.spare(if may_be_over { Spare::AtLeast } else { Spare::Seconds }));
+            let spare = if may_be_over { Spare::AtLeast } else { Spare::Seconds };
+            self.write(is_carried, (state, holds), when.spare(spare));
         }
         checked
+    }
+
+    /// Keeps a state, unless it is of a concurrency limit without holds: the server then deletes the key.
+    fn write(&mut self, is_carried: bool, (state, holds): (State, Holds), spare: Spare) {
+        self.keep(is_carried, state);
+        self.holds = holds;
+        self.written = Some(spare);
+        if matches!(self.reached_under, Limit::Concurrency(_)) && self.holds.is_empty() {
+            (self.is_kept, self.written) = (false, None);
+        }
+    }
+
+    fn reference(&self, which: usize) -> Option<HoldReference> {
+        let count = self.references.len();
+        (count > 0).then(|| self.references[which % count])
+    }
+
+    fn reserve(&mut self, reservation: Reservation, when: When) -> ReserveAnswer {
+        let (limit, mut state, mut holds) = self.decides(when.us(), reservation.cost);
+        let is_new_clock = is_new_clock(&state, when);
+        let is_carried = self.is_carried(when.us(), reservation.cost);
+        self.is_restarted |= is_new_clock || is_carried;
+        let answer = limit.reserve(&mut state, &mut holds, when.us(), reservation).unwrap();
+        let decision = limit.in_place_of(&self.limit, answer.decision);
+        self.last = Some((when.us(), decision));
+        self.references.extend(answer.hold);
+        if answer.hold.is_some() || self.is_restarted {
+            self.write(is_carried, (state, holds), when.spare(Spare::AtLeast));
+        }
+        ReserveAnswer { decision, ..answer }
+    }
+
+    /// The limit that the key is under, and what is kept of it.
+    fn under(&self) -> (Limit, State, Holds) {
+        match self.is_kept {
+            true => (self.reached_under, self.state.clone(), self.holds.clone()),
+            false => (self.limit, self.limit.fresh(), Holds::default()),
+        }
+    }
+
+    fn settle(&mut self, hold: HoldReference, used: HoldUse, when: When) -> SettleAnswer {
+        let (limit, mut state, mut holds) = self.under();
+        self.is_restarted |= is_new_clock(&state, when);
+        let answer = limit.settle_hold(&mut state, &mut holds, when.us(), hold, used);
+        if let Settlement::Done { receipt, .. } = &answer.settlement {
+            self.receipts.extend(receipt.as_ref().map(|it| (it.cost(), it.place())));
+        }
+        if matches!(answer.settlement, Settlement::Done { .. }) || self.is_restarted {
+            self.write(false, (state, holds), when.spare(Spare::AtLeast));
+        }
+        answer
+    }
+
+    fn extend(&mut self, hold: HoldReference, growth: HoldGrowth, when: When) -> ExtendAnswer {
+        let more = growth.more.filter(|_| self.holds.contains(hold.id) && self.is_kept);
+        let (limit, mut state, mut holds) = match more {
+            Some(more) => self.decides(when.us(), more),
+            None => self.under(),
+        };
+        let is_carried = more.is_some_and(|more| self.is_carried(when.us(), more));
+        self.is_restarted |= is_new_clock(&state, when) || is_carried;
+        let answer = limit.extend_hold(&mut state, &mut holds, when.us(), hold, growth);
+        if let Extension::Granted { expires_us } = answer.extension {
+            let mut known = self.references.iter_mut().filter(|known| known.id == hold.id);
+            known.by_ref().for_each(|known| known.expires_us = expires_us);
+        }
+        let is_granted = matches!(answer.extension, Extension::Granted { .. });
+        if is_granted || self.is_restarted {
+            self.write(is_carried, (state, holds), when.spare(Spare::AtLeast));
+        }
+        answer
     }
 
     fn refund(&mut self, receipt: ChargeReceipt, when: When) -> u64 {
@@ -245,12 +355,10 @@ impl Key {
         if !self.is_kept {
             return self.limit.refund(&mut self.limit.fresh(), when.us(), receipt);
         }
-        let mut state = self.state.clone();
-        let back = self.reached_under.refund(&mut state, when.us(), receipt);
-        if self.is_kept {
-            self.keep(false, state);
-            self.written = Some(when.spare(Spare::AtLeast));
-        }
+        let (mut state, mut holds) = (self.state.clone(), self.holds.clone());
+        let under = self.reached_under;
+        let back = under.refund_beside(&mut state, &mut holds, when.us(), receipt);
+        self.write(false, (state, holds), when.spare(Spare::AtLeast));
         back
     }
 
@@ -265,21 +373,28 @@ impl Key {
     }
 
     /// Returns the limit that decides, and the state under it: the key's limit, or the one that the state stays under.
-    pub(super) fn decides(&self, now_us: u64, cost: Cost) -> (Limit, State) {
+    pub(super) fn decides(&self, now_us: u64, cost: Cost) -> (Limit, State, Holds) {
+        let mut holds = self.holds.clone();
         match (self.is_kept, self.is_under_another()) {
-            (false, _) => (self.limit, self.limit.fresh()),
-            (true, false) => (self.limit, self.state.clone()),
-            (true, true) => self.carry_over(now_us, cost).decides(&self.limit),
+            (false, _) => (self.limit, self.limit.fresh(), Holds::default()),
+            (true, false) => (self.limit, self.state.clone(), holds),
+            (true, true) => {
+                let carried = self.carry_over(&mut holds, now_us, cost);
+                let (limit, state) = carried.decides(&self.limit);
+                (limit, state, holds)
+            }
         }
     }
 
-    fn carry_over(&self, now_us: u64, cost: Cost) -> CarryOver {
-        self.limit.carry_over(&self.reached_under, self.state.clone(), now_us, cost)
+    fn carry_over(&self, holds: &mut Holds, now_us: u64, cost: Cost) -> CarryOver {
+        let state = self.state.clone();
+        self.limit.carry_over_beside(&self.reached_under, state, holds, now_us, cost)
     }
 
     /// Returns whether a request of this cost carries the state over to the key's limit.
     fn is_carried(&self, now_us: u64, cost: Cost) -> bool {
-        self.is_under_another() && matches!(self.carry_over(now_us, cost), CarryOver::Done(_))
+        let carry_over = || self.carry_over(&mut self.holds.clone(), now_us, cost);
+        self.is_under_another() && matches!(carry_over(), CarryOver::Done(_))
     }
 
     /// Whether there is a state, and it was reached under another limit.
@@ -299,9 +414,12 @@ impl Key {
     /// limit that it was reached under.
     pub(super) fn expires_us(&self, now_us: u64) -> u64 {
         const STEP_US: u64 = 8_000_000;
-        let (limit, state) = (&self.reached_under, &self.state);
+        let (limit, state, holds) = (&self.reached_under, &self.state, &self.holds);
         let over_us =
             |at_us: u64| at_us + limit.peek(state, at_us, Cost::ONE.into()).reset_after_us;
+        let beside_us =
+            now_us + limit.peek_beside(state, holds, now_us, Cost::ONE.into()).reset_after_us;
+        let last_us = holds.iter().map(|hold| hold.expires_us).max().unwrap_or(0);
         let expires_us = match (limit, state) {
             (Limit::FixedWindow(limit), State::Window(state)) => state.start_us + limit.window_us(),
             (Limit::SlidingWindowCounter(limit), State::WindowPair(state)) => {
@@ -310,7 +428,7 @@ impl Key {
             (_, State::Fill(fill)) => over_us(fill.as_of_us) / STEP_US * STEP_US + STEP_US,
             _ => 0,
         };
-        expires_us.max(over_us(now_us))
+        expires_us.max(over_us(now_us)).max(beside_us).max(last_us)
     }
 }
 

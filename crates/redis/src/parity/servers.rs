@@ -126,15 +126,30 @@ impl Player {
             let all: Vec<&StoreRequest> = left.iter().map(|&index| &requests[index]).collect();
             let arguments = Arguments::of(all.iter().copied());
             let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
-            let (mut put_off, mut later) = (Vec::new(), Vec::new());
+            let (mut put_off, mut have_holds, mut later) = (Vec::new(), Vec::new(), Vec::new());
             for (index, outcome) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
                 match outcome {
                     RequestOutcome::Reply(reply) => replies[index] = Some(reply),
                     RequestOutcome::PutOff => put_off.push(index),
+                    RequestOutcome::PutOffForHolds => have_holds.push(index),
                     RequestOutcome::Later => later.push(index),
                 }
             }
-            self.decided[kind] += (all.len() - put_off.len() - later.len()) as u64;
+            let undecided = put_off.len() + have_holds.len() + later.len();
+            self.decided[kind] += (all.len() - undecided) as u64;
+            if !have_holds.is_empty() {
+                let again: Vec<&StoreRequest> =
+                    have_holds.iter().map(|&index| &requests[index]).collect();
+                let arguments = Arguments::of(again.iter().copied()).beside_holds();
+                let outcomes = self.run(&arguments, &again, now_us);
+                for (index, outcome) in have_holds.into_iter().zip(outcomes) {
+                    match outcome {
+                        RequestOutcome::Reply(reply) => replies[index] = Some(reply),
+                        RequestOutcome::Later => later.push(index),
+                        _ => put_off.push(index),
+                    }
+                }
+            }
             if !put_off.is_empty() {
                 let again: Vec<&StoreRequest> =
                     put_off.iter().map(|&index| &requests[index]).collect();
@@ -148,7 +163,9 @@ impl Player {
                             self.decided[2] += 1;
                         }
                         RequestOutcome::Later => later.push(index),
-                        RequestOutcome::PutOff => panic!("put off again"),
+                        RequestOutcome::PutOff | RequestOutcome::PutOffForHolds => {
+                            panic!("put off again")
+                        }
                     }
                 }
             }
@@ -206,6 +223,16 @@ impl Player {
                     is_allowed == expected.is_allowed() && each.iter().all(is_own)
                 }
                 (Ok(Reply::Refunded(own)), ExpectedReply::Refunded(expected)) => own == expected,
+                (Ok(Reply::JointDecision(joint)), ExpectedReply::Reserved(expected)) => {
+                    let own = joint.each()[0].decided();
+                    *own == expected.decision && joint.hold(0) == expected.hold
+                }
+                (Ok(Reply::Settled(own)), ExpectedReply::Settled(expected)) => {
+                    std::slice::from_ref(expected) == &own[..]
+                }
+                (Ok(Reply::Extended(own)), ExpectedReply::Extended(expected)) => {
+                    own[..] == [*expected]
+                }
                 (Ok(Reply::Reset), ExpectedReply::Reset) => true,
                 _ => false,
             };
@@ -225,11 +252,12 @@ impl Player {
         states: Vec<Result<Reply, Fault>>,
     ) -> Result<(), TestCaseError> {
         for (key, state) in keys.iter().zip(states) {
-            let Ok(Reply::State { limit, state, .. }) = state else {
+            let Ok(Reply::State { limit, state, holds, .. }) = state else {
                 panic!("{state:?} of {key:?}")
             };
             let expected = key.decides(now_us, Cost::ONE);
             prop_assert_eq!(limit, expected.0, "{} of {:?}", self.flavour, key);
+            prop_assert_eq!(holds, expected.2, "{} of {:?}", self.flavour, key);
             let (own, expected) = (comparable(&limit, *state), comparable(&limit, expected.1));
             prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
         }

@@ -34,6 +34,12 @@ pub(super) enum Act {
     Refund(usize),
     RefundAtUs(usize, i64),
     Reset,
+    /// A reservation for this time.
+    Reserve(u64),
+    /// A settlement of one of the holds, of thousandths of the units held; the last one, or in part.
+    Settle(usize, u64, bool),
+    /// An extension of one of the holds by the price or by nothing, for this time.
+    Extend(usize, bool, u64),
 }
 
 /// How the server's clock moves, as the first key of the batch sees it.
@@ -104,6 +110,37 @@ pub(super) fn refunded_batches() -> impl Strategy<Value = Vec<Batch>> {
     let batch = (time, steps(price.boxed(), act.boxed(), 1..64));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..80)
+}
+
+/// Traces in which units are set aside, settled and extended, beside all other requests.
+pub(super) fn holding_batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        6 => Just(Time::Stay),
+        4 => (0..20_u64).prop_map(Time::ByUs),
+        2 => (0..30_000_000_u64).prop_map(Time::ByUs),
+        4 => (0..2_500_u64).prop_map(Time::Part),
+        4 => (-1..=1_i64).prop_map(Time::Retry),
+        2 => (-1..=1_i64).prop_map(Time::Reset),
+        1 => prop::sample::select(vec![50, 9_999_999, 10_000_001]).prop_map(Time::BackUs),
+    ];
+    let price = prop_oneof![
+        4 => (1..4_u64).prop_map(Price::Units),
+        3 => (1..=1_000_u64).prop_map(Price::Part),
+        3 => (-1..=1_i64).prop_map(Price::Remaining),
+        1 => Just(Price::MoreThanAll),
+    ];
+    let hold_for = || prop_oneof![1..50_u64, 1_000..100_000_u64, 1_000_000..100_000_000_u64];
+    let on_holds = prop_oneof![
+        4 => hold_for().prop_map(Act::Reserve),
+        2 => (any::<usize>(), 0..1_500_u64, any::<bool>())
+            .prop_map(|(which, part, is_last)| Act::Settle(which, part, is_last)),
+        1 => (any::<usize>(), any::<bool>(), hold_for())
+            .prop_map(|(which, has_more, hold_for_us)| Act::Extend(which, has_more, hold_for_us)),
+    ];
+    let act = prop_oneof![2 => on_holds, 1 => act()];
+    let batch = (time, steps(price.boxed(), act.boxed(), 1..6));
+    let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
+    prop::collection::vec(batch, 1..40)
 }
 
 /// Traces that fill a log: many charges, close together.

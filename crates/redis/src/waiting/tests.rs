@@ -83,10 +83,12 @@ fn refundable(
     (waiting, receiver, unread, sent)
 }
 
+type SentRequests = Arc<Mutex<Vec<StoreRequest>>>;
+
 /// A reservation, the reply that admits it, and the releases that were sent.
 fn reservation(
     shared: &Arc<StoreContext>,
-) -> (WaitingRequest, Receiver, Result<Reply, StoreError>, Arc<Mutex<Vec<StoreRequest>>>) {
+) -> (WaitingRequest, Receiver, Result<Reply, StoreError>, SentRequests) {
     let hold_for = HoldTime::from_us(60_000_000).unwrap();
     let reservation = Reservation { id: HoldId(7), cost: Cost::ONE, hold_for };
     let (one, original) = (charge(), charge().original);

@@ -28,6 +28,8 @@ pub(crate) enum RequestOutcome {
     Reply(Result<Reply, Fault>),
     /// Not decided: a state was reached under another limit, and the script does not carry over.
     PutOff,
+    /// Not decided: a key has holds, and the script has no twin of holds.
+    PutOffForHolds,
     /// Not decided: the requests before it took all the work that one call does on long logs.
     Later,
 }
@@ -39,7 +41,7 @@ struct RawAnswer {
     delay_us: u64,
     first_back_us: u64,
     /// Set if the key has holds.
-    beside_holds: Option<BesideHolds>,
+    beside_holds: Option<HeldKeyNumbers>,
     /// The further numbers of an answer to a part that settles or extends.
     more: [u64; 6],
     /// For a check of several limits, how many such requests fit; for a settlement or an extension, the size of the limit.
@@ -47,7 +49,7 @@ struct RawAnswer {
 }
 
 /// The numbers that follow the answer of a key with holds, because they cannot be computed from the other numbers.
-struct BesideHolds {
+struct HeldKeyNumbers {
     /// The kind of the charge's place, and its second number.
     place_kind: u64,
     place_too: u64,
@@ -77,6 +79,12 @@ const AND_HOLDS: u8 = 32;
 const WAIT_NEVER: u64 = 1 << 53;
 const WAIT_OF_OTHERS: u64 = 1 << 54;
 
+impl RawAnswer {
+    fn is_put_off_for_holds(&self) -> bool {
+        self.status == PUT_OFF && self.numbers[0] == 1
+    }
+}
+
 impl ScriptReply {
     pub(crate) fn of(value: Value) -> Result<ScriptReply, Fault> {
         let text = |part| match part {
@@ -99,6 +107,9 @@ impl ScriptReply {
     /// Returns the answer to the next request.
     pub(crate) fn next(&mut self, request: &StoreRequest) -> RequestOutcome {
         match self.raw_of(request) {
+            Ok(raw) if raw.iter().any(RawAnswer::is_put_off_for_holds) => {
+                RequestOutcome::PutOffForHolds
+            }
             Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => RequestOutcome::PutOff,
             Ok(raw) if raw.iter().any(|raw| raw.status == LATER) => RequestOutcome::Later,
             Ok(raw) => RequestOutcome::Reply(self.reply(request, &raw)),
@@ -162,15 +173,15 @@ impl ScriptReply {
         let first_back_us = if has_first_back { self.number()? } else { 0 };
         let beside_holds = if has_holds {
             let place_kind = self.byte()?.into();
-            Some(BesideHolds { place_kind, place_too: self.number()?, size: self.number()? })
+            Some(HeldKeyNumbers { place_kind, place_too: self.number()?, size: self.number()? })
         } else {
             None
         };
         let mut more = [0; 6];
         match status {
             SETTLED => {
-                for at in 0..more.len() {
-                    more[at] = if at == 3 { self.byte()?.into() } else { self.number()? };
+                for (at, number) in more.iter_mut().enumerate() {
+                    *number = if at == 3 { self.byte()?.into() } else { self.number()? };
                 }
             }
             EXTENDED | NOT_EXTENDED => more[0] = self.number()?,
@@ -231,7 +242,7 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
     let is_charged = decision.is_allowed() && charge.is_charged() && charge.hold_terms().is_none();
     let receipt = match (is_charged, &raw.beside_holds) {
         (false, _) => None,
-        (true, Some(BesideHolds { place_kind, place_too, .. })) => {
+        (true, Some(HeldKeyNumbers { place_kind, place_too, .. })) => {
             Some(place(*place_kind, last, *place_too)?)
         }
         (true, None) => Some(place_alone(charge.limit(), last, now_us, reset_after_us)),

@@ -28,6 +28,12 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
+    /// Returns the arguments for the script that also reads keys with holds.
+    pub(crate) fn beside_holds(mut self) -> Arguments<'a> {
+        self.abilities.add_holds();
+        self
+    }
+
     /// Returns the arguments for the script that carries over what was spent under another limit.
     pub(crate) fn carrying_over(self) -> Arguments<'a> {
         Arguments { abilities: Abilities::ALL, ..self }
@@ -55,7 +61,7 @@ impl<'a> Arguments<'a> {
         if request.is_plain() {
             put_number(&mut self.requests, charge.demand().request.cost.units());
         } else {
-            let ChargeFields { cost, role, a, b, id } = request.fields(index, charge);
+            let SentCharge { cost, role, a, b, id } = request.fields(index, charge);
             put_number(&mut self.requests, cost);
             self.requests.push(role);
             for number in [request.at_us().unwrap_or(NONE), a, b] {
@@ -121,11 +127,11 @@ impl StoreRequest {
     }
 
     /// Returns what the script is sent for a charge besides its limit and its time.
-    fn fields(&self, index: usize, charge: &ServerCharge) -> ChargeFields {
+    fn fields(&self, index: usize, charge: &ServerCharge) -> SentCharge {
         let Demand { request, role, intent, hold } = *charge.demand();
         let is_shadow = u8::from(role == Role::Shadow);
         let max_wait_us = request.max_wait_us.map_or(NONE, |us| us.min(NONE - 1));
-        let fields = ChargeFields {
+        let fields = SentCharge {
             cost: request.cost.units(),
             role: is_shadow,
             a: max_wait_us,
@@ -139,7 +145,7 @@ impl StoreRequest {
                     ChargePlace::Entry { at_us } => (1, at_us, 0),
                     ChargePlace::Bucket { charged, over_us } => (2, charged, over_us),
                 };
-                ChargeFields { role, a, b, ..fields }
+                SentCharge { role, a, b, ..fields }
             }
             // A peek request does not charge, whatever the intent of its charge is.
             StoreRequest::Peek { .. } => fields,
@@ -148,23 +154,23 @@ impl StoreRequest {
                 let (hold, used) = uses[index];
                 let cost = used.units.min(MAX_UNITS);
                 let (role, id) = (u8::from(used.is_last), Some(hold.id));
-                ChargeFields { cost, role, a: hold.expires_us, b: 0, id }
+                SentCharge { cost, role, a: hold.expires_us, b: 0, id }
             }
             StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
                 // OK because there is a hold for each charge.
                 let (hold, growth) = growths[index];
                 let cost = growth.more.map_or(0, Cost::units);
                 let (a, b) = (hold.expires_us, growth.hold_for.as_us());
-                ChargeFields { cost, role: 0, a, b, id: Some(hold.id) }
+                SentCharge { cost, role: 0, a, b, id: Some(hold.id) }
             }
             _ => {
                 let role = is_shadow | u8::from(intent == Intent::Peek) << 1;
                 match hold {
                     Some(HoldTerms { id, hold_for }) => {
                         let (role, id) = (role | 1 << 2, Some(id));
-                        ChargeFields { role, b: hold_for.as_us(), id, ..fields }
+                        SentCharge { role, b: hold_for.as_us(), id, ..fields }
                     }
-                    None => ChargeFields { role, ..fields },
+                    None => SentCharge { role, ..fields },
                 }
             }
         }
@@ -172,7 +178,7 @@ impl StoreRequest {
 }
 
 /// The part of a request that belongs to one charge, as the script gets it.
-struct ChargeFields {
+struct SentCharge {
     cost: u64,
     role: u8,
     a: u64,

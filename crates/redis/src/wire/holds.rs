@@ -10,7 +10,7 @@ const HOLD_BYTES: usize = 29;
 /// Decodes the holds of a key; `None` if the bytes cannot have been written by the script.
 pub(super) fn read(bytes: &[u8]) -> Option<Holds> {
     let count = bytes.len() / HOLD_BYTES;
-    if bytes.len() % HOLD_BYTES > 0 {
+    if !bytes.len().is_multiple_of(HOLD_BYTES) {
         return None;
     }
     let (ids, numbers) = bytes.split_at(8 * count);

@@ -40,7 +40,7 @@ async fn joint_reservation_holds_all_limits_or_none() {
                 assert_eq!(refused.decision().refused_by(), Some(full), "{text}");
                 assert_eq!(scope.refund(id, filled).await.unwrap(), 95, "{text}");
                 for id in &ids {
-                    // The holds of the places before are released, and nobody waits for that.
+                    // The earlier places release their holds after the answer.
                     until_remaining(&scope, id, 100).await;
                 }
             }

@@ -100,8 +100,8 @@ impl Node {
         fail(call.members, &error);
     }
 
-    /// Reads the replies to a call's members. Returns the calls that carry over, for members whose key has a state under
-    /// another limit.
+    /// Reads the replies to a call's members. Returns the calls for members whose key has a state under another limit, or
+    /// has holds.
     fn read_call(
         &self,
         call: ScriptCall,
@@ -111,14 +111,20 @@ impl Node {
     ) -> Vec<ScriptCall> {
         let mut members = Vec::with_capacity(call.members.len());
         let mut replies = Vec::with_capacity(call.members.len());
-        let mut put_off = Vec::new();
+        let (mut put_off, mut have_holds) = (Vec::new(), Vec::new());
         for mut waiting in call.members {
             let reply = match answers.next(&waiting.request) {
-                RequestOutcome::PutOff if !call.is_carrying_over => {
+                RequestOutcome::PutOffForHolds if !call.is_beside_holds => {
+                    have_holds.push(waiting);
+                    continue;
+                }
+                RequestOutcome::PutOff | RequestOutcome::PutOffForHolds
+                    if !call.is_carrying_over =>
+                {
                     put_off.push(waiting);
                     continue;
                 }
-                RequestOutcome::PutOff => Err(Fault::refused(
+                RequestOutcome::PutOff | RequestOutcome::PutOffForHolds => Err(Fault::refused(
                     "the script that carries states over did not decide a request",
                 )),
                 RequestOutcome::Later => {
@@ -140,7 +146,9 @@ impl Node {
             None => report.has_answered = true,
         }
         report.answered.push(AnsweredCall { members, replies });
-        ScriptCall::carrying_over(put_off)
+        let mut again = ScriptCall::carrying_over(put_off);
+        again.extend(ScriptCall::beside_holds(have_holds));
+        again
     }
 
     /// Gives the connection up if the server has become a replica: the next connection may lead to the primary. Returns
