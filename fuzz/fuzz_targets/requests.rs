@@ -1,4 +1,4 @@
-//! Decodes any bytes as a check and as a batch. The server must not panic or hang, and must accept the body or report a
+//! Decodes any bytes as a check, as a batch, and as the requests about holds. The server must not panic or hang, and must accept the body or report a
 //! short, printable problem. An accepted body is JSON, and a batch of one check is decoded like the check.
 
 #![no_main]
@@ -19,6 +19,12 @@ fuzz_target!(|input: &[u8]| {
             .filter_map(|check| check.as_ref().err())
             .for_each(|problem| assert_short(problem)),
         Err(problem) => assert_short(&problem),
+    }
+    for held in fuzz::holds(input) {
+        match held {
+            Ok(()) => assert!(is_object(input)),
+            Err(problem) => assert_short(&problem),
+        }
     }
     let batch = [b"[", input, b"]"].concat();
     if check.is_ok() {

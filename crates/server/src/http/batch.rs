@@ -12,10 +12,11 @@ use serde_json::value::RawValue;
 
 use super::ApiProblem;
 use super::body::JsonBody;
-use super::check::{DOMAIN_IN_BODY, append, json, write};
+use super::check::{DOMAIN_IN_BODY, json, write};
 use super::check_body::{self, MAX_REQUESTS};
 use super::hold_answers::{ExtendAnswerJson, SettleAnswerJson, write_reserved};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
+use super::json_object::append;
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
 use crate::pipeline::{

@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use serde::Serialize;
 
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
@@ -96,12 +95,6 @@ impl From<DecideError<'_>> for ApiProblem {
             DecideError::Failed(error) => ApiProblem::from(error),
         }
     }
-}
-
-/// Appends a value as JSON.
-pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
-    // OK because writing to memory cannot fail, and every struct of texts and numbers can be written as JSON.
-    let _ = serde_json::to_writer(to, answer);
 }
 
 /// Makes a response with a JSON body.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use tollgate::{Decision, EndedHold};
 use utoipa::ToSchema;
 
-use super::check::append;
 use super::decision::RulingJson;
+use super::json_object::append;
 use crate::pipeline::{Extended, ExtendedPart, GrantedHold, Reserved, Settled, SettledPart};
 use crate::receipt::HeldBy;
 

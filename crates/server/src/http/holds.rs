@@ -14,7 +14,7 @@ use super::check::{DOMAIN_IN_BODY, MAX_BYTES, TYPICAL_ANSWER_BYTES, json};
 use super::hold_answers::{ExtendAnswerJson, SettleAnswerJson, write_reserved};
 use super::hold_body::{decode_extend, decode_reserve, decode_settle};
 use super::openapi::{
-    BodyProblems, ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswer,
+    BodyProblems, ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswerSchema,
     ReserveAnswers, ReserveRequestSchema, ReserveRequests, SettleAnswers, SettleRequestSchema,
     SettleRequests, StoreProblems,
 };
@@ -43,7 +43,7 @@ use crate::pipeline::{HoldProblem, Pipeline};
         }))),
     )),
     responses(
-        (status = 200, description = "The decision: allowed or refused.", body = ReserveAnswer, example = json!({
+        (status = 200, description = "The decision: allowed or refused.", body = ReserveAnswerSchema, example = json!({
             "allowed": true, "limit": 10_000, "remaining": 9_000,
             "retry_after_us": null, "reset_after_us": 35_000_000, "delay_us": 0,
             "hold": "AgNs…", "hold_expires_after_us": 30_000_000

@@ -1,5 +1,13 @@
 //! Writes JSON objects whose names need no escapes. Serde would search every name for letters to escape, in every
-//! answer.
+//! answer. [`append`] writes other values with serde.
+
+use serde::Serialize;
+
+/// Appends a value as JSON.
+pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
+    // OK because writing to memory cannot fail, and every struct of texts and numbers can be written as JSON.
+    let _ = serde_json::to_writer(to, answer);
+}
 
 /// A JSON object that is being written.
 pub(super) struct JsonObject<'a> {

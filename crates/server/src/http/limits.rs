@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 
 use super::ApiProblem;
 use super::api::PageBudget;
-use super::check::{append, json};
+use super::check::json;
+use super::json_object::append;
 use super::openapi::PathProblems;
 use crate::ruleset::RuleSet;
 

@@ -10,7 +10,7 @@ pub(super) use bodies::{
     BatchAnswer, BatchRequest, CheckAnswer, CheckRequestSchema, RefusalProblem,
 };
 pub(super) use hold_bodies::{
-    ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswer, ReserveAnswers,
+    ExtendAnswers, ExtendRequestSchema, ExtendRequests, ReserveAnswerSchema, ReserveAnswers,
     ReserveRequestSchema, ReserveRequests, SettleAnswers, SettleRequestSchema, SettleRequests,
 };
 pub(super) use problems::{

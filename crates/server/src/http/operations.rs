@@ -13,8 +13,9 @@ use utoipa::ToSchema;
 
 use super::ApiProblem;
 use super::api::PageBudget;
-use super::check::{append, json};
+use super::check::json;
 use super::health::ReadinessJson;
+use super::json_object::append;
 use super::openapi::{OperatorProblems, StoreProblems};
 use super::operator::Operator;
 use crate::readiness::Readiness;

@@ -24,7 +24,8 @@ use tollgate_playground::{
 use super::ApiProblem;
 use super::authorize::wall_us;
 use super::body::OptionalJson;
-use super::check::{append, json};
+use super::check::json;
+use super::json_object::append;
 use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use super::problem::excerpt;
 use crate::budget::Budget;

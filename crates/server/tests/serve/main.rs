@@ -14,6 +14,7 @@ mod eventually;
 mod fleet;
 mod grpc;
 mod holds;
+mod holds_on_redis;
 mod hostile;
 mod kept_connection;
 mod lifecycle;

@@ -76,8 +76,9 @@ pub(in crate::http) struct ReserveOnlyDomain {
 /// The decision of a limit or of rules on a reservation.
 #[derive(ToSchema)]
 #[serde(untagged)]
+#[schema(as = ReserveAnswer)]
 #[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) enum ReserveAnswer {
+pub(in crate::http) enum ReserveAnswerSchema {
     Limit(ReservationJson),
     Rules(RulingJson<'static>),
 }
