@@ -24,7 +24,12 @@ pub(super) struct ScriptCall {
 
 impl ScriptCall {
     pub(super) fn of(members: Vec<WaitingRequest>) -> ScriptCall {
-        ScriptCall { members, is_beside_holds: false, is_carrying_over: false, is_resent_with_text: false }
+        ScriptCall {
+            members,
+            is_beside_holds: false,
+            is_carrying_over: false,
+            is_resent_with_text: false,
+        }
     }
 
     /// Makes the call that decides these requests, whose keys have holds; `None` without requests.
