@@ -41,37 +41,38 @@ impl<'a> Arguments<'a> {
 
     fn add(&mut self, request: &'a StoreRequest) {
         let charges = request.charges();
-        if request.has_holds() {
-            self.abilities.add_holds();
-        }
-        self.requests.push(request.kind_number());
-        if !request.is_plain() {
+        let is_plain = request.is_plain();
+        self.requests.push(if is_plain { 0 } else { request.kind_number() });
+        if !is_plain {
             self.abilities.add_beyond_checks();
+            if request.has_holds() {
+                self.abilities.add_holds();
+            }
             // OK because a request has at most MAX_CHARGES.
             self.requests.extend_from_slice(&(charges.len() as u16).to_le_bytes());
         }
         for (index, charge) in charges.iter().enumerate() {
-            self.add_charge(request, index, charge);
+            let limit = self.intern(charge.limit());
+            self.requests.extend_from_slice(&limit.to_le_bytes());
+            if is_plain {
+                put_number(&mut self.requests, charge.demand().request.cost.units());
+            } else {
+                self.add_fields(request, index, charge);
+            }
+            self.keys.push(&charge.key);
         }
     }
 
-    fn add_charge(&mut self, request: &StoreRequest, index: usize, charge: &'a ServerCharge) {
-        let limit = self.intern(charge.limit());
-        self.requests.extend_from_slice(&limit.to_le_bytes());
-        if request.is_plain() {
-            put_number(&mut self.requests, charge.demand().request.cost.units());
-        } else {
-            let SentCharge { cost, role, a, b, id } = request.fields(index, charge);
-            put_number(&mut self.requests, cost);
-            self.requests.push(role);
-            for number in [request.at_us().unwrap_or(NONE), a, b] {
-                put_number(&mut self.requests, number);
-            }
-            if let Some(HoldId(id)) = id {
-                self.requests.extend_from_slice(&id.to_be_bytes());
-            }
+    fn add_fields(&mut self, request: &StoreRequest, index: usize, charge: &ServerCharge) {
+        let SentCharge { cost, role, a, b, id } = request.fields(index, charge);
+        put_number(&mut self.requests, cost);
+        self.requests.push(role);
+        for number in [request.at_us().unwrap_or(NONE), a, b] {
+            put_number(&mut self.requests, number);
         }
-        self.keys.push(&charge.key);
+        if let Some(HoldId(id)) = id {
+            self.requests.extend_from_slice(&id.to_be_bytes());
+        }
     }
 
     /// Returns the number of a limit in this batch, from 1.
@@ -110,10 +111,9 @@ impl StoreRequest {
         }
     }
 
-    /// Returns the script's number for the kind of request.
+    /// Returns the script's number for the kind of a request that is not plain.
     fn kind_number(&self) -> u8 {
         match self {
-            plain if plain.is_plain() => 0,
             StoreRequest::Check { .. } => 1,
             StoreRequest::CheckAll { .. } => 2,
             StoreRequest::Peek { .. } => 3,

@@ -181,14 +181,17 @@ async fn unfinished_reply_fails_by_the_deadline() {
     }
 }
 
-/// The plain script may put a request off to the script that carries states over. That script must decide it.
+/// The plain script may put a request off to the script with the twin of holds, and to the one that carries states over.
+/// The last one must decide it.
 #[tokio::test]
-async fn request_put_off_twice_is_an_error() {
-    let parrot = Parrot::start(&bulk(&packed(6, 0)[..7 + 22]));
-    let limiter = within(&parrot.url(), PATIENCE);
-    for text in LIMITS {
-        let scope = named(&limiter, text, text);
-        let problem = refusal(scope.check("a").await);
-        assert!(problem.contains("did not decide a request"), "{text}: {problem}");
+async fn request_put_off_by_every_script_is_an_error() {
+    for put_off_for in [0, 1] {
+        let parrot = Parrot::start(&bulk(&packed(6, put_off_for)[..7 + 22]));
+        let limiter = within(&parrot.url(), PATIENCE);
+        for text in LIMITS {
+            let scope = named(&limiter, text, text);
+            let problem = refusal(scope.check("a").await);
+            assert!(problem.contains("did not decide a request"), "{text}: {problem}");
+        }
     }
 }

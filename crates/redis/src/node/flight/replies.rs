@@ -118,7 +118,9 @@ impl Node {
         let (mut put_off, mut have_holds) = (Vec::new(), Vec::new());
         for mut waiting in call.members {
             let reply = match answers.next(&waiting.request) {
-                RequestOutcome::PutOffForHolds if !call.is_beside_holds => {
+                RequestOutcome::PutOffForHolds
+                    if !call.is_beside_holds && !call.is_carrying_over =>
+                {
                     have_holds.push(waiting);
                     continue;
                 }
