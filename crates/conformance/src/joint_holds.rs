@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{EndedHold, HoldError};
 use tollgate_limiter::{
-    Error, HoldSettlement, JointHold, JointHoldDecision, Limiter, ReservationPart, Scope,
+    Error, Hold, HoldSettlement, JointHold, JointHoldDecision, Limiter, ReservationPart, Scope,
 };
 
 use crate::holds::LIMITS;
@@ -289,8 +289,11 @@ pub async fn concurrency_limit_is_reserved_beside_other_limits_and_released_when
         drop(hold_all(&parts(), &limiter).await);
         assert_eq!(both(&jobs, &tokens).await, (2, 5), "{text}: the others are left to expire");
         let left = hold_all(&parts(), &limiter).await;
-        left.into_holds().into_iter().for_each(|hold| _ = hold.into_reference());
+        let references = left.into_holds().into_iter().map(Hold::into_reference);
+        let place = references.into_iter().next().unwrap();
         assert_eq!(both(&jobs, &tokens).await, (1, 2), "{text}");
+        drop(jobs.hold("a", place).unwrap());
+        assert_eq!(remaining(&jobs).await, 1, "{text}: a hold that was made again stays");
         // Nothing is held when the other limit refuses.
         assert!(!reserve_all(&parts(), &limiter).await.is_allowed(), "{text}");
         assert_eq!(both(&jobs, &tokens).await, (1, 2), "{text}");

@@ -14,8 +14,8 @@ use tollgate_limiter::store::{
     Wake,
 };
 use tollgate_limiter::{
-    Answer, Decision, Error, Health, Hold, JointDecision, JointHoldDecision, Limiter, ManualClock,
-    OnFailure, Scope, StoreError,
+    AcquireOutcome, Answer, Decision, Error, Health, Hold, JointDecision, JointHoldDecision,
+    Limiter, ManualClock, OnFailure, Scope, StoreError,
 };
 
 use crate::store::ExampleStore;
@@ -179,18 +179,56 @@ async fn unread_reservation_of_a_concurrency_limit_is_released() {
     assert_eq!(window.peek("a").await.unwrap().remaining(), 6);
 }
 
-/// The store has made the reservation after its deadline, when the caller has the error already.
+/// The store has made the reservation after its deadline, when the caller has the error or the decision of the policy.
 #[tokio::test(start_paused = true)]
 async fn reservation_that_timed_out_is_released() {
-    let store = ExampleStore::start();
-    let limiter = on(store.clone());
-    let jobs = scope(&limiter, JOBS).deadline(Duration::from_millis(20));
-    let stalled = stall(&store);
-    let timeout = jobs.reserve("a").cost(4).await.unwrap_err();
-    assert!(matches!(timeout, Error::Store(StoreError::Timeout { .. })), "{timeout:?}");
-    drop(stalled);
-    let peek = jobs.deadline(PATIENCE);
-    assert_eq!(on_paused_clock(peek.peek("a")).await.unwrap().remaining(), 10);
+    for is_joint in [false, true] {
+        for on_failure in [OnFailure::Closed, OnFailure::Open] {
+            let store = ExampleStore::start();
+            let limiter = on(store.clone());
+            let jobs = scope(&limiter, JOBS).on_failure(on_failure);
+            let hasty = jobs.clone().deadline(Duration::from_millis(20));
+            let stalled = stall(&store);
+            let reserve = hasty.reserve("a").cost(4);
+            let answer = match is_joint {
+                false => reserve.await.map(|one| one.decision().is_degraded()),
+                true => {
+                    let joint = limiter.reserve_all(&[reserve.into()]).await;
+                    joint.map(|joint| joint.decision().is_degraded())
+                }
+            };
+            match (on_failure, answer) {
+                (OnFailure::Open, Ok(is_degraded)) => assert!(is_degraded),
+                (_, Err(Error::Store(StoreError::Timeout { .. }))) => {}
+                (_, other) => panic!("{on_failure:?}: {other:?}"),
+            }
+            drop(stalled);
+            let peek = jobs.deadline(PATIENCE);
+            assert_eq!(on_paused_clock(peek.peek("a")).await.unwrap().remaining(), 10);
+        }
+    }
+}
+
+/// On a store across the network the waiters are woken when the store has answered.
+#[tokio::test]
+async fn settled_hold_of_several_limits_wakes_the_waiters_of_each_key() {
+    let limiter = on(ExampleStore::start());
+    let scope = |name: &str| limiter.scope(name, "fixed-window limit=10 window=366d").unwrap();
+    let (first, second) = (scope("first"), scope("second"));
+    let parts = [first.reserve("a").cost(10).into(), second.reserve("a").cost(10).into()];
+    let hold = limiter.reserve_all(&parts).await.unwrap().into_hold().unwrap();
+    // The window ends in a year: only a wake lets the waiters check again.
+    let settled = async {
+        while limiter.waiting() < 2 {
+            tokio::task::yield_now().await;
+        }
+        hold.settle(|_| 5).await.unwrap()
+    };
+    let acquire = async |scope: &Scope| scope.acquire("a").cost(5).await.unwrap();
+    let (one, other, _) = tokio::join!(acquire(&first), acquire(&second), settled);
+    for acquired in [one, other] {
+        assert!(matches!(acquired, AcquireOutcome::Admitted { .. }), "{acquired:?}");
+    }
 }
 
 #[tokio::test]
