@@ -224,7 +224,10 @@ async fn settled_hold_of_several_limits_wakes_the_waiters_of_each_key() {
         }
         hold.settle(|_| 5).await.unwrap()
     };
-    let acquire = async |scope: &Scope| scope.acquire("a").cost(5).await.unwrap();
+    let acquire = async |scope: &Scope| {
+        let acquired = tokio::time::timeout(PATIENCE, scope.acquire("a").cost(5).into_future());
+        acquired.await.unwrap().unwrap()
+    };
     let (one, other, _) = tokio::join!(acquire(&first), acquire(&second), settled);
     for acquired in [one, other] {
         assert!(matches!(acquired, AcquireOutcome::Admitted { .. }), "{acquired:?}");
