@@ -172,16 +172,11 @@ impl<'a> Check<'a> {
                 Some(mirror) => self.charge(scope, mirror),
                 None => self.charge(scope, limit),
             },
-            Limit::Concurrency(_) => self.refuse_charge(),
+            Limit::Concurrency(_) => {
+                self.unit_request()?;
+                Err(self.scope.must_reserve())
+            }
         }
-    }
-
-    /// Returns the error of a check of a limit whose units are only ever held.
-    #[cold]
-    #[inline(never)]
-    fn refuse_charge(&self) -> Result<Decision, Error> {
-        self.unit_request()?;
-        Err(Error::MustReserve { scope: self.scope.name().to_owned() })
     }
 
     /// Returns an error if this is a check of a limit whose units are only ever held.

@@ -203,10 +203,15 @@ impl Scope {
 
     /// Returns the error of a check, if the limit's units are only ever held.
     pub(crate) fn can_check(&self) -> Result<(), Error> {
-        match self.only_holds() {
-            true => Err(Error::MustReserve { scope: self.name().to_owned() }),
-            false => Ok(()),
-        }
+        if self.only_holds() { Err(self.must_reserve()) } else { Ok(()) }
+    }
+
+    /// Returns the error of a check of a limit whose units are only ever held.
+    // Out of line, and not a method of `Check`: the compiler then keeps the fields of a check in registers.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn must_reserve(&self) -> Error {
+        Error::MustReserve { scope: self.name().to_owned() }
     }
 
     /// Returns the limiter of this scope.
