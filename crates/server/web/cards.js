@@ -129,6 +129,7 @@ class Card {
     this.holds = new HoldPanel(algorithm, {
       onreserve: (units, seconds) => this.reserve({ units, seconds }),
       onsettled: () => this.refresh(),
+      onproblem: (problem) => this.showProblem(problem),
       onfailure: (error) => this.showFailure(error),
     });
     /** The parameters whose state the card shows. */

@@ -20,10 +20,11 @@ function effectOf({ settled, ended, charged, excess, cut }, isJob) {
 export class HoldPanel {
   /**
    * `algorithm` is that of the card. `onreserve` is called with the units and the seconds of a reservation, `onsettled` after a
-   * settlement, and `onfailure` with an error.
+   * settlement, `onproblem` with a problem of the input or of an answer, null if there is none, and `onfailure` with an error
+   * of the connection.
    */
-  constructor(algorithm, { onreserve, onsettled, onfailure }) {
-    Object.assign(this, { algorithm, onreserve, onsettled, onfailure });
+  constructor(algorithm, { onreserve, onsettled, onproblem, onfailure }) {
+    Object.assign(this, { algorithm, onreserve, onsettled, onproblem, onfailure });
     const { id, title } = algorithm;
     this.isJob = Boolean(algorithm.jobs);
     /** The listed holds by number. */
@@ -51,7 +52,7 @@ export class HoldPanel {
     for (const input of [this.units, this.seconds]) {
       const isGood = input.value.trim() !== "" && input.checkValidity();
       input.setAttribute("aria-invalid", String(!isGood));
-      if (!isGood) return this.onfailure(new Error(`${input.parentElement.firstChild.data}: enter a number, ${input.min} to ${input.max}`));
+      if (!isGood) return this.onproblem(`${input.parentElement.firstChild.data}: enter a number, ${input.min} to ${input.max}`);
     }
     return this.onreserve(Number(this.units.value), Number(this.seconds.value));
   }
@@ -60,7 +61,8 @@ export class HoldPanel {
   async settle(hold, used) {
     try {
       const answer = await send("POST", `/api/rate-limit/${this.algorithm.id}/settle`, { hold, used });
-      if (!answer.ok) throw new Error(reasonOf(answer));
+      this.onproblem(answer.ok ? null : reasonOf(answer));
+      if (!answer.ok) return;
       this.effect.textContent = effectOf(answer.json, this.isJob);
       await this.onsettled();
     } catch (error) {
@@ -94,7 +96,7 @@ export class HoldPanel {
     const settle = () => {
       const isGood = used.value.trim() !== "" && used.checkValidity();
       used.setAttribute("aria-invalid", String(!isGood));
-      return isGood ? this.settle(hold, Number(used.value)) : this.onfailure(new Error(`used: enter a whole number, 0 to ${MAX_UNITS}`));
+      return isGood ? this.settle(hold, Number(used.value)) : this.onproblem(`used: enter a whole number, 0 to ${MAX_UNITS}`);
     };
     const button = make("button", { type: "button", class: "quiet small", "aria-label": this.isJob ? `End job ${hold}` : `Settle hold ${hold}`, onclick: settle }, this.isJob ? "End" : "Settle");
     const row = make("li", { "data-hold": String(hold) }, words, this.isJob ? null : make("label", { for: used.id }, "used", used), button);
