@@ -219,9 +219,11 @@ impl From<HoldProblem<'_>> for ApiProblem {
                 "not a hold of this server; send the token unchanged, to a server with the secret that signed it \
                  (TOLLGATE_RECEIPT_SECRET); on a server in memory a token is valid until the process ends",
             ),
-            HoldProblem::NoLimit => {
-                ApiProblem::new(StatusCode::NOT_FOUND, "the limit of the hold no longer exists")
-            }
+            HoldProblem::NoLimit => ApiProblem::new(
+                StatusCode::NOT_FOUND,
+                "the limit of the hold no longer exists, and the hold is left to expire; to settle it, put the limit back \
+                     into the rules file",
+            ),
             HoldProblem::TokenTooLong => ApiProblem::bad_request(
                 "the rules that apply have too many or too long keys for the token of a hold, which has at most 4096 \
                  characters, and nothing is held; send shorter attributes",

@@ -209,7 +209,8 @@ impl Pipeline {
         let extended =
             extended.inspect_err(|error| target.count_error(CountedOperation::Extend, error))?;
         for (part, extended) in target.on_store().zip(extended.each()) {
-            part.tally.count_extension(extended, more);
+            let is_place = target.by == HeldBy::Rules && part.scope.only_holds();
+            part.tally.count_extension(extended, if is_place { 0 } else { more });
         }
         let mut each = extended.each().iter();
         let answers = target.parts.iter().map(|part| match part.is_degraded {

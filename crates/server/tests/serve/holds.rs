@@ -328,7 +328,7 @@ fn hold_of_a_removed_limit_is_not_found_and_of_a_changed_limit_is_settled() {
         std::thread::yield_now();
     }
     let (_, detail) = server.problem_of("/v1/settle", &json!({"hold": gone, "cost": 3}));
-    assert_eq!(detail, "the limit of the hold no longer exists");
+    assert!(detail.contains("the limit of the hold no longer exists, and"), "{detail}");
     assert_eq!(charged(&server.settle(&kept, 400)), [400, 0, 0]);
     assert_eq!(server.remaining("kept"), 100);
 }
@@ -595,4 +595,27 @@ fn reservation_that_no_rule_holds_units_for_has_a_hold_too() {
     let settled = server.settle(&hold, 5);
     assert_eq!((&settled["allowed"], charged(&settled)), (&json!(true), [0, 0, 0]));
     assert_eq!(server.extend(&hold, 5, "1h")["allowed"], true);
+}
+
+#[test]
+fn reservation_whose_token_would_be_too_long_holds_and_charges_nothing() {
+    let file = file(
+        "limits: { requests: fixed-window limit=10 window=366d, tokens: fixed-window limit=100 window=366d }
+rules:
+  - { name: requests, domain: llm, key: [], limit: requests }
+  - { name: by-day, domain: llm, key: [team], limit: tokens, cost: { reserve: 5 } }
+  - { name: by-month, domain: llm, key: [team], limit: tokens, cost: { reserve: 5 } }
+",
+    );
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
+    let team = "x".repeat(2_500);
+    let body = json!({"domain": "llm", "attributes": {"team": team}});
+    let (status, detail) = server.problem_of("/v1/reserve", &body);
+    assert_eq!(status, 400, "{detail}");
+    assert!(detail.contains("too long keys"), "{detail}");
+    for (rule, key, remaining) in [("requests", "", 10), ("by-day", &*format!("team={team}"), 100)]
+    {
+        let peek = server.get(&format!("/v1/limits/llm%2F{rule}/keys/{key}")).send().unwrap();
+        assert_eq!(body_of(peek)["limits"][0]["decision"]["remaining"], remaining, "{rule}");
+    }
 }

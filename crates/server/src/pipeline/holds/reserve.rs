@@ -187,19 +187,22 @@ impl Pipeline {
         let ruled = answer.await;
         self.recorder.metrics.store_answered(sent_at);
         let mut ruling = ruled.map_err(HoldProblem::Failed)?;
+        let token = self.rules_token(&ruling);
+        if token.is_none()
+            && let Some(hold) = ruling.take_hold()
+        {
+            // If the release fails, the units are held until they expire. Rules without holds were charged at once.
+            let _ = hold.release().await;
+            ruling.give_back();
+            return Err(HoldProblem::TokenTooLong);
+        }
         self.recorder.record_ruling(&ruling);
         self.count_reservation(&ruling);
         let receipt = self.receipts.of_ruling(&ruling);
-        let token = self.rules_token(&ruling);
-        let Some(hold) = ruling.take_hold() else {
+        let (Some(hold), Some(token)) = (ruling.take_hold(), token) else {
             return Ok(Reserved::Rules { ruling, receipt, granted: None });
         };
         let expires_after = hold.hold_for();
-        let Some(token) = token else {
-            // If the release fails, the units are held until they expire.
-            let _ = hold.release().await;
-            return Err(HoldProblem::TokenTooLong);
-        };
         // From now on, only the token can settle the holds.
         leave_to_expire(hold);
         let granted = Some(GrantedHold { token, expires_after });
