@@ -150,7 +150,8 @@ impl Shard {
         let decides = key.carry_over(scope, view, reservation.cost);
         let bytes = key.growth_bytes();
         let is_taken = self.take_for_hold(bytes, &[id], view);
-        let expiry_us = self.first_expiry_us(view.now_us);
+        // Looks at every held key, and is needed only for a refusal.
+        let expiry_us = if is_taken { None } else { self.first_expiry_us(view.now_us) };
         let Some(key) = self.held_key_mut(place, scope) else {
             // Not reached: making room for the hold does not remove its own key.
             return Err(HoldError::Shaping);
