@@ -17,6 +17,9 @@ use crate::key::Key;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
 use crate::store::{Call, ExtendPart, ExtendRequest, SettlePart, SettleRequest};
 
+/// How long the store has at least to release a dropped hold. No caller waits for that.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
+
 /// Units of a key that are set aside until the hold is settled or expires.
 ///
 /// At its expiry a hold is charged in full. [Release](Hold::release) a hold whose units were not used.
@@ -200,6 +203,9 @@ impl Hold {
     }
 
     /// Takes the reference, and leaves the hold open, also under a concurrency limit: another process settles it.
+    ///
+    /// If checks of the same name and key were merged into this hold ([`Limiter::reserve_all`](crate::Limiter::reserve_all)),
+    /// their units are not part of the reference: add them to the used units.
     pub fn into_reference(self) -> HoldReference {
         let reference = self.reference();
         self.leave();
@@ -235,6 +241,10 @@ impl Hold {
     /// Under a concurrency limit nothing is charged, and all units of the hold are free at once.
     ///
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
+    ///
+    /// If the store fails, the answer is an error, and it is not known whether the settlement was made. To settle again, take
+    /// the [reference](Self::reference) before, and make the hold again with [`Scope::hold`]: a settlement that is sent twice
+    /// charges nothing twice.
     pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
         self.releases = false;
         self.send_settlement(self.last_use(used))
@@ -329,6 +339,15 @@ impl Hold {
     }
 
     fn send_settlement(&self, used: HoldUse) -> Answer<HoldSettlement> {
+        self.send_settlement_within(used, Duration::ZERO)
+    }
+
+    /// Sends a settlement. The store has at least `least_deadline` for it.
+    fn send_settlement_within(
+        &self,
+        used: HoldUse,
+        least_deadline: Duration,
+    ) -> Answer<HoldSettlement> {
         let ScopeBackend::Remote(scope) = self.scope.backend() else {
             return Answer::ready(self.settle_here(used));
         };
@@ -337,6 +356,7 @@ impl Hold {
         }
         let (parts, wake) = (vec![self.settle_part_of(scope, used)], self.scope.wake(&self.key));
         let call = self.call(scope);
+        let call = Call { deadline: call.deadline.max(least_deadline), ..call };
         let answer = scope.remote.store.settle(SettleRequest { parts, call, wake });
         let (scope, key) = (self.scope.clone(), self.key.clone());
         answer.then(move |answers| {
@@ -399,7 +419,8 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if self.releases {
             // The release is done or sent by now, so its answer can be dropped. If it fails, the hold expires.
-            drop(self.send_settlement(HoldUse { units: 0, is_last: true }));
+            let nothing = HoldUse { units: 0, is_last: true };
+            drop(self.send_settlement_within(nothing, RELEASE_DEADLINE));
         }
     }
 }

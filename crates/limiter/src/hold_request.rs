@@ -26,8 +26,8 @@ pub const DEFAULT_HOLD_FOR: Duration = Duration::from_secs(60);
 /// A reservation that has not been decided yet: await it, or decide it [`now`](HoldRequest::now).
 ///
 /// Awaiting it, or calling `into_future`, sends it before the first poll. If the future is dropped before it returns the
-/// hold, the units are held until the hold expires. The units of a concurrency limit are
-/// [released](Hold#dropped-holds) instead.
+/// hold, the Redis store releases the units when the reply comes. Other stores leave them held until the hold expires, except
+/// under a concurrency limit, where they are [released](Hold#dropped-holds).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is reserved until this is awaited, or `now` is called"]
 pub struct HoldRequest<'a> {
