@@ -86,8 +86,11 @@ impl RenewalTimes {
 async fn renew<H: Renewable>(hold: Weak<H>, times: RenewalTimes) {
     let began = Instant::now();
     let (mut renewed, mut wait) = (began, times.interval());
-    while began.elapsed() < times.max_hold {
+    loop {
         sleep(wait).await;
+        if began.elapsed() >= times.max_hold {
+            return;
+        }
         let Some(answer) = hold.upgrade().and_then(|hold| hold.renew()) else { return };
         let sent = Instant::now();
         let answer = answer.await;
