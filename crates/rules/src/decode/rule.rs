@@ -1,7 +1,6 @@
 //! The rules, each on its own and in relation to the others.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tollgate_core::{Excerpt, duration_text};
 use tollgate_limiter::DEFAULT_HOLD_FOR;
@@ -252,7 +251,14 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         let concurrency = limits.iter().find_map(|&place| self.limits.concurrency_time(place));
         if rule.cost.is_reserved || concurrency.is_some() {
             let time = rule.hold_for.or(concurrency).unwrap_or(DEFAULT_HOLD_FOR);
-            note_hold(rule, time, cost_at, report);
+            let time = duration_text(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+            let at_proxies = match concurrency {
+                Some(_) => format!("each hold lasts {time} there"),
+                None => format!(
+                    "the units are charged at once there, or held for {time} if a concurrency limit applies too"
+                ),
+            };
+            note_hold(rule, &at_proxies, cost_at, report);
         } else if rule.hold_for.is_some() {
             let remedy = "leave it out, or set units aside, like `cost: { reserve: 1000 }`";
             report.error(hold_for_at, "`hold_for` in a rule that holds nothing", remedy);
@@ -279,14 +285,12 @@ impl<'n, 'l> RulesReader<'n, 'l> {
 }
 
 /// Notes that some front ends cannot end the holds of a rule: whether they use its domain is not in the file.
-fn note_hold(rule: &RuleConfig, time: Duration, at: Position, report: &mut Report) {
-    let time = duration_text(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+fn note_hold(rule: &RuleConfig, at_proxies: &str, at: Position, report: &mut Report) {
     let message = format!(
         "rule `{}` holds units until the caller ends the hold: Envoy and forward authentication cannot",
         rule.name
     );
-    let remedy = format!("if they use domain `{}`, each hold lasts {time} there", rule.domain);
-    report.note(at, message, remedy);
+    report.note(at, message, format!("if they use domain `{}`, {at_proxies}", rule.domain));
 }
 
 /// Returns the limits that a rule may spend, each once.

@@ -142,7 +142,8 @@ fn config_has_everything_in_the_file() {
     assert!(config.warnings.is_empty());
     let notes: Vec<_> = config.notes().map(ToString::to_string).collect();
     let expected = "note: limits.yaml:24:11: rule `all` holds units until the caller ends the hold: Envoy and forward \
-                    authentication cannot\n  if they use domain `web`, each hold lasts 30s there";
+                    authentication cannot\n  if they use domain `web`, the units are charged at once there, or held for 30s if a concurrency limit applies \
+                    too";
     assert_eq!(notes, [expected]);
 }
 

@@ -377,8 +377,14 @@ fn notes_name_every_rule_that_holds_units() {
     assert!(config.warnings().is_empty());
     let notes: Vec<(u32, String)> =
         config.notes().map(|note| (note.line().unwrap(), note.remedy().to_owned())).collect();
-    let lasts = |time: &str| format!("if they use domain `api`, each hold lasts {time} there");
-    assert_eq!(notes, [(11, lasts("30s")), (14, lasts("5m")), (19, lasts("1m"))]);
+    let remedy = |at_proxies: String| format!("if they use domain `api`, {at_proxies}");
+    let charged = |time: &str| {
+        remedy(format!(
+            "the units are charged at once there, or held for {time} if a concurrency limit applies too"
+        ))
+    };
+    let held = remedy("each hold lasts 5m there".to_owned());
+    assert_eq!(notes, [(11, charged("30s")), (14, held), (19, charged("1m"))]);
     assert_eq!(Config::parse("r.yaml", "limits: {}").unwrap().notes().count(), 0);
 }
 
