@@ -37,6 +37,7 @@ pub(crate) enum Operation {
     Shaping,
     Refusal,
     SeveralLimits,
+    ReserveAndSettle,
     Rules,
     Middleware,
     RedisBatch,
@@ -46,7 +47,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 14] = [
+    pub(crate) const ALL: [Operation; 15] = [
         Operation::FixedWindow,
         Operation::SlidingWindowLog,
         Operation::SlidingWindowCounter,
@@ -55,6 +56,7 @@ impl Operation {
         Operation::Shaping,
         Operation::Refusal,
         Operation::SeveralLimits,
+        Operation::ReserveAndSettle,
         Operation::Rules,
         Operation::Middleware,
         Operation::RedisBatch,
@@ -73,6 +75,7 @@ impl Operation {
             Operation::Shaping => "check in memory, leaky bucket, shaping",
             Operation::Refusal => "refusal in memory, token bucket",
             Operation::SeveralLimits => "check of three limits in memory",
+            Operation::ReserveAndSettle => "reservation and settlement in memory, token bucket",
             Operation::Rules => "check by rules in memory, two of three apply",
             Operation::Middleware => "request through the layer, all headers",
             Operation::RedisBatch => "encoding of a Redis batch of 32 checks",
@@ -124,6 +127,15 @@ pub(crate) fn run(name: &str) -> Result<()> {
                 advance();
                 let checks = [0, 1, 2].map(|at: usize| scopes[at].check("user:42"));
                 Ok(limiter.check_all_now(&checks)?.is_allowed())
+            })
+        }
+        Operation::ReserveAndSettle => {
+            let scope = limiter.scope("scope", limit)?;
+            repeat(|| {
+                advance();
+                let reserved = black_box(&scope).reserve(black_box("user:42")).cost(10).now()?;
+                let hold = reserved.into_hold().context("the reservation was refused")?;
+                Ok(hold.settle_now(black_box(1))?.charged_units() == 1)
             })
         }
         Operation::Rules => {

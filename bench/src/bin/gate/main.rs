@@ -5,7 +5,7 @@
 //! `valgrind --tool=callgrind --toggle-collect='*measured_loop*'` before it to see where the instructions are spent.
 //!
 //! The layout: [`local`] has the operations inside one process, and [`servers`] starts the server for some of them;
-//! [`redis`] measures the script; [`committed`] reads, compares and writes the table.
+//! [`redis`] measures the scripts; [`committed`] reads, compares and writes the table.
 
 mod committed;
 mod local;
@@ -20,6 +20,7 @@ use tollgate_bench::show_progress;
 
 use committed::OperationRow;
 use local::Operation;
+use redis::ServerOperation;
 
 fn main() -> ExitCode {
     match run() {
@@ -53,7 +54,9 @@ fn measure_all() -> Result<Vec<OperationRow>> {
     for operation in Operation::ALL {
         measure(operation.name(), &|| operation.instructions())?;
     }
-    measure(redis::NAME, &redis::instructions)?;
+    for operation in ServerOperation::ALL {
+        measure(operation.name(), &|| operation.instructions())?;
+    }
     show_progress("");
     Ok(rows)
 }
