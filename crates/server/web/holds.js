@@ -19,9 +19,9 @@ function effectOf({ settled, ended, charged, excess, cut }, isJob) {
 /** The part of a card that reserves units, and lists the open holds with a button to settle each. */
 export class HoldPanel {
   /**
-   * `algorithm` is that of the card. `onreserve` is called with the units and the seconds of a reservation, `onsettled` after a
-   * settlement, `onproblem` with a problem of the input or of an answer, null if there is none, and `onfailure` with an error
-   * of the connection.
+   * `algorithm` is that of the card. `onreserve` is called with the units and the seconds of a reservation, and `onsettled`
+   * after a settlement. `onproblem` is called with the text of a problem in a field or in an answer, or with null to remove it;
+   * `onfailure` with the error when the server does not answer.
    */
   constructor(algorithm, { onreserve, onsettled, onproblem, onfailure }) {
     Object.assign(this, { algorithm, onreserve, onsettled, onproblem, onfailure });
