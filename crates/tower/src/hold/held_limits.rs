@@ -1,5 +1,6 @@
 //! The units of a request that are set aside, under one limit or under several.
 
+use std::mem;
 use std::time::Duration;
 
 use tollgate_core::MAX_UNITS;
@@ -129,6 +130,25 @@ impl HeldLimits {
         let both = self.joint.into_holds().into_iter().zip(self.parts);
         let (places, charged) = both.partition(|(_, part)| part.is_place);
         (HeldLimits::rejoined(places), HeldLimits::rejoined(charged))
+    }
+
+    /// Removes the holds that have ended on the store, as the answer to an extension of all holds says. Returns whether some
+    /// have ended and others are still open; otherwise nothing is removed.
+    pub(super) fn forget_ended(&mut self, extension: &JointExtension) -> bool {
+        let each = extension.each();
+        let ended = each.iter().filter(|part| part.ended().is_some()).count();
+        // The lengths differ if places were separated while the extension was in flight.
+        if ended == 0 || ended == each.len() || each.len() != self.parts.len() {
+            return false;
+        }
+        let HeldLimits { joint, parts } = mem::take(self);
+        let all = joint.into_holds().into_iter().zip(parts).zip(each);
+        let (ended, open): (Vec<_>, Vec<_>) = all.partition(|(_, part)| part.ended().is_some());
+        for ((hold, _), _) in ended {
+            hold.into_reference();
+        }
+        *self = HeldLimits::rejoined(open.into_iter().map(|(both, _)| both).collect());
+        true
     }
 
     fn rejoined(both: Vec<(Hold, HeldPart)>) -> HeldLimits {

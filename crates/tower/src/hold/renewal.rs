@@ -13,6 +13,10 @@ pub(super) trait Renewable: Send + Sync + 'static {
     /// Sends the extension by no units. Returns `None` once the hold has ended.
     fn renew(&self) -> Option<Answer<JointExtension>>;
 
+    /// Removes the limits under which the hold has ended, as the answer to an extension says. Returns whether there are such
+    /// limits, and it is still open under others.
+    fn forget_ended(&self, extension: &JointExtension) -> bool;
+
     /// Logs that the store failed; the hold is renewed again soon.
     fn log_failure(&self, error: &Error);
 
@@ -99,6 +103,11 @@ async fn renew<H: Renewable>(hold: Weak<H>, times: RenewalTimes) {
             Ok(extension) if extension.is_granted() => {
                 renewed = sent;
                 times.interval()
+            }
+            // An extension is for all limits or for none, so the others are extended now.
+            Ok(extension) if hold.forget_ended(&extension) => {
+                hold.log_early_end();
+                Duration::ZERO
             }
             Err(error) if renewed.elapsed() < times.hold_for => {
                 hold.log_failure(&error);

@@ -187,6 +187,10 @@ impl Renewable for SharedHold {
         self.extend(0)
     }
 
+    fn forget_ended(&self, extension: &JointExtension) -> bool {
+        self.open.lock().as_mut().is_some_and(|open| open.held.forget_ended(extension))
+    }
+
     fn log_failure(&self, error: &Error) {
         self.settings.log_failure(&self.clock, "renewed", error);
     }

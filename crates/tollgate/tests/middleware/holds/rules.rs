@@ -324,3 +324,18 @@ async fn reservation_of_rules_that_nothing_waits_for_is_released() {
     sleep(Duration::from_millis(1)).await;
     assert_eq!(remaining_on(&rules).await, [9, 1_000, 5_000, 2]);
 }
+
+/// An operator resets the tokens of a client while its stream goes on.
+#[tokio::test(start_paused = true)]
+async fn place_is_renewed_when_the_hold_of_another_rule_has_ended() {
+    let limiter = Limiter::builder().clock(Clock::tokio(MIDNIGHT_US)).build();
+    let rules = rules(&limiter, RULES);
+    let (app, sender) = streaming(layer(&rules).settle(|_| 30));
+    let response = send(&app, get("/")).await;
+    rules.scope("api/tokens").unwrap().reset("ip=203.0.113.9").await.unwrap();
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(remaining(&rules), [9, 1_000, 4_900, 1]);
+    drop(sender);
+    text(response).await;
+    assert_eq!(remaining(&rules), [9, 1_000, 4_970, 2]);
+}
