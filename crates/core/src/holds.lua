@@ -195,7 +195,7 @@ function beside.look(seen)
     seen.state = limit.decide.copy(seen.state)
     charge_expired(limit, seen.state, seen.holds, seen.expired)
   end
-  -- The time that falls_after_us has reached, with the state and the holds that are then left.
+  -- Where falls_after_us goes on: the state at ahead_us (false: not copied yet), the first open hold, the units held.
   seen.ahead, seen.ahead_us, seen.next, seen.left = false, seen.at_us, seen.expired + 1, seen.held
   return (steps[limit.decide].spent_at(limit, seen.state, seen.at_us))
 end
@@ -231,7 +231,7 @@ function beside.most_taken()
   return MAX_UNITS
 end
 
--- Charges the first `count` holds to the state, as an operation that changes it does first.
+-- Charges the first `count` holds to the state. An operation that changes the state does this first.
 function beside.charge_expired(limit, state, holds, count)
   charge_expired(limit, state, holds, count)
 end
@@ -242,8 +242,8 @@ function beside.store_standing(limit, state, at_us)
   decide.charge(state, decide.standing(limit, state, at_us), 0)
 end
 
--- A log is not copied. It need not be, because a hold expires after every charge in the log, and its charge
--- leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
+-- A log need not be copied. A hold expires no earlier than the newest charge in the log, and its charge leaves one
+-- window after the expiry. So the log's own charges leave first, and then the holds in order.
 local beside_log = { most_taken = beside.most_taken }
 
 function beside_log.look(seen)
@@ -255,7 +255,8 @@ function beside_log.look(seen)
     units, position = units + all[position], position - 1
   end
   seen.own = limit.decide.standing(limit, seen.state, seen.at_us).spent
-  -- The holds from `next` on count, `before` units of the holds before have left in falls_after_us.
+  -- For falls_after_us: `next` is the first hold whose units have not left, and `before` counts the units of the
+  -- counting holds before it.
   seen.next, seen.before = position + 1, 0
   return seen.own + units
 end

@@ -57,7 +57,7 @@ pub enum CarryOver {
     /// The key stays under the old limit for now.
     Stays {
         /// The old limit with the size of the new limit, which decides meanwhile. For a key with holds, the size may be
-        /// the smaller of the two limits' sizes.
+        /// smaller than that: the old limit's own size, or the cost of the request.
         decides: Limit,
         /// The key's state, unchanged.
         state: State,

@@ -2,26 +2,37 @@
 -- algorithms that the batch needs.
 --
 -- KEYS      the key of every charge, request after request
--- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each: algorithm, size, and its window, or its rate's units
---           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping,
---           7 concurrency, which has the default time of a hold instead of a window; its
---           tag; and for plain.lua how a state is unpacked, the tag first
+-- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each:
+--             algorithm 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping,
+--                       7 concurrency
+--             size      the limit, or a bucket's capacity
+--             a, b      of a bucket, the units and the period of its rate; of a window, counter or log, the
+--                       window, and 0; of concurrency, the default time of a hold, and 0
+--             tag       the tag of its states
+--             format    how plain.lua unpacks a state, the tag first; not used here
 -- ARGV[2]   the requests. A plain check, which has one limit, the server's time and no longest wait, is
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
 --           and for each charge <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state, 7 settle,
 --                       8 extend, 9 take an extension back
 --             limit     its index in ARGV[1], from 1
---             cost      to settle, the units used; to extend, the units to add, and to take that back,
---                       the units that were added; may be 0
---             role      0 enforced, 1 shadow, plus 2 if the charge is a peek, plus 4 if its units are set
---                       aside; for a refund the kind of its place: 0 in a window, 1 in a log, 2 in a
---                       bucket; to settle, 1 if the hold ends
---             at_us     2^53 for the server's time
---             a, b      for a check or peek, the longest wait, 2^53 for any, and for how long units are
---                       set aside; for a refund, the place; to settle or extend, the last expiry that
---                       was granted, and to extend, for how long
---             id        only of a charge whose units are set aside, to settle and to extend: <c8
+--             cost      to settle, the units used, may be 0
+--                       to extend, the units to add, may be 0
+--                       to take an extension back, the units that were added, may be 0
+--             role      for a check or peek, the sum of: 1 for a shadow charge, 0 for an enforced one; 2 if
+--                       the charge is a peek; 4 if its units are set aside
+--                       for a refund, the kind of the place: 0 in a window, 1 in a log, 2 in a bucket
+--                       to settle, 1 if the hold ends
+--             at_us     the caller's time, or 2^53 for the server's time
+--             a         for a check or peek, the longest wait, 2^53 for any
+--                       for a refund, the first number of the place
+--                       to settle or extend, the last expiry that was granted
+--                       to take an extension back, the last expiry that was granted before the extension
+--             b         for a check or peek whose units are set aside, for how long
+--                       for a refund, the second number of the place
+--                       to extend, for how long from now
+--             id        <c8, only of a charge whose units are set aside, to settle, to extend, and to take
+--                       an extension back
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
@@ -30,14 +41,19 @@
 --                                 computed from the other numbers
 --             3 allowed later     the same, and one more <I7, delay_us
 --             8 to 11             0 to 3, and one more <I7, first_back_us, which is 0 otherwise
---             4 done              the units that a refund gave back, or the number of the text that is
---                                 the state; the number of texts after it with the slots of a log; 0
+--             4 done              of a reset: 0, 0, 0
+--                                 of a refund: the units given back, 0, 0
+--                                 of a state: the number of the text that is the state; how many texts with
+--                                 the slots of a log follow that text; and 1 if one more text with the
+--                                 holds follows, otherwise 0
 --             5 failed            the number of the text that says why, 0, 0
---             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
---                                 changed, and the request is to be sent again, to the script that
---                                 carries over; so are later requests that share a key with it. The
---                                 plain script says 1, 0, 0 of a key with holds: the script with the
---                                 twin of holds may be enough.
+--             6 put off           0, 0, 0: the state was reached under another limit.
+--                                 The request has changed nothing.
+--                                 It is to be sent again, to the script that carries over.
+--                                 Later requests of this call that share a key with it are put off too.
+--                                 1, 0, 0, only from plain.lua: the key has a marked tag (kept_holds.lua).
+--                                 The request is to be sent to the script that reads keys with holds. If
+--                                 that script puts it off too, it goes to the script that carries over.
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs and holds. The request and all after it are to be sent
 --                                 again.
@@ -45,17 +61,18 @@
 --                                 the units charged, how many of them beyond the hold, the units cut,
 --                                 and the kind and the two numbers of the charge's place
 --             13 extended         remaining, reset_after_us, first_back_us, and one more <I7, the expiry
---             14 not extended     the same, and one more <I7: retry_after_us, 2^53 for never, 2^54 if
---                                 only other parts were refused
+--             14 not extended     remaining, reset_after_us, first_back_us, and one more <I7,
+--                                 retry_after_us: 2^53 for never, 2^54 if this part was not refused, but
+--                                 another part was, or its hold has ended
 --             15 hold expired, 16 hold unknown
 --                                 remaining, reset_after_us, first_back_us
---             32 to 43            0 to 11 of a key with holds, and more: <B I7 I7, the kind of the
---                                 place, its second number, and the size of the limit that decided. If
---                                 units were set aside, the place is the expiry.
---             4 done              of a state: its third number is 1 if the last text is its holds
+--             32 to 35, 40 to 43  0 to 3 and 8 to 11 of a key with holds, and more: <B I7 I7, the kind of
+--                                 the place, its second number, and the size of the limit that decided.
+--                                 If units were set aside, the expiry replaces the part of the place in 2.
 --           The answer to each charge of a check "all or none" is followed by one more <I7: how many
---           such requests fit, if the charge has a longest wait. The answer to each part of a request to
---           settle or extend is followed by the size of the limit that the key is under.
+--           such requests fit, if the charge has a longest wait, otherwise 0. The answer to each part of a
+--           request to settle, to extend, or to take an extension back is followed by the size of the
+--           limit that the key is under.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
@@ -86,14 +103,16 @@ local states, changed, is_fresh = {}, {}, {}
 -- The packed answer of every charge, in the order of their keys.
 local answers, answered = {}, 0
 local texts = {}
--- Whether a decision turned out to be void.
+-- Whether a decision is void, because its state is corrupt or could not be written.
 local has_failed = false
 -- The keys of requests that were put off, if there are any.
 local put_off
 
 -- The work of this call on logs of more than 64 charges, in units:
---   1    a check; 2 in a check of several limits, and twice that if the limit was lowered far below the log
---   3    more for a check that makes the string grow, because the server may have to move the string
+--   1    a check or peek
+--   2    each charge of a check of several limits, and each part of a request on holds
+--        These two are doubled if the log has more than twice as many charges as its limit has units. Otherwise,
+--        3 units are added if the string may grow, because the server may have to move it.
 --   8    a refund
 --   16   a state
 -- A call ends after 20 units: its first request is always decided, and others as long as units are left.
@@ -126,8 +145,8 @@ local function fits_in_call(units)
   return true
 end
 
--- Carries a state over to another limit. Returns the new state, which is not kept yet, and the limit that
--- decides; or the same state, if it stays under its old limit.
+-- Carries a state over to another limit. Returns the new state, which `change` has yet to note, and the limit that
+-- decides. If the key stays under its old limit, returns the same state, and the old limit with the new size.
 local carried_over
 
 -- Returns the state of a key; nil if it was reached under another limit and this script cannot read it, or
@@ -149,7 +168,9 @@ local function found_at(key, limit)
   return state
 end
 
--- Returns the state under this limit, and the limit that decides on it: this one, or the old one at its size.
+-- Returns the state of a key, and the limit that decides on it. That is this limit, or, if the key stays under its
+-- old limit for now, the old limit with the size of this one. Nil if found_at returns nil, or if the state was
+-- reached under another limit and this script does not carry over.
 local function state_at(key, limit, now_us, cost)
   local state = found_at(key, limit)
   if not state or state.limit == limit or state.problem then
@@ -168,8 +189,8 @@ local function change(state, now_us, reset_after_us, spare_s)
   end
   local limit = state.limit
   local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
-  -- Kept until it expires by the caller's time, and by the server's time, which other requests may use:
-  -- there for at most as long as units can stay spent.
+  -- Kept until it has expired by the caller's time, and also by the server's time, which other requests may use.
+  -- For the server's time it is kept at most longest_us, the longest time that units can stay spent.
   local longest_us = limit.window_us and 2 * limit.window_us
     or (limit.time_to_full_us or 0) + EXPIRY_STEP_US
   local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
@@ -181,13 +202,13 @@ local function answer(packed)
   answers[answered] = packed
 end
 
--- Leaves later requests of this key to the script that carries over.
+-- Notes that later requests of this key are put off too: the script that carries over decides them.
 local function put_off_from(key)
   put_off = put_off or {}
   put_off[key] = true
 end
 
--- Returns a failure. Each state has one text.
+-- Returns a failure. All failures of one state refer to the same text.
 local function packed_failure(state)
   if not state.text then
     texts[#texts + 1] = state.problem .. "\n" .. state.key
@@ -298,8 +319,8 @@ local function refund(state, limit, now_us, cost, kind, place, place_too, spare_
   if is_absent(state) then
     return answer(struct_pack(ANSWER, DONE, 0, 0, 0))
   end
-  -- The charge was made under an earlier limit and is not in this limit's state. So that nothing is given
-  -- back, the place is a time that never comes, or a bucket that was full long ago.
+  -- The charge was made under an earlier limit and is not in this limit's state. It gets a place for which 0
+  -- units are given back: no window or log has the time 2^53, and a bucket's charge is over if over_us is 0.
   if kind ~= place_kind(limit) then
     place, place_too = TWO_53, 0
   end
@@ -368,11 +389,12 @@ local function put_all_later(count)
   end
 end
 
--- Decides a part of a check of several limits, and charges it.
+-- Decides a part of a check of several limits, and charges nothing.
 local function peek_part(part, now_us)
   return algorithm.peek(part.limit, part.state, now_us, part.cost, part.max_wait_us)
 end
 
+-- Charges a part of a check that all its limits admit.
 local function charge_part(part, now_us)
   return check(part.limit, part.state, now_us, part.cost, part.max_wait_us)
 end
@@ -434,7 +456,8 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if is_over then
       state = nil
     elseif what == STATE or what == REFUND or what >= SETTLE then
-      -- Under the limit that the state has: a refund does not carry the state over to another limit.
+      -- The state stays under the limit that it has: of these requests, only an extension may carry it over, and
+      -- decide_holds does that.
       state = found_at(key, limit)
       if what >= SETTLE and state and state.limit.tag ~= limit.tag and is_absent(state) then
         -- A key without a state has nothing held under any limit.
@@ -545,7 +568,7 @@ end
 local ttls = {}
 for index = 1, #changed do
   local state = changed[index]
-  -- A state that was reset since has been replaced by another.
+  -- A later request of this call may have replaced the state by another.
   if not state.problem and states[state.key] == state then
     local ttl_s, problem = state.ttl_s, nil
     if ttl_s == 0 then

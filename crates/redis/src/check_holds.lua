@@ -7,7 +7,7 @@ local function replace_for_holds()
   local SETTLED, EXTENDED, NOT_EXTENDED, HOLD_EXPIRED, HOLD_UNKNOWN = 12, 13, 14, 15, 16
   -- Added to the status of a decision on a key with holds.
   local AND_HOLDS = 32
-  -- Written for a wait: never, and that the part itself was not refused.
+  -- Sent instead of retry_after_us: waiting never helps; only other parts were refused or have ended.
   local WAIT_NEVER, WAIT_OF_OTHERS = TWO_53, 2 * TWO_53
   local NO_HOLDS = hold_list.new()
   local check_alone, peek_alone, fits_alone, restart_alone, carry_over_alone, refund_alone =
@@ -108,7 +108,8 @@ local function replace_for_holds()
     change(state, now_us, reset_after_us, spare_s)
   end
 
-  -- A key is also kept until its last hold expires, which may hold no units, and until a debt has drained.
+  -- A key with holds is also kept until its last hold expires, even if that hold has no units left, and until a
+  -- bucket above its capacity has drained.
   function change(state, now_us, reset_after_us, spare_s)
     change_alone(state, now_us, reset_after_us, spare_s)
     local holds, decide = state.holds, state.limit.decide
@@ -207,7 +208,7 @@ local function replace_for_holds()
       decided = { held.decision_after(limit, state, holds, now_us, false) }
       answer_part(ENDED[done], limit, decided)
     end
-    -- A part that another part holds back stays where it is.
+    -- A part that would be granted, but for another part, is not carried over: it stays under its old limit.
     local is_moved = state.is_carried and done ~= "granted"
     if not is_refused or state.is_restarted or is_moved then
       change(state, now_us, decided[4], spare_s)
@@ -227,9 +228,9 @@ local function replace_for_holds()
     change(state, now_us, decided[4], spare_s)
   end
 
-  -- Decides each part, under the limit that it adds units to, or the limit that its key is under. Returns
-  -- whether one is refused or has ended; nil if a state was reached under a limit that this script cannot
-  -- read.
+  -- Decides each part. A part that adds units to a hold of its key is decided as its request's limit says, and its
+  -- key may be carried over; any other part is decided under the limit that its key is under. Returns whether a part
+  -- is refused or its hold has ended. Nil if a state was reached under a limit that this script cannot read.
   local function decide_extensions(parts, now_us)
     local is_refused = false
     for _, part in ipairs(parts) do

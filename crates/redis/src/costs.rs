@@ -219,12 +219,12 @@ impl Bench {
         decided
     }
 
-    /// Makes a key with as many charges as a log can have, and as many holes: it is being compacted.
+    /// Makes a key with as many charges as a log can have, and nearly as many holes: its compaction is under way.
     fn long_log(&mut self, key: &str) -> Vec<ChargePlace> {
         let limit = longest_log();
         let places = self.fill(key, limit, MAX_LOG_UNITS as usize);
-        // One hole near the beginning and 127 near the end: compaction starts at the first one. While it is on its way,
-        // more holes come behind it.
+        // One hole near the beginning and 127 near the end. At 128 holes compaction starts, at the first one, and moves on
+        // with each refund. Meanwhile 100 more holes are made before its start, which this pass does not reach.
         let near_the_end = (1..128).map(|hole| places.len() - 128 * 64 + hole * 60);
         for at in iter::once(400).chain(near_the_end).chain(200..300) {
             self.call(&[refund(key, limit, places[at])], ScriptChoice::Smallest);
@@ -352,7 +352,7 @@ fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
     }
 }
 
-/// A limit that was lowered to 64 units leaves the log as it is, and the client does not know that it is long.
+/// After a limit is lowered to 64 units, its log is still long, and the client cannot know that from the limit.
 #[test]
 fn no_call_on_long_logs_of_a_lowered_limit_takes_longer_than_2_ms() {
     for flavour in Flavour::ALL {
@@ -485,7 +485,7 @@ impl Bench {
     }
 }
 
-/// The most holds that a key can have, and as many as a key has usually.
+/// Each case runs on keys with the most holds that a key can have, and on keys with a usual number of holds.
 #[test]
 fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
     for flavour in Flavour::ALL {

@@ -1,23 +1,27 @@
--- Long logs with a trailer: charges in the middle were refunded (holes), the clock stepped back, or the
--- ring grows. Comes after ring.lua. The functions are created only when a script needs them.
+-- Long logs with a trailer. A log gets one when a charge in the middle is refunded (a hole), when the clock
+-- steps back, or when the ring grows in small steps. Comes after ring.lua. The functions are created only
+-- when a script needs them.
 --
 -- Removing a charge from the middle of a long log would mean to write everything after it again:
 -- 35 ms for 65,536 charges. Instead its slot becomes a hole, which reads as a charge of cost 0.
 -- Refunds also compact the log: compaction starts at 128 holes and moves on by 512 slots with each
 -- refund. It reaches the end of the longest log after 131 refunds, so a log has at most 260 holes.
 --
--- A ring that wraps around its end and is nearly full gets new slots at the end, in the middle of its
--- charges: a gap. Each new charge moves 16 charges over the gap, until it is behind the newest.
+-- The charges of a ring may fill its slots to the end and continue at slot 0. If such a ring is nearly full,
+-- it gets new slots at its end. These are a gap: the older charges are before it, the newer ones after it.
+-- With each new charge, 16 charges after the gap move to its beginning. When all have moved, the free slots
+-- follow the newest charge, and the gap has ended.
 --
 -- The trailer   follows the slots: <I7 I7 I3 I3 I4 I3: lead, back_us, gap_at, gap, gap_units, number of
 --               holes; then <I3 I7 for each hole, in the log's order: its slot and its offset
 -- back_us       how far the clock has stepped back: a charge's time is its slot's less back_us
--- offset        a charge's running sum is its slot's less the offset of the last hole before it. The
---               offset of a hole is the sum of its own units, the units of the holes before it, and the
---               units of holes that have left the window. Before the first hole it is `lead`.
--- gap           free slots among the charges. Charges before index gap_at have been moved; the others
---               are `gap` slots further on, and gap_units, the units of the holes that were closed,
---               are added to their offset. Without a gap, gap_at is 0.
+-- offset        what to subtract from a slot's running sum. A charge has the offset of the last hole
+--               before it, or `lead` if there is none; a hole has its own. The offset of a hole is the sum
+--               of its own units, the units of the holes before it, and the units of holes that have left
+--               the window.
+-- gap           the number of free slots among the charges. Charges before index gap_at are before the gap;
+--               the others are `gap` slots further on, and their offset is higher by gap_units, the units
+--               of the holes that compaction has removed. Without a gap, gap_at is 0.
 -- Example       charges of 1 unit at 1 s, 2 s and 3 s, the second one refunded: the slots have the
 --               sums 1, 2 and 3, the hole in slot 1 has offset 1, and the sums read are 1, 1 and 2
 function make_holes()
@@ -125,7 +129,7 @@ function make_holes()
     return copy
   end
 
-  -- Prepares for the ring to move its head past `count` charges.
+  -- Updates the trailer before ring.drop moves the head past the `count` oldest charges of the string.
   function holes.drop(log, count)
     local trailer = log.trailer
     if count == log.stored then
@@ -147,7 +151,8 @@ function make_holes()
     end
   end
 
-  -- Takes the charges from index on out of the string, leaving out the holes among them.
+  -- Reads the charges from `index` on into `at` and `through`, without the holes among them, as take_out in
+  -- ring.lua does.
   function holes.take_out(log, index)
     local at, through = {}, {}
     local before = log.base
@@ -206,7 +211,8 @@ function make_holes()
     end
   end
 
-  -- Returns whether it moved the log back: it does not if times in the slots would pass 2^53.
+  -- Makes every charge earlier by back_us. Returns false and changes nothing if no charge is in the string, or
+  -- if times in the slots would reach 2^53.
   function holes.move_back(log, back_us)
     local trailer = log.trailer or no_trailer()
     if log.stored == 0 or log.charged_us + trailer.back_us + back_us >= TWO_53 then
@@ -248,7 +254,8 @@ function make_holes()
     return table.concat(packed)
   end
 
-  -- Moves the next charges down over the gap and over holes. All charges must be in the string.
+  -- Moves the next `slots` charges after the gap to its beginning, and leaves out the holes among them, so that
+  -- the gap grows by these. Without a gap it begins at the first hole. All charges must be in the string.
   local function compact(log, slots)
     local trailer, list = log.trailer, nil
     if trailer.gap == 0 then
@@ -258,7 +265,7 @@ function make_holes()
     local moved, removed, first = {}, 0, trailer.gap_at
     local until_index = min(first + slots, log.count)
     local next_hole = holes_until(log, first - 1) + 1
-    -- The list is long: it is not made if no hole is on the way.
+    -- Listing all holes is slow, so they are listed only if a hole is among the charges to move.
     if not list and holes_until(log, until_index - 1) >= next_hole then
       list = listed(log)
     end
@@ -300,7 +307,8 @@ function make_holes()
     return trailer.count == 0 and trailer.gap == 0 and trailer.back_us == 0
   end
 
-  -- Adds slots at the end of a ring that wraps around it: a gap after the oldest charges.
+  -- Adds slots at the end of a ring whose charges continue at slot 0. The new slots are a gap between the
+  -- charges up to the end and the newer ones.
   local function start_growth(log)
     local list, trailer, capacity = listed(log), log.trailer, log.capacity
     log.capacity = min(capacity + (capacity - capacity % 2) / 2, max_capacity(log))
@@ -342,7 +350,7 @@ function make_holes()
       used = used + trailer.gap
     end
     if not problem and used + #log.at > log.capacity then
-      -- Only a ring that wraps moves slots when it grows.
+      -- `grow` moves slots, and so holes, only if the charges continue at slot 0.
       local list = log.head + used > log.capacity and listed(log)
       problem = grow(log, used + #log.at, used)
       if list then

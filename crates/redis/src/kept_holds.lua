@@ -4,7 +4,7 @@
 -- The string    of a key with holds begins with a marked tag: its first byte is higher by 128. So the other
 --               scripts take it for a tag of another limit, and put the request off. After the state come
 --               the holds. A bucket that was settled far beyond a hold has a marked tag too, without
---               holds, until its level is at most its capacity again.
+--               holds, until its level is at most its capacity again. A long log keeps the mark (ring.lua).
 -- holds         the table that the twin uses, with its methods. In the string they are in columns: all ids,
 --               8 bytes each, the most significant first; then all units that settlements in part have
 --               charged; all units held; and all expiries; <I7 each. The earliest expiry comes first.
@@ -15,7 +15,7 @@ local hold_list = {}
 local marked_tag
 do
   local MARK, HOLD_BYTES, MAX_HOLDS = 128, 29, 1024
-  -- On the tag of a log: whether it has a trailer.
+  -- Added to the mark on the tag of a log that has a trailer.
   local TRAILER_MARK = 64
   local MAX_TAG_BYTES = 25
 
@@ -42,8 +42,9 @@ do
     return struct_pack(number_format(count), unpack(list, 1, count))
   end
 
-  -- Returns `count` holds whose bytes begin at `at`, of a key that has a floor and `spent` units; nil if no
-  -- key has them.
+  -- Returns the `count` holds whose bytes begin at `at`. Nil if no key can have them: expiries must be in order and
+  -- not before floor_us, the floor of the key's state, and the units held and the `spent` units together at most
+  -- `most`.
   function hold_list.unpacked(value, at, count, floor_us, spent, most)
     if count > MAX_HOLDS or count % 1 ~= 0 then
       return nil
@@ -165,7 +166,7 @@ do
     end
   end
 
-  -- Returns a state with holds, except of a log; nil if no state has this value.
+  -- Decodes a state with a marked tag, for all limits but the log. Nil if no state has this value.
   local function unpacked(value, key, limit)
     local decide, at = limit.decide, #limit.tag + 1
     local holds_at = at + #decide.nothing

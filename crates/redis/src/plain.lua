@@ -251,8 +251,8 @@ while position <= #ARGV[1] do
   limits[#limits + 1], position = new_limit(kind, size, a, b, tag, format), after
 end
 
--- By key: the bytes of the state after the earlier checks; and if the bytes have changed, when the state may
--- expire, or false if that time has not changed.
+-- By key. values: the bytes of the state after the earlier checks. expiry, only for a state that has changed: when
+-- it may expire, or false if that time has not changed.
 local values, expiry = {}, {}
 local changed, answers = {}, {}
 -- The problems of keys, if any; and the keys that are left to the script that carries over.
@@ -292,7 +292,7 @@ for index = 1, checks do
     answer = packed_failure(key, value.err)
   elseif not answer then
     put_off = put_off or {}
-    -- A marked tag is that of a key with holds.
+    -- A tag from 128 on is marked (kept_holds.lua): only a script that reads keys with holds reads the state.
     local has_holds = (value:byte(1) or 0) >= 128
     put_off[key], answer = true, struct_pack(ANSWER, PUT_OFF, has_holds and 1 or 0, 0, 0)
   elseif new_value then

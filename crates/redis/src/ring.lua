@@ -100,7 +100,8 @@ function ring.drop(log, count)
   log.at, log.through, log.stored = kept_at, kept_through, 0
 end
 
--- Takes the charges from index on out of the string, to change them.
+-- Reads the charges from `index` on into `at` and `through`, where they can be changed. From then on, the string is
+-- taken to have only the charges before `index`; the others are written with the log.
 local function take_out(log, index)
   if index >= log.stored then
     return
@@ -192,7 +193,7 @@ local function expire(log, ttl)
   return type(reply) == "table" and reply.err or nil
 end
 
--- Writes the bytes of slots from `slot` on, wrapping around the end of the ring.
+-- Writes the bytes of slots from `slot` on, and continues at slot 0 after the last slot.
 local function write_slots(log, slot, bytes)
   local at_the_end = (log.capacity - slot) * SLOT_BYTES
   local problem
@@ -210,10 +211,10 @@ local function max_capacity(log)
   return max(log.limit.size, log.count) + (log.trailer and 1024 or 0)
 end
 
--- Makes room for `needed` slots. The string has `used` of them, from head on. If these wrap around
--- the end of the ring, the shorter part moves: of a short log, or of a long one that grew too fast for
--- holes.lua to do that in small steps. Capacity grows by an eighth: the server itself allocates up to
--- twice the bytes that a growing string asks for.
+-- Makes room for `needed` slots. The string uses `used` slots, from head on. If these continue at slot 0,
+-- they have two parts, and the shorter part moves. That is for short logs, and for long ones that grew too
+-- fast for holes.lua to move charges in small steps. Capacity grows by only an eighth, because the server
+-- itself allocates up to twice the bytes that a growing string needs.
 local function grow(log, needed, used)
   local capacity = log.capacity
   local spare = max(BLOCK, (needed - needed % 8) / 8)
@@ -235,8 +236,9 @@ local function grow(log, needed, used)
   return problem
 end
 
--- Writes the new charges and the header. A server that is out of memory, or a replica, refuses the
--- first command if it refuses any. EXPIRE must not be first: it would be accepted, the others refused.
+-- Writes the new charges and the header. If a server refuses writes, because it is out of memory or a
+-- replica, it refuses the first command, so nothing has changed. EXPIRE must not be first: a server that is
+-- out of memory would accept it, and refuse the other commands.
 local function write_in_place(log, ttl)
   local problem
   if log.count > log.capacity then
@@ -283,21 +285,21 @@ function sliding_window_log.unpacked(value, at, key, limit)
   end
 end
 
--- Whether one more charge makes a long string grow.
+-- Whether one more charge makes the string of a long log grow.
 function ring.is_full(log)
   local gap = log.trailer and log.trailer.gap or 0
   return log.capacity > 4096 and log.count + gap >= log.capacity and log.capacity < max_capacity(log)
 end
 
--- Whether a log is written again as a whole: a small one, a new one (a reset may have left an old
--- string), and one whose ring is mostly empty, if that is cheap.
+-- Whether a log is written again as a whole: a log of at most 16 charges, a new log (a reset may have left
+-- an old string), and a log of at most 1,024 charges that uses less than a quarter of its slots.
 local function is_rewritten(log)
   return log.count <= BLOCK or log.capacity == 0
     or (log.capacity > 4 * log.count and log.count <= 1024)
 end
 
--- Whether a long log that wraps around the end of the ring is nearly full. It then grows in small
--- steps: moving half of it at once takes up to 0.9 ms.
+-- Whether a long log is nearly full, and its charges continue at slot 0 after the last slot. Such a log
+-- grows in small steps, because moving half of its charges at once takes up to 0.9 ms.
 local function is_to_grow(log, used)
   return log.capacity > 4096 and log.capacity < max_capacity(log) and log.head + used > log.capacity
     and log.capacity - used - #log.at < log.capacity / 8

@@ -1,7 +1,7 @@
 //! The scripts: one for every set of algorithms that a batch can need.
 //!
-//! Redis makes every function of a script anew whenever it runs one: with all the algorithms in one
-//! script that took 18 us, with one of them 9.
+//! Whenever Redis runs a script, it creates all functions of the script again. That took 18 us with all algorithms in
+//! the script, and 9 us with one of them.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use tollgate_core::Limit;
 use tollgate_core::store::twins;
 
-/// A script, and the hash by which the server knows it once it was sent.
+/// A script, and its hash, which is enough to run it on a server that has got the text before.
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
@@ -30,7 +30,7 @@ const BEYOND_CHECKS: Abilities = Abilities(16);
 const CARRY_OVER: Abilities = Abilities(32);
 const HOLDS: Abilities = Abilities(64);
 
-/// The section of `check.lua` that decides the batch, after all functions.
+/// The marker of the section of `check.lua` that decides the batch. All functions come before it.
 const RUN: &str = "-- ---- everything is read and decided";
 
 /// The beginning of a section in a file; the rest of the line is its name.

@@ -133,7 +133,7 @@ impl SplitHolds {
         }
     }
 
-    /// Answers the other parts: parts that were extended and are taken back, and parts of places that were not asked.
+    /// Answers the other parts, by a peek: parts whose extension is taken back, and parts that were sent to no server.
     async fn peek_others(&self, charges: &[ServerCharge], answers: &mut [Option<ExtendAnswer>]) {
         for (charge, answer) in charges.iter().zip(answers) {
             if let Some(own) = answer.filter(|own| !is_granted(own)) {

@@ -3,22 +3,25 @@
 -- Comes after the twins; the tables of unused algorithms are nil. The log's functions are in ring.lua.
 --
 -- limit         the fields that a twin uses, and its tag
--- state         the fields that a twin uses, and: key, limit, ttl_s once it is to be written,
---               and problem if it cannot be read or written. Its limit is false if it was reached
---               under another limit, which this script cannot read.
+-- state         the fields that a twin uses, and:
+--                 key
+--                 limit    the limit that the state was reached under; false if that is another limit
+--                          than the request's and this script cannot read its states
+--                 ttl_s    false until the state is to be written or deleted
+--                 problem  why it cannot be read or written, if so
 -- This file adds to each algorithm's table:
 --   packed(state)                its bytes, after the tag
 --   unpacked(value, at, key, limit)
 --                                the state whose bytes begin at `at`, nil if no state has them
 --   nothing                      the bytes of a fresh state
---   expires_us(state, over_us)   when it may expire, if nothing is spent any more at over_us: not
---                                before that, and at the same time as before it was charged if
---                                possible, because plain.lua then need not set the expiry again
+--   expires_us(state, over_us)   when the state may expire, if nothing is spent any more at over_us: not
+--                                before that. Where possible, a charge does not change this time, because
+--                                plain.lua then need not set the expiry again.
 -- Example       a fixed window of 200 a minute that began at 60 s, with 5 spent, is 21 bytes, in
 --               hexadecimal 01 C801 808ECE1C 00879303000000 05000000000000
 local CORRUPT = "CORRUPT"
 
--- Buckets expire at whole steps of this, counted from the epoch.
+-- A bucket expires at a multiple of this time since the epoch.
 local EXPIRY_STEP_US = 8000000
 
 local struct_pack, struct_unpack, redis_pcall = struct.pack, struct.unpack, redis.pcall

@@ -23,8 +23,9 @@ use super::denials::DenialQuery;
 pub(super) use answers::{RequestOutcome, ScriptReply};
 pub(super) use arguments::Arguments;
 
-/// The most limits of one check. The server serves nothing else meanwhile: 2 ms at most, as the tests in `costs.rs`
-/// assert.
+/// The most units of work of one check of several limits, or of one request on holds. A charge counts as 1 unit, and under
+/// a log as 64, 16 or 2 ([`ServerCharge::counts_as`]); an operation on a hold counts as 64 or 16. The server serves nothing
+/// else during the request: 2 ms at most, as the tests in `costs.rs` assert.
 pub(crate) const MAX_CHARGES: usize = 256;
 
 /// A log of more units may have holes, which make it slower to read. The same number as `NEAR` in `ring.lua`.
@@ -85,7 +86,7 @@ impl ServerCharge {
         if self.is_on_long_log() { LONG_LOG_WEIGHT } else { 1 }
     }
 
-    /// Returns how many charges it counts as in [`MAX_CHARGES`], by its work in a check of several limits.
+    /// Returns its work in a check of several limits, in the units of [`MAX_CHARGES`].
     pub(super) fn counts_as(&self) -> usize {
         match self.limit() {
             _ if self.hold_terms().is_some() => self.counts_as_hold(),
@@ -96,7 +97,7 @@ impl ServerCharge {
         }
     }
 
-    /// Returns how many charges an operation on a hold of it counts as in [`MAX_CHARGES`].
+    /// Returns the work of an operation on a hold under its limit, in the units of [`MAX_CHARGES`].
     pub(super) fn counts_as_hold(&self) -> usize {
         match self.limit() {
             Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
@@ -239,7 +240,7 @@ impl StoreRequest {
         )
     }
 
-    /// Whether it sets units aside, or is about units that were.
+    /// Whether it sets units aside, or settles or changes holds that were reserved before.
     pub(super) fn has_holds(&self) -> bool {
         match self {
             StoreRequest::CheckAll { charges, .. } => {

@@ -205,8 +205,8 @@ end
 -- belongs to this charge, and is given back. A shaping bucket gives a charge back only if all of it is
 -- still in the bucket and no later charge is.
 function bucket.give_back(limit, fill, now_us, cost, charged, over_us)
-  -- By then the charge has drained. The count alone does not show that: it starts again at 0 after a
-  -- key's state was evicted and made anew.
+  -- At over_us the charge has drained. The count alone does not show that: it starts again at 0 when a
+  -- key's state is created again after an eviction.
   if now_us >= over_us then
     return
   end

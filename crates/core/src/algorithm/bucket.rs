@@ -404,9 +404,10 @@ impl FillStanding {
 }
 
 impl<K: BucketKind> BesideHolds for K {
-    /// Returns the units of as many full buckets as drain in the longest exact wait. That is 2^53 us, less 366 days,
-    /// because the wait may begin when the last hold expires, and less a step back of the clock. At least two buckets,
-    /// because each drains within 100 years, and 2^53 us are 285 years.
+    /// Returns the units of as many full buckets as drain in the longest exact wait. The longest exact wait is 2^53 us,
+    /// less 366 days, because the wait may begin when the last hold expires, and less a step back of the clock. The
+    /// result is at least two buckets, because each drains within 100 years, and 2^53 us are 285 years; it is cut to
+    /// 2^53 - 1 units.
     fn most_taken(&self) -> u64 {
         const LONGEST_US: u64 = MAX_TIME_US - MAX_WINDOW_US - MAX_STEP_BACK_US;
         let Bucket { capacity, time_to_full_us, .. } = *self.bucket();

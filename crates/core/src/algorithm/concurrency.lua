@@ -77,7 +77,7 @@ function concurrency.spent()
   return 0
 end
 
--- Units that were spent under another limit do not count: nothing of them is under way.
+-- Units that were spent under another limit do not count, because they are not held.
 function concurrency.after_spending()
   return concurrency.fresh()
 end

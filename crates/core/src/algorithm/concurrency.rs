@@ -141,7 +141,7 @@ impl Algorithm for Concurrency {
         Concurrency { limit: size, ..*self }
     }
 
-    /// Units that were spent under another limit do not count: nothing of them is under way.
+    /// Units that were spent under another limit do not count, because they are not held.
     fn after_spending(&self, _: u64, _: u64) -> KeyClock {
         KeyClock::default()
     }
@@ -152,7 +152,7 @@ impl Algorithm for Concurrency {
         KeyClock::default()
     }
 
-    /// Decides a reservation by a key without holds.
+    /// Decides a reservation for a key without holds.
     fn peek(&self, _: &KeyClock, _: u64, request: UnitRequest) -> LimitDecision {
         let verdict = match request.cost.units() <= self.limit {
             true => Verdict::Allowed { delay_us: 0 },

@@ -263,8 +263,8 @@ impl Limit {
             read(limit, &state, now_us, |own| held::taken_units(limit, own, holds, now_us))
         });
         if self.is_shaping() && old.only_holds() && has_open {
-            // At this size the old limit has room for the request when nothing is held any more, or never if the request
-            // does not fit this limit.
+            // With this size the old limit has room for the request once nothing is held any more. If the request does
+            // not fit this limit, the old limit never has room for it.
             let size = self.size().min(cost.units());
             return CarryOver::Stays { decides: old.with_size(size), state };
         }

@@ -28,9 +28,9 @@ pub(crate) enum RequestOutcome {
     Reply(Result<Reply, Fault>),
     /// Not decided: a state was reached under another limit, and the script does not carry over.
     PutOff,
-    /// Not decided: a key has holds, and the script has no twin of holds.
+    /// Not decided: the tag of a key's state is marked, as with holds, and the script does not read keys with holds.
     PutOffForHolds,
-    /// Not decided: the requests before it took all the work that one call does on long logs.
+    /// Not decided: the requests before it took all the work that one call does on long logs and holds.
     Later,
 }
 
@@ -75,7 +75,7 @@ const AND_FIRST_BACK: u8 = 8;
 /// Added to the status of a decision on a key with holds.
 const AND_HOLDS: u8 = 32;
 
-/// The wait that says never, and the one that says that only other parts were refused.
+/// The waits that mean "never", and "only other parts were refused, or their holds have ended".
 const WAIT_NEVER: u64 = 1 << 53;
 const WAIT_OF_OTHERS: u64 = 1 << 54;
 
