@@ -71,7 +71,7 @@ impl WallOffset {
 impl TimeCounter {
     fn start() -> TimeCounter {
         const COUNTS: u64 = 1 << 40;
-        // Before the wall clock is read, because measuring how fast the counter counts may take a while.
+        // The counter is made before the wall clock is read, because measuring its speed may take a while.
         let counter = quanta::Clock::new();
         let started_us = system_us();
         let started = counter.raw();

@@ -67,7 +67,8 @@ const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// In memory that is done at once. On a store across the network the release is sent, and its answer is not read: if the
-/// store cannot be reached, the units stay held until the hold expires. [`release`](Hold::release) tells.
+/// store cannot be reached, the units stay held until the hold expires. The answer to [`release`](Hold::release) says
+/// whether the units were released.
 #[derive(Debug)]
 #[must_use = "a dropped hold is charged in full at its expiry, or released under a concurrency limit: settle or release it"]
 pub struct Hold {
@@ -78,7 +79,7 @@ pub struct Hold {
     expires_us: Arc<AtomicU64>,
     /// The time of the operations; `None` for the clock's.
     at_us: Option<u64>,
-    /// The units of checks that were merged with the reservation: charged by every settlement.
+    /// The units of checks that were merged with the reservation. Every settlement adds them to the used units.
     checked_units: u64,
     source: HoldSource,
     /// Whether the hold is released when this is dropped.
@@ -242,9 +243,9 @@ impl Hold {
     ///
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
     ///
-    /// If the store fails, the answer is an error, and it is not known whether the settlement was made. To settle again, take
-    /// the [reference](Self::reference) before, and make the hold again with [`Scope::hold`]: a settlement that is sent twice
-    /// charges nothing twice.
+    /// If the store fails, the answer is an error, and it is not known whether the settlement was made. To be able to
+    /// settle again, take the [reference](Self::reference) before the settlement, and make the hold again from it with
+    /// [`Scope::hold`]. A settlement that is sent twice charges nothing twice.
     pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
         self.releases = false;
         self.send_settlement(self.last_use(used))
@@ -270,7 +271,9 @@ impl Hold {
         self.settle_here(self.use_so_far(used_so_far))
     }
 
-    /// Ends the hold and charges nothing more: the units that no partial settlement has charged are free at once.
+    /// Ends the hold and charges nothing more: the units that no partial settlement has charged are free at once. The
+    /// units of checks that were merged into this hold ([`Limiter::reserve_all`](crate::Limiter::reserve_all)) are
+    /// charged even so.
     pub fn release(self) -> Answer<HoldSettlement> {
         self.settle(0)
     }

@@ -76,9 +76,9 @@ impl Scope {
     /// ```
     ///
     /// A key has at most 1,024 holds at a time. A [shaping](Scope::is_shaping) limit cannot have holds: an error. If a
-    /// store across the network fails, [`OnFailure`](crate::OnFailure) decides as for a check: `open` admits the reservation and holds
-    /// nothing, `local` holds the units on this process's share of the limit, `closed` is an error
-    /// ([`Hold::is_degraded`]).
+    /// store across the network fails, [`OnFailure`](crate::OnFailure) decides as for a check: `open` admits the
+    /// reservation and holds nothing, `local` holds the units on this process's share of the limit, `closed` is an
+    /// error ([`Hold::is_degraded`]).
     pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>) -> HoldRequest<'a> {
         HoldRequest {
             scope: self,

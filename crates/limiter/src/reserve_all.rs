@@ -113,8 +113,8 @@ impl Limiter {
     /// ```
     ///
     /// Parts with the same name and key become one part, as in [`check_all`](Self::check_all). If one of them is a
-    /// reservation, the units of all are held, for the longest of their times; each settlement then also charges the units
-    /// of the checks among them.
+    /// reservation, the units of all are held, for the longest of their times. A settlement of `used` units then
+    /// charges `used` plus the units of the checks among these parts, and a release charges the units of these checks.
     ///
     /// If a store across the network fails, the strictest [`OnFailure`](crate::OnFailure) of the enforced limits decides,
     /// as for a single [reservation](Scope::reserve).
@@ -272,7 +272,7 @@ impl<'a> MergedPart<'a> {
         self.demand = self.demand.merged(demand);
     }
 
-    /// Adds the units of a check to what each settlement charges, if it was merged with a reservation.
+    /// Notes the units of a check that was merged with a reservation: each settlement adds them to the used units.
     fn note_checked(&mut self, own: &Demand) {
         let is_replaced = self.demand.outranks(own);
         let is_check = own.hold.is_none() && own.intent == Intent::Charge;

@@ -193,7 +193,8 @@ impl<'a> RulesCheck<'a> {
                 let (spent, _) = rule.spent(&request, &found.keys[from..]);
                 let is_peek = matches!(hits, RequestCost::Peek);
                 let is_held = !is_peek && rule.reserves(&plan.spends[spent]);
-                // The units of a concurrency limit are places, and not what the request costs.
+                // The units of a concurrency limit are places: a cost or an estimate for the request does not replace
+                // them.
                 let is_place = || plan.spends[spent].scope().is_some_and(Scope::only_holds);
                 let estimate = estimate.filter(|_| is_held);
                 let units = match (hits, estimate.or(cost)) {

@@ -183,7 +183,7 @@ pub enum MismatchReason {
     NoKey {
         /// The attributes, one of which is needed.
         attributes: Vec<String>,
-        /// The attributes of these that are present, but not confirmed.
+        /// The attributes among them that are present, but not confirmed.
         claimed: Vec<String>,
     },
 }

@@ -201,8 +201,8 @@ impl RulesFile {
         FileFollower::on_change(self.clone())
     }
 
-    /// Does the same as [`follow`](Self::follow), by reading the file at an interval, at most a thousand times a second: for file systems that do
-    /// not report changes, such as network file systems.
+    /// Does the same as [`follow`](Self::follow), by reading the file at an interval, at most a thousand times a
+    /// second. Use it for file systems that do not report changes, such as network file systems.
     pub fn poll_every(&self, interval: Duration) -> io::Result<FileFollower> {
         FileFollower::at_interval(self.clone(), interval.max(Duration::from_millis(1)))
     }

@@ -125,7 +125,7 @@ fn ruling(
     let (joint, hold) = decided
         .map(JointHoldDecision::into_parts)
         .map_or_else(|error| (Err(error), None), |(joint, hold)| (Ok(joint), hold));
-    // A blocked request has no parts, and its reservation of nothing is admitted.
+    // A blocked request has no parts. A reservation without parts is admitted, so its empty hold is dropped here.
     let hold = hold.filter(|_| found.blocked_by.is_none());
     let hold = hold.map(|hold| RulesHold::new(hold, &found, hold_for));
     Ok(Ruling::of(found, joint)?.with_hold(hold))

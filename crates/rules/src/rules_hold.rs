@@ -119,13 +119,14 @@ impl RulesHold {
         self.hold.release_now()
     }
 
-    /// Moves the expiry of each hold, to the time of its rule from now. Never refused, unless a hold has ended.
+    /// Moves the expiry of each hold: the hold then lasts for the hold time of its rule from now. Never refused, unless
+    /// a hold has ended.
     pub fn renew(&self) -> Answer<JointExtension> {
         self.extend(|_| 0)
     }
 
     /// Extends all holds, or none: `more` returns the units to add for a rule, which may be 0. Each hold then lasts for
-    /// the time of its rule from now. See [`Hold::extend`].
+    /// the hold time of its rule from now. See [`Hold::extend`].
     pub fn extend(&self, more: impl FnMut(HeldRule<'_>) -> u64) -> Answer<JointExtension> {
         let mut growths = self.growths(more).into_iter();
         self.hold.extend(|_| growths.next().unwrap_or_default())

@@ -101,7 +101,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output. A pipe that its reader has closed is not an error: the reader has seen enough.
+/// Prints to standard output. A pipe that its reader has closed is not an error: the reader needs no more output.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -167,7 +167,7 @@ impl Receipts {
         Some(SignedReceipt { bytes: self.open(text)? })
     }
 
-    /// Returns what was sealed, without its signature; `None` if the signature is wrong.
+    /// Returns the signed content without its signature; `None` if the signature is wrong.
     fn open(&self, text: &str) -> Option<Vec<u8>> {
         if text.len() > MAX_CHARS {
             return None;

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             eprintln!("{}", replay.summary(output.progress.elapsed()));
             Ok(())
         }
-        // The reader has closed the pipe: it has seen enough.
+        // The reader has closed the pipe, and needs no more output.
         Err(ReplayError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(ReplayError::Output(error)) => Err(error).context("standard output"),
         Err(ReplayError::Store(error)) => {

@@ -73,8 +73,8 @@ pub trait RefusalBody {
     /// Makes a body of these bytes.
     fn of(bytes: Bytes) -> Self;
 
-    /// Returns this body, which keeps the hold of its request until it has ended or is dropped. Called only for requests
-    /// whose units are [reserved](crate::RateLimitLayer::reserve).
+    /// Returns this body, which keeps the hold of its request until the body has ended or is dropped. Called only for
+    /// requests whose units are [reserved](crate::RateLimitLayer::reserve).
     ///
     /// The bodies of `http-body-util`, axum and tonic do so. The default ends the hold at once, and logs a warning. A
     /// body type that can box other bodies needs one line: `OwnBody::boxed(hold.wrap(self))`.

@@ -2,7 +2,7 @@
 //!
 //! - `actual`: what a request really cost, from its response; `terms`: a layer's settings for holds
 //! - `shared`: the hold itself, and when it ends; `held_limits`: the units under each limit; `renewal`: moves the expiry
-//!   while the request is under way; `settlement`: the settlement that nothing waits for
+//!   while the request is under way; `settlement`: settlements whose answer no caller awaits
 //! - `handle`: the hold as the inner service sees it; `body`: a response body that keeps the hold until it has ended
 
 mod actual;

@@ -30,8 +30,9 @@ const GRACE_US: u64 = 10_000;
 const LEAD_US: u64 = 10_000;
 
 /// How long the first waiter sleeps before it asks the store again about a key with holds, if its wait is not over
-/// before. Another process may settle a hold at any time, and does not say so here. Short beside the requests that hold
-/// units; long enough that the waiters of 1,000 keys cost a store a tenth of its checks.
+/// before. Another process may settle a hold at any time, and this process is not notified. The time is short compared
+/// with the requests that hold units, and long enough that the waiters of 1,000 keys cost a store a tenth of its
+/// checks.
 const HOLDS_PACE_US: u64 = 100_000;
 
 /// The future of an [`Acquire`].

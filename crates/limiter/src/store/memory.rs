@@ -246,7 +246,7 @@ impl MemoryStore {
         Some(A::State::change(slot, logs, &self.budget, check))
     }
 
-    /// Decides a request of one unit, with any delay, at the clock's time, as most requests are.
+    /// Decides a request of one unit that accepts any delay, at the clock's time. Most requests are of this kind.
     ///
     /// The decision is written once on each path, directly to where the caller wants it.
     #[inline(always)]

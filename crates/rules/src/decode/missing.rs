@@ -12,8 +12,8 @@ use crate::yaml::{NodeKind, YamlNode};
 /// The most other rules that are compared with a rule whose key may be missing. If there are more, requests without the
 /// key are assumed to be limited.
 ///
-/// The compared rules are of the same domain. Each has no condition on values, or its first condition on values has the
-/// attribute and the first value of one of the rule's own conditions.
+/// The compared rules are of the same domain. Such a rule has no condition on values, or its first condition on values
+/// has the same attribute and the same first value as a condition of the rule whose key may be missing.
 const MAX_COMPARED: usize = 1_000;
 
 /// A domain, and the attribute and the first value of a rule's condition; both are empty if the rule has no condition on

@@ -103,7 +103,7 @@ impl<'n> AttributeSources<'n> {
             .all(|part| part.first_of.iter().any(|name| self.of(name) == Availability::Always))
     }
 
-    /// Warns of the attributes that a part of a key is never made of.
+    /// Warns of attributes in a part of a key that are never known, so that the key is never made of them.
     pub(super) fn warn_of_key_part(&self, part: &KeyPart, at: Position, report: &mut Report) {
         let names = || part.first_of.iter().map(|name| &**name);
         let mut never = names().filter(|name| self.of(name).is_never());

@@ -26,7 +26,7 @@ pub struct BodyHold {
 }
 
 impl BodyHold {
-    /// Takes a keeper's part in the hold; `None` if the hold has ended.
+    /// Returns a new keeper of the hold, and notes the actual cost if it is known; `None` if the hold has ended.
     pub(crate) fn of(shared: &Arc<SharedHold>, source: CostSource) -> Option<BodyHold> {
         let meter = match source {
             CostSource::Unknown => None,

@@ -10,8 +10,8 @@ use super::shared::SharedHold;
 /// The hold of a request, for the inner service: it can settle the hold itself, or extend it when the request needs
 /// more units than the layer has reserved. [`Admission::hold`](crate::Admission::hold) returns it.
 ///
-/// The hold does not end while a handle exists, and is renewed as long. So a service that works longer than its response,
-/// such as a WebSocket, moves a handle into its task.
+/// While a handle exists, the hold does not end, and is renewed. So a service that works longer than its response, such
+/// as a WebSocket, moves a handle into its task.
 ///
 /// ```
 /// # use tollgate::tower::Admission;
@@ -41,8 +41,8 @@ impl RequestHold {
         (shared.is_open() && shared.join()).then(|| RequestHold { shared: Arc::clone(shared) })
     }
 
-    /// Returns the units that are held; 0 once the hold has ended. If they are held under several limits, the request may
-    /// use the fewest of them; places under concurrency limits count only if nothing else is held.
+    /// Returns the units that are held; 0 once the hold has ended. If units are held under several limits, returns the
+    /// smallest number of them; places under concurrency limits count only if nothing else is held.
     pub fn units(&self) -> u64 {
         self.shared.units().unwrap_or(0)
     }
@@ -68,8 +68,8 @@ impl RequestHold {
     /// Ends the hold, and charges the units that were used, under each of its limits. The layer then settles nothing.
     /// Returns a settlement for each limit; none if the hold has ended before.
     ///
-    /// It is sent when this is called, even if the future is dropped. If the store fails, the hold is charged in full at
-    /// its expiry. Places under concurrency limits are free.
+    /// The settlement is sent when this is called, even if the future is dropped. If the store fails, the hold is
+    /// charged in full at its expiry. Places under concurrency limits are freed, and nothing is charged for them.
     pub fn settle(&self, used: u64) -> Answer<Vec<HoldSettlement>> {
         self.settle_each(|_| used)
     }
@@ -88,8 +88,8 @@ impl RequestHold {
     /// Adds `more` units to the hold under each of its limits, if a check of them would be allowed. If one of the limits
     /// refuses, the hold stays as it was. `None` if the hold has ended.
     ///
-    /// It is sent when this is called, even if the future is dropped. Places under concurrency limits are added only if
-    /// nothing else is held.
+    /// The extension is sent when this is called, even if the future is dropped. Places under concurrency limits are
+    /// added only if nothing else is held.
     pub fn extend(
         &self,
         more: u64,

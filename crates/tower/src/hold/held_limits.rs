@@ -18,7 +18,7 @@ pub(crate) struct HeldLimits {
 /// The units that are held under one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldPart {
-    /// The units that are held. While an extension is in flight, with its units.
+    /// The units that are held, including the units of an extension in flight.
     pub(crate) units: u64,
     /// How long they are held, unless the hold is renewed.
     pub(crate) hold_for: Duration,
@@ -94,7 +94,8 @@ impl HeldLimits {
         self.joint.settle(|hold| used(hold).min(MAX_UNITS))
     }
 
-    /// Sends an extension: by `more` units under each limit, but by no place if anything else is held. All expiries move.
+    /// Sends an extension: by `more` units under each limit. Places are added only if nothing else is held. All
+    /// expiries move.
     pub(super) fn extend(&mut self, more: u64) -> Answer<JointExtension> {
         self.grow(|units| units.saturating_add(more));
         let only_places = self.only_places();

@@ -10,7 +10,7 @@ use tollgate_limiter::{Answer, Clock, Error, JointExtension};
 
 /// A hold that can be renewed.
 pub(super) trait Renewable: Send + Sync + 'static {
-    /// Sends the extension by no units. Returns `None` once the hold has ended.
+    /// Sends an extension that adds no units and moves the expiry. Returns `None` once the hold has ended.
     fn renew(&self) -> Option<Answer<JointExtension>>;
 
     /// Removes the limits under which the hold has ended, as the answer to an extension says. Returns whether there are such

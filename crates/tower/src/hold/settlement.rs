@@ -1,4 +1,4 @@
-//! The settlement of a hold that nothing waits for.
+//! Settlements whose answer no caller awaits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) fn settle_unwatched(
 ) {
     let again = RemoteSettlement::of(&held, used);
     let longest_wait = (held.shortest_time() / 8).max(FIRST_RETRY);
-    // It is sent by now, or in memory done.
+    // When `settle` returns, the settlement has been sent; in memory it is done.
     let answer = held.settle(used);
     if let (false, Ok(runtime)) = (again.parts.is_empty(), Handle::try_current()) {
         runtime.spawn(again.complete(answer, longest_wait, clock.clone(), Arc::clone(settings)));

@@ -118,7 +118,7 @@ impl SharedHold {
             && let Some(unsettled) = self.take()
         {
             // Only the inner service knows when the upgraded connection ends, and it has kept no handle. So nothing is
-            // settled, and the hold ends by its time.
+            // settled, and the hold is left to expire.
             unsettled.held.leave();
         }
         None

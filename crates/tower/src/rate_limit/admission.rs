@@ -198,7 +198,7 @@ impl fmt::Debug for Admission {
     }
 }
 
-/// A request in flight whose charge may be refunded after the inner service has responded.
+/// A request in flight that has a hold, or whose charge may be refunded after the inner service has responded.
 pub(super) struct TrackedRequest {
     admission: Admission,
     settings: Arc<LayerSettings>,
@@ -208,7 +208,8 @@ pub(super) struct TrackedRequest {
 pub(super) type HeaderRefresh = Pin<Box<dyn Future<Output = Option<QuotaHeaders>> + Send + Sync>>;
 
 impl TrackedRequest {
-    /// Puts the decision into the request's extensions, if the layer is set to. Is then a keeper of the request's hold.
+    /// Puts the decision into the request's extensions, if the layer is set to. The returned value keeps the request's
+    /// hold.
     pub(super) fn new<B>(
         admission: Admission,
         settings: &Arc<LayerSettings>,

@@ -30,7 +30,7 @@ pub(super) enum DecisionProgress {
 pub(super) enum Disposition {
     /// The request goes to the service.
     Passes,
-    /// The request goes to the service, and its charge may be refunded.
+    /// The request goes to the service. It has a hold, or its charge may be refunded.
     Admitted(Admission),
     Delayed(Box<DelayedCharge>),
     Refused(Box<Response<Bytes>>),

@@ -36,7 +36,7 @@ pin_project! {
         pub(super) step: ResponseStep<S::Future, S, B, R>,
         // The headers for the response of the inner service.
         pub(super) quota_headers: QuotaHeaders,
-        // Only in a layer that may refund the charge.
+        // Only for a request that has a hold, or whose charge may be refunded.
         pub(super) tracked: Option<TrackedRequest>,
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct NextCall<S, B> {
     request: Request<B>,
 }
 
-/// A request's next step, and its tracking if the charge may be refunded.
+/// A request's next step, and its tracking if it has a hold or its charge may be refunded.
 type StepAndTracking<F, S, B, R> = (ResponseStep<F, S, B, R>, Option<TrackedRequest>);
 
 impl<S, B> NextCall<S, B> {

@@ -191,8 +191,9 @@ impl RateLimitLayer {
     /// Puts the decision into the extensions of each admitted request as an [`Admission`], so that the inner service
     /// can read the client's quota and refund the charge.
     ///
-    /// Off by default, because it takes two allocations and a copy of the key for each request. Without it, the layer keeps
-    /// nothing of a request.
+    /// Off by default, because it takes two allocations and a copy of the key for each request. Without it, the layer
+    /// keeps nothing of an admitted request, unless the request is delayed, has a hold, or may be refunded by
+    /// [`refund_if`](Self::refund_if).
     #[must_use]
     pub fn with_decision(self) -> RateLimitLayer {
         self.with(|settings| (settings.is_tracked, settings.shows_decision) = (true, true))

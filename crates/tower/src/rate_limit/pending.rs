@@ -94,8 +94,9 @@ impl StoreQuery {
     }
 }
 
-/// Gives back what a request that is dropped before the store has answered may have been granted: the hold, or the
-/// charges of rules that may delay it. The charge of a single limit stays, or is refunded by the store.
+/// If a request is dropped before the store has answered, gives back what the store may have granted to the request:
+/// the hold, or the charges of rules that may delay the request. The charge of a single limit stays, or is refunded by
+/// the store.
 impl Drop for PendingCheck {
     fn drop(&mut self) {
         let (query, Ok(runtime)) = (self.query.take(), Handle::try_current()) else { return };

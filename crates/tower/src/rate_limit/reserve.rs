@@ -34,9 +34,9 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// The units are held until the body of the response has ended or was dropped, and are renewed as long
-    /// ([`hold_for`](Self::hold_for)). If the actual cost is not known then, the estimate is charged in full. A handler can
-    /// settle or extend the hold itself ([`Admission::hold`]).
+    /// The units are held until the body of the response has ended or was dropped; until then their hold is renewed
+    /// ([`hold_for`](Self::hold_for)). If the actual cost is not known at the end, the estimate is charged in full. A
+    /// handler can settle or extend the hold itself ([`Admission::hold`]).
     ///
     /// - The estimate takes the place of [`cost`](Self::cost): the later call counts. A request whose estimate is 0 is
     ///   not limited. Estimate at least what a request can cost, or extend the hold when it needs more: what requests
@@ -95,9 +95,8 @@ impl RateLimitLayer {
         })
     }
 
-    /// Sets how long units are held unless the hold is renewed. The default is 60 s, a rule's `hold_for`, or the own time of
-    /// a concurrency limit. It is the time after which the units
-    /// of a process that was killed are charged.
+    /// Sets how long units are held unless the hold is renewed. The default is a rule's `hold_for`, a concurrency
+    /// limit's own time, or else 60 s. If the process is killed, the units are charged after at most this time.
     ///
     /// A hold is renewed after half of this time, by a task of the tokio runtime that serves the request, while the
     /// service works and the body streams. Without a tokio runtime it is renewed when the response is polled. Timers
@@ -107,8 +106,8 @@ impl RateLimitLayer {
         self.with_holds(|holds| holds.hold_for = Some(time))
     }
 
-    /// Sets how long the hold of one request is renewed; the default is 24 h. Then it ends by its time. This bounds the
-    /// hold of a response that never ends.
+    /// Sets how long the hold of one request is renewed; the default is 24 h. After that the hold is left to expire.
+    /// This bounds the hold of a response that never ends.
     #[must_use]
     pub fn max_hold(self, time: Duration) -> RateLimitLayer {
         self.with_holds(|holds| holds.max_hold = time)

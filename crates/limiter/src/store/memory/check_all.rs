@@ -45,8 +45,8 @@ struct JointCharge<'a> {
     state: State,
     /// Empty unless the storage is `Held`, or `Copy` of a key with holds.
     holds: Holds,
-    /// The bytes of the state and the holds when they were taken from the keys with holds. With the bytes that were then
-    /// taken for a new hold.
+    /// The bytes that the budget counts for the state and the holds: their bytes when they were taken from the keys
+    /// with holds, and the bytes that were then taken for a new hold or for the log.
     held_bytes: usize,
     /// How long a reservation must wait if there is no memory for its hold.
     without_memory_us: Option<u64>,

@@ -1,7 +1,8 @@
 //! Keys with holds. They are kept apart from the table, so that checks of other keys pay nothing for them.
 //!
 //! A key is in the table of its shard or among its held keys, never in both. A check that finds no slot looks here, under
-//! the same lock. A reservation moves its key here, and the operation that ends the last hold moves the key back.
+//! the same lock. A reservation moves its key here. The operation that ends the last hold moves the key back if the
+//! table has room for it; without room, the key stays here without holds.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -351,7 +352,8 @@ pub(super) fn make_room(
     }
 }
 
-/// Returns the wait of a reservation that is refused at the ceiling: until a hold expires, or 1 s if that is `None`.
+/// Returns the wait of a reservation that is refused at the ceiling: the time until a hold expires at `until_us`, or
+/// 1 s if `until_us` is `None`.
 pub(super) fn wait_at_ceiling_us(until_us: Option<u64>, now_us: u64) -> u64 {
     until_us.map_or(1_000_000, |until_us| until_us.saturating_sub(now_us))
 }

@@ -82,7 +82,7 @@ impl MemoryStore {
 
     fn free(&self, dropped: &DroppedScopes) {
         let dropped = || dropped.by_index.iter().flatten();
-        // The needed scopes are shown again first: a name is freed with its last scope.
+        // The needed scopes are shown again first, because a name is freed once none of its scopes can be found.
         dropped()
             .filter(|it| it.is_needed)
             .for_each(|it| self.scopes.write().show_again(&it.scope));

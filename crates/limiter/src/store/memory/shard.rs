@@ -40,8 +40,8 @@ pub(super) enum StateAccess<'s, S> {
     Held(&'s mut HeldKey, &'s StoreView<'s>),
 }
 
-/// A table and its logs. An empty shard has nothing on the heap, so a store of many shards is small until
-/// they have keys.
+/// A table, its logs, and the keys with holds. An empty shard has nothing on the heap, so a store of many shards is
+/// small until they have keys.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     table: SlotTable,

@@ -32,7 +32,7 @@ impl CheckLocks<'_> {
         charges: &mut [JointCharge<'_>],
         view: &StoreView<'_>,
     ) -> bool {
-        // The states of these keys are taken out, so the keys seem to be dead.
+        // These keys look dead while their states are taken out, so they are excepted from the removal of dead keys.
         let taken_out: Vec<HeldKeyId> = charges
             .iter()
             .filter(|charge| charge.storage == StateStorage::Held)

@@ -33,7 +33,8 @@ impl Shard {
         self.held.as_mut()?.get_mut(&HeldKey::id(place, scope))
     }
 
-    /// Runs `act` on a key with holds; `None` if the key has none. A key without holds afterwards moves to the table.
+    /// Runs `act` on a key with holds; `None` if the key has none. If the key has no holds afterwards,
+    /// [releases](Self::release) it.
     fn change_held<T>(
         &mut self,
         place: KeyPlace,
