@@ -252,7 +252,7 @@ pub enum Settlement {
         charged_units: u64,
         /// The charged units that were beyond the hold.
         excess_units: u64,
-        /// The units that were used beyond the hold and not charged, because at most one whole limit is charged beyond a
+        /// The units that were used beyond the hold and not charged, because a settlement charges at most one whole limit beyond a
         /// hold.
         cut_units: u64,
         /// The receipt of the charge; `None` if nothing was charged.

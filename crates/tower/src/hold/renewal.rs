@@ -13,8 +13,8 @@ pub(super) trait Renewable: Send + Sync + 'static {
     /// Sends an extension that adds no units and moves the expiry. Returns `None` once the hold has ended.
     fn renew(&self) -> Option<Answer<JointExtension>>;
 
-    /// Removes the limits under which the hold has ended, as the answer to an extension says. Returns whether there are such
-    /// limits, and it is still open under others.
+    /// Removes the limits under which the answer to an extension says that the hold has ended. Returns false if there are no
+    /// such limits, or no others.
     fn forget_ended(&self, extension: &JointExtension) -> bool;
 
     /// Logs that the store failed; the hold is renewed again soon.

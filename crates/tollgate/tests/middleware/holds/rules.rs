@@ -325,7 +325,7 @@ async fn reservation_of_rules_that_nothing_waits_for_is_released() {
     assert_eq!(remaining_on(&rules).await, [9, 1_000, 5_000, 2]);
 }
 
-/// An operator resets the tokens of a client while its stream goes on.
+/// During the stream an operator resets the client's key of the rule `tokens`.
 #[tokio::test(start_paused = true)]
 async fn place_is_renewed_when_the_hold_of_another_rule_has_ended() {
     let limiter = Limiter::builder().clock(Clock::tokio(MIDNIGHT_US)).build();
