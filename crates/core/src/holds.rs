@@ -15,6 +15,26 @@ pub const MAX_HOLDS: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
 
+impl HoldId {
+    /// The bit that distinguishes the ids of leases from other ids.
+    const LEASE_BIT: u64 = 1 << 63;
+
+    /// Returns the id of a lease. The highest bit of `number` is not used.
+    pub const fn of_lease(number: u64) -> HoldId {
+        HoldId(number | HoldId::LEASE_BIT)
+    }
+
+    /// Returns the id of a hold that is no lease. The highest bit of `number` is not used.
+    pub const fn of_hold(number: u64) -> HoldId {
+        HoldId(number & !HoldId::LEASE_BIT)
+    }
+
+    /// Whether this is the id of a lease.
+    pub const fn is_lease(self) -> bool {
+        self.0 & HoldId::LEASE_BIT != 0
+    }
+}
+
 /// How long units are held unless the hold is settled or extended before: 1 us to 366 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldTime(u64);

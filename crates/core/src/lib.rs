@@ -45,6 +45,7 @@ mod algorithm;
 mod check_all;
 mod decision;
 mod holds;
+mod lease;
 mod limit;
 mod muldiv;
 mod parameter;
@@ -69,6 +70,7 @@ pub use holds::{
     EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime,
     HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement,
 };
+pub use lease::{LeaseAnswer, LeaseRequest, LeaseState};
 pub use limit::{Bound, CarryOver, Limit, State};
 pub use parameter::{
     AlgorithmName, Excerpt, LimitError, Notation, Rate, duration_text, parse_duration,

@@ -275,7 +275,7 @@ fn next_id() -> HoldId {
     static START: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
-    HoldId(start.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)))
+    HoldId::of_hold(start.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// The answer to a reservation: the decision, and the hold if it was admitted.
