@@ -7,6 +7,7 @@ mod fast_path;
 mod fixed_window;
 pub(crate) mod held;
 mod leaky_bucket;
+pub(crate) mod leased;
 mod sliding_window_counter;
 mod sliding_window_log;
 mod token_bucket;

@@ -227,6 +227,8 @@ pub enum HoldError {
     /// The limit is a shaping leaky bucket: it delays each request until the requests before it have left, and held
     /// units have no position in that order.
     Shaping,
+    /// The limit is a concurrency limit, which cannot be leased: its units are reserved and released one by one.
+    OnlyHolds,
 }
 
 impl core::fmt::Display for HoldError {
@@ -238,6 +240,9 @@ impl core::fmt::Display for HoldError {
             }
             HoldError::Shaping => {
                 "a shaping leaky bucket cannot have holds; use `mode=policing` or a token bucket"
+            }
+            HoldError::OnlyHolds => {
+                "a concurrency limit cannot be leased; reserve its units instead"
             }
         })
     }

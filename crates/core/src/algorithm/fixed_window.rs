@@ -229,4 +229,8 @@ impl BesideHolds for FixedWindow {
     fn store_standing(&self, window: &mut Window, now_us: u64) {
         *window = self.standing(window, now_us).window;
     }
+
+    fn lease_ends_us(&self, at_us: u64) -> u64 {
+        window_start_us(at_us, self.window_us).saturating_add(self.window_us() - 1)
+    }
 }

@@ -34,6 +34,12 @@ pub trait BesideHolds: Algorithm {
     /// moves forward too.
     fn store_standing(&self, state: &mut Self::State, now_us: u64);
 
+    /// The latest time at which a lease taken at `at_us` may expire. Under a window that is its last microsecond, so that
+    /// what a process takes from a lease is charged in the window of its use.
+    fn lease_ends_us(&self, _at_us: u64) -> u64 {
+        MAX_TIME_US
+    }
+
     /// Called after each operation that changed the key, with the holds that are left.
     fn after_change(&self, _: &mut Self::State, _: &Holds) {}
 
@@ -137,13 +143,13 @@ pub(crate) fn taken_units<A: BesideHolds>(
 }
 
 /// A key with holds at one instant. The state does not have the charges of the expired holds yet.
-struct View<'v, A: BesideHolds> {
+pub(super) struct View<'v, A: BesideHolds> {
     limit: &'v A,
     state: &'v A::State,
     expired: &'v [OpenHold],
-    open: &'v [OpenHold],
+    pub(super) open: &'v [OpenHold],
     /// The key's own time: the caller's, unless that is behind.
-    at_us: u64,
+    pub(super) at_us: u64,
     now_us: u64,
     /// The units that are spent and held together, including the units of expired holds that still count.
     taken: u64,
@@ -157,7 +163,7 @@ impl<'v, A: BesideHolds> View<'v, A> {
         View { limit, state, expired, open, at_us, now_us, taken }
     }
 
-    fn remaining(&self) -> u64 {
+    pub(super) fn remaining(&self) -> u64 {
         self.limit.size().saturating_sub(self.taken)
     }
 
@@ -238,7 +244,7 @@ pub(crate) fn restart_clock<A: BesideHolds>(
 }
 
 /// Runs `read` on the key at `now_us`. If `now_us` shows a new clock, `read` gets a restarted copy.
-fn look<A: BesideHolds, T>(
+pub(super) fn look<A: BesideHolds, T>(
     limit: &A,
     state: &A::State,
     holds: &Holds,
@@ -464,7 +470,7 @@ fn peek_units<A: BesideHolds>(
 }
 
 /// Finds a hold that is open at `now_us`.
-fn find<A: BesideHolds>(
+pub(super) fn find<A: BesideHolds>(
     limit: &A,
     state: &A::State,
     holds: &Holds,
@@ -481,12 +487,12 @@ fn find<A: BesideHolds>(
     }
 }
 
-fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
+pub(super) fn expiry_us(at_us: u64, hold_for: HoldTime) -> u64 {
     at_us.saturating_add(hold_for.as_us()).min(MAX_TIME_US)
 }
 
 /// Returns the decision that an admitted operation reports: what remains after it.
-fn decision_after<A: BesideHolds>(
+pub(super) fn decision_after<A: BesideHolds>(
     limit: &A,
     state: &A::State,
     holds: &Holds,
@@ -496,7 +502,7 @@ fn decision_after<A: BesideHolds>(
 }
 
 /// Returns the decision on an operation on a hold that has ended: denied, and waiting cannot help.
-fn decision_on_ended<A: BesideHolds>(
+pub(super) fn decision_on_ended<A: BesideHolds>(
     limit: &A,
     state: &A::State,
     holds: &Holds,

@@ -330,4 +330,8 @@ impl BesideHolds for SlidingWindowCounter {
     fn store_standing(&self, windows: &mut WindowPair, now_us: u64) {
         *windows = self.standing(windows, now_us).windows;
     }
+
+    fn lease_ends_us(&self, at_us: u64) -> u64 {
+        window_start_us(at_us, self.window_us).saturating_add(self.window_us() - 1)
+    }
 }

@@ -3,12 +3,14 @@
 use super::state::{State, change, read};
 use super::{CarryOver, Limit};
 use crate::algorithm::held::{self, TakenUnits};
+use crate::algorithm::leased;
 use crate::algorithm::{BesideHolds, KeyClock};
 use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, Verdict};
 use crate::holds::{
     ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds, Reservation,
     ReserveAnswer, SettleAnswer,
 };
+use crate::lease::{LeaseAnswer, LeaseRequest};
 use crate::range::MAX_UNITS;
 use crate::{__each as each, UnitRequest};
 
@@ -222,6 +224,54 @@ impl Limit {
         each!(self, limit => change(limit, state, now_us, |own| {
             held::extend(limit, own, holds, now_us, hold, growth)
         }))
+    }
+
+    /// Returns an error if this limit cannot be leased.
+    pub fn can_lease(&self) -> Result<(), HoldError> {
+        if self.only_holds() { Err(HoldError::OnlyHolds) } else { self.can_hold() }
+    }
+
+    /// Opens or renews a lease: units that a process takes without asking the store.
+    ///
+    /// The steps, in their order:
+    ///
+    /// 1. The units that were taken from the lease are charged, and the lease expires later.
+    /// 2. The check that waits is decided beside all holds, and charged. If it is refused, the lease does not grow.
+    /// 3. The lease grows by what the process wants, but by at most half of what remains, divided among the leases of
+    ///    the key.
+    ///
+    /// If the lease to be renewed has ended, only the check is decided.
+    ///
+    /// ```
+    /// use tollgate_core::{HoldId, HoldTime, Holds, LeaseRequest, LeaseState, Limit};
+    ///
+    /// let limit: Limit = "token-bucket capacity=1000 refill=1000/m".parse()?;
+    /// let (mut state, mut holds) = (limit.fresh(), Holds::default());
+    /// let open = LeaseRequest {
+    ///     id: HoldId::of_lease(1),
+    ///     expires_us: None,
+    ///     used: 0,
+    ///     need: None,
+    ///     want: 100,
+    ///     most: 250,
+    ///     lease_for: HoldTime::from_us(1_000_000)?,
+    /// };
+    /// let answer = limit.lease(&mut state, &mut holds, 0, open)?;
+    /// assert_eq!(answer.decision.remaining, 900);
+    /// assert!(matches!(answer.lease, LeaseState::Open { unused: 100, lasts_us: 1_000_000, .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lease(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        request: LeaseRequest,
+    ) -> Result<LeaseAnswer, HoldError> {
+        self.can_lease()?;
+        Ok(each!(self, limit => change(limit, state, now_us, |own| {
+            leased::lease(limit, own, holds, now_us, request)
+        })))
     }
 
     /// Gives back the part of a charge that still counts at `now_us`, beside the holds of the key. Returns by how

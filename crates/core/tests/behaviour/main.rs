@@ -8,6 +8,7 @@ mod carry_over;
 mod clocks;
 mod common_limits;
 mod holds;
+mod leases;
 mod logs;
 mod made_up_receipts;
 mod more;
