@@ -46,6 +46,13 @@
 //! 5. Forgets the holds with the state, when a key is reset.
 //! 6. Refuses a reservation when it has no memory for one more hold. That is a denial, not an error.
 //!
+//! # Leases
+//!
+//! A store with holds can have leases too ([`RemoteStore::has_leases`]): holds from which a process takes units without asking
+//! the store. A store decides [requests for leases](RemoteStore::lease) as it decides checks, and runs the
+//! [tasks](RemoteStore::spawn) that renew them. The limiter does all else; it settles a lease that ends as it settles
+//! any hold.
+//!
 //! # Writing a store
 //!
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
@@ -72,14 +79,15 @@ mod stored;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Limit, SettleAnswer,
-    State,
+    self as core, ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds,
+    LeaseAnswer, Limit, SettleAnswer, State,
 };
 
 use crate::answer::Answer;
@@ -176,6 +184,26 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
     fn extend(&self, request: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
         let _ = request;
         Answer::ready(Err(Error::HoldsUnsupported))
+    }
+
+    /// Whether the store has leases. If not, [`lease`](Self::lease) and [`spawn`](Self::spawn) are not called, and every
+    /// check under a leased scope is a check of the store.
+    fn has_leases(&self) -> bool {
+        false
+    }
+
+    /// Opens or renews a lease, and decides the check that waits, as
+    /// [`Limit::lease`](tollgate_core::Limit::lease) does: the key is first carried over to the limit of the charge, as
+    /// for a check.
+    fn lease(&self, request: KeyLeaseRequest) -> Answer<LeaseAnswer> {
+        let _ = request;
+        Answer::ready(Err(Error::HoldsUnsupported))
+    }
+
+    /// Runs a task until it is done, or drops it when the runtime ends. The limiter renews leases in such tasks, which use
+    /// tokio's time. A store without leases drops the task.
+    fn spawn(&self, task: Task) {
+        drop(task);
     }
 
     /// Returns the state of the servers, as this process sees them.
@@ -348,6 +376,20 @@ pub struct ExtendPart {
     /// The units and the time by which it grows.
     pub growth: HoldGrowth,
 }
+
+/// A request to open or renew a lease.
+#[derive(Clone, Debug)]
+pub struct KeyLeaseRequest {
+    /// The name, the key and the limit of the lease. Its cost is that of the check that waits, or 1.
+    pub charge: Charge,
+    /// The lease, what was used of it, and what is wanted.
+    pub lease: core::LeaseRequest,
+    /// The time and the deadline.
+    pub call: Call,
+}
+
+/// A task of a limiter, which a [store runs](RemoteStore::spawn).
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone)]
