@@ -30,7 +30,8 @@
 //! The tests open hundreds of limiters and make some hundred thousand requests. They compare every answer with
 //! [`tollgate_core`], field by field. `tests/example_store` of this crate is a small store that passes.
 //!
-//! [`any`] and [`trace`] are the random limits and requests that the properties use.
+//! [`any`] and [`trace`] are the random limits and requests that the properties use. [`history`] judges what callers in
+//! several processes saw of a store.
 //!
 //! A behaviour is an `async fn` of a [`Make`]; a property is a plain `fn` of it, which opens a limiter for every case.
 
@@ -50,6 +51,7 @@ pub mod changing;
 pub mod clocks;
 #[doc(hidden)]
 pub mod concurrency;
+pub mod history;
 #[doc(hidden)]
 pub mod holds;
 #[doc(hidden)]

@@ -131,6 +131,7 @@ macro_rules! suite {
             ]
             threads: [
                 concurrent_threads_admit_exactly_the_limit,
+                answers_to_threads_are_those_of_one_order,
                 threads_on_a_few_keys_admit_exactly_the_limit_of_each,
                 threads_that_add_a_key_at_once_admit_exactly_one,
                 limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit,

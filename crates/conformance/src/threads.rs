@@ -1,14 +1,17 @@
 //! P5: any number of threads admit exactly what one caller would.
 //!
-//! The clock is stopped, so that the number of admitted requests does not depend on their timing.
+//! The clock is stopped, so that the number of admitted requests does not depend on their timing; only
+//! [`answers_to_threads_are_those_of_one_order`] gives each request its own time.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
+use tollgate_core::{Cost, Intent};
 use tollgate_limiter::{Check, Limiter, Scope};
 
+use crate::history::{RecordedAnswer, RecordedRequest, explain, now_us};
 use crate::store::{Make, named, open};
 
 const THREADS: usize = 8;
@@ -62,6 +65,35 @@ pub fn concurrent_threads_admit_exactly_the_limit(make: Make) {
             });
             assert_eq!(admitted, 1_000 / cost, "{text}, cost {cost}");
             assert_eq!(remaining(&scope, "a"), 1_000 % cost, "{text}, cost {cost}");
+        }
+    }
+}
+
+/// Each field of each answer. Some units come back meanwhile.
+pub fn answers_to_threads_are_those_of_one_order(make: Make) {
+    for text in LIMITS {
+        let text = text.replace("1000", "100").replace("1m", "20ms").replace("1/s", "1/ms");
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "history", &text);
+        let history = Mutex::new(Vec::new());
+        on_threads(|number, handle| {
+            for turn in 0..100 {
+                let cost = Cost::new(1 + (number + turn) as u64 % 5).unwrap();
+                let is_peek = (number + turn).is_multiple_of(7);
+                let intent = if is_peek { Intent::Peek } else { Intent::Charge };
+                let at_us = now_us();
+                let check = if is_peek { scope.peek("a") } else { scope.check("a") };
+                let check = check.cost(cost.units()).at_us(at_us).into_future();
+                let decision = *handle.block_on(check).unwrap().decided();
+                let answer = Some(RecordedAnswer { ended_us: now_us(), decision });
+                let request =
+                    RecordedRequest { began_us: at_us, at_us: Some(at_us), cost, intent, answer };
+                history.lock().unwrap().push(request);
+            }
+            0
+        });
+        if let Err(unexplained) = explain(scope.limit(), &history.into_inner().unwrap(), 0) {
+            panic!("{unexplained}");
         }
     }
 }

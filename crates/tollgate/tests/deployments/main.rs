@@ -8,7 +8,10 @@ mod across;
 mod across_failing;
 mod across_holds;
 mod changed_limits;
+#[path = "../shared/child.rs"]
+mod child;
 mod cluster;
+mod history;
 mod polling;
 mod replica;
 mod runtimes;

@@ -10,6 +10,8 @@ mod acl;
 mod acquire;
 mod batching;
 mod changed_limits;
+#[path = "../shared/child.rs"]
+mod child;
 mod denials;
 mod expiry;
 mod failures;
