@@ -9,6 +9,7 @@ mod across_failing;
 mod across_holds;
 mod changed_limits;
 mod cluster;
+mod live_processes;
 mod polling;
 mod replica;
 mod runtimes;

@@ -23,3 +23,4 @@ mod runtimes;
 mod scripts;
 mod secrets;
 mod setup;
+mod shares;

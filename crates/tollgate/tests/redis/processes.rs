@@ -13,19 +13,20 @@ const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 
 /// The environment variable with the URL of a racer's server.
-const URL: &str = "TOLLGATE_RACER_URL";
+pub(crate) const URL: &str = "TOLLGATE_RACER_URL";
 
-/// Another process of this program, which runs `racer` below.
-struct Racer {
+/// Another process of this program, which runs one ignored test of it.
+pub(crate) struct Racer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Racer {
-    fn start(url: &str) -> Racer {
+    /// Starts a process that runs `test` on the server at `url`.
+    pub(crate) fn start(test: &str, url: &str) -> Racer {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "processes::racer", "--ignored", "--nocapture"])
+            .args(["--exact", test, "--ignored", "--nocapture"])
             .env(URL, url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -36,11 +37,16 @@ impl Racer {
     }
 
     fn go(&mut self) {
-        self.input.write_all(b"go\n").unwrap();
+        self.send("go");
+    }
+
+    /// Writes a line to the standard input of the process.
+    pub(crate) fn send(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
     }
 
     /// The next line that the process prints for the test.
-    fn next_line(&mut self) -> String {
+    pub(crate) fn next_line(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the racer has ended");
@@ -64,7 +70,8 @@ async fn processes_that_race_admit_exactly_the_limit() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = open(&server);
-        let mut racers: Vec<Racer> = (0..PROCESSES).map(|_| Racer::start(&server.url())).collect();
+        let mut racers: Vec<Racer> =
+            (0..PROCESSES).map(|_| Racer::start("processes::racer", &server.url())).collect();
         for text in LIMITS {
             for racer in &mut racers {
                 assert_eq!(racer.next_line(), "ready");
