@@ -14,9 +14,9 @@ use axum::http::StatusCode;
 use axum::routing::{Router, get, post};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tollgate::Redis;
 use tollgate::rules::RulesFile;
 use tollgate::tower::{LayerDecision, RateLimitLayer};
-use tollgate::{OnFailure, Redis};
 
 /// The numbers of decided requests.
 #[derive(Default)]
@@ -34,12 +34,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A check that Redis does not answer in this time is decided by the failure policy.
     let deadline_ms = std::env::var("DEADLINE_MS").map_or(Ok(10), |text| text.parse())?;
 
-    // All processes with this Redis and this prefix share the limits. While Redis fails, each of the three processes
-    // decides on a third of each limit.
+    // All processes with this Redis and this prefix share the limits. While Redis fails, each of them decides on its share
+    // of each limit: Redis has counted the processes.
     let limiter = Redis::at(&url)?
         .prefix("example:")?
         .deadline(Duration::from_millis(deadline_ms))
-        .on_failure(OnFailure::Local { processes: 3 })
         .build()?;
 
     // The file is read again when it changes, and on SIGHUP, until `following` is dropped.

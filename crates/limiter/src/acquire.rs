@@ -33,11 +33,10 @@ pub use gate::Gate;
 /// of the key has been charged. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) lists what else can stay
 /// spent on Redis.
 ///
-/// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, waiters
-/// are admitted by this process, under the whole limit: an outage adds at most one burst, and the rate stays
-/// the same. With several processes, each one then admits the whole limit;
-/// [`OnFailure::Local`](crate::OnFailure::Local) gives each a share. With
-/// [`OnFailure::Open`](crate::OnFailure::Open), set explicitly, requests do not wait while the store fails. A
+/// When the store fails, waiters are admitted by this process on its share of the limit, unless another
+/// [`OnFailure`](crate::OnFailure) was set for the limiter or the scope: an outage adds at most one burst of all processes
+/// together, and the rate stays the same. If the store has not counted the processes, each one admits the whole limit. With
+/// [`OnFailure::Open`](crate::OnFailure::Open) requests do not wait while the store fails. A
 /// charge that was made without the store cannot be refunded.
 ///
 /// Waiting uses tokio's timers, which have a resolution of 1 ms: a request may be admitted up to 1 ms late,

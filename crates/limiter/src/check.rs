@@ -39,8 +39,7 @@ pub(crate) enum DropPolicy {
     Refunded,
     /// The policy for the first waiter of an [`acquire`](Scope::acquire). In memory it has no effect, because the waiter
     /// reads the answer at once. On a remote store the charge is refunded. In addition, the check is not answered with
-    /// a remembered refusal, because units may have come back since; and if the store fails, the check is decided in
-    /// this process, unless a policy was set.
+    /// a remembered refusal, because units may have come back since.
     FirstWaiter,
 }
 
@@ -214,12 +213,11 @@ impl<'a> Check<'a> {
         };
         let key = self.key.as_bytes();
         let is_acquire = self.if_dropped == DropPolicy::FirstWaiter;
-        let terms = if is_acquire { scope.terms.of_acquire() } else { scope.terms };
-        let terms = terms.bounded(self.within);
+        let terms = scope.terms.bounded(self.within);
         let call = Call {
             at_us: scope.remote.time(self.at_us),
             deadline: terms.deadline,
-            on_failure: terms.policy(),
+            on_failure: terms.on_failure,
         };
         let demand = Demand { intent: self.intent, ..Demand::of(request) };
         let charge = scope.charge(key, demand);

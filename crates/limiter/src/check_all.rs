@@ -173,7 +173,7 @@ fn joined(
     let Some(terms) = StoreTerms::of_all(&terms) else { return Ok(None) };
     let terms = terms.bounded(Check::shortest_deadline(checks));
     let at_us = remote.time(time(checks));
-    let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
+    let call = Call { at_us, deadline: terms.deadline, on_failure: terms.on_failure };
     Ok(Some(JoinedCheck { request: JointRequest { charges, call }, parts: CallerParts(parts) }))
 }
 

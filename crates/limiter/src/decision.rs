@@ -56,6 +56,12 @@ impl Decision {
         self.source == DecisionSource::BesideHolds
     }
 
+    /// Whether the store has decided now: this is no remembered refusal, and no decision without the store.
+    #[inline]
+    pub(crate) fn is_of_store_now(&self) -> bool {
+        matches!(self.source, DecisionSource::Store | DecisionSource::BesideHolds)
+    }
+
     /// Takes the receipt.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         self.receipt.take()

@@ -143,7 +143,7 @@ impl<'a> HoldRequest<'a> {
         }
         let terms = scope.terms.bounded(self.within);
         let at_us = scope.remote.time(self.at_us);
-        let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
+        let call = Call { at_us, deadline: terms.deadline, on_failure: terms.on_failure };
         let request = JointRequest { charges: vec![scope.charge(key, demand)], call };
         let (remote, again) = (Arc::clone(&scope.remote), request.clone());
         let answer = scope.remote.store.check_all(request);

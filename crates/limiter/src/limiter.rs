@@ -66,7 +66,7 @@ impl RemoteBackend {
         at_us.or_else(|| self.clock.as_ref().map(Clock::now_us))
     }
 
-    /// Applies the failure policy, if the store failed to decide.
+    /// Applies the failure policy, if the store failed to decide. Otherwise notes the decision for the policy.
     pub(crate) fn decide_instead(
         &self,
         answer: Result<Decision, Error>,
@@ -76,6 +76,10 @@ impl RemoteBackend {
         match answer {
             Err(Error::Store(error)) => {
                 self.fallback.decide(charge, call).ok_or(Error::Store(error))
+            }
+            Ok(decision) => {
+                self.fallback.note(charge, &decision, call);
+                Ok(decision)
             }
             answer => answer,
         }
@@ -90,6 +94,12 @@ impl RemoteBackend {
         match answer {
             Err(Error::Store(error)) => {
                 self.fallback.decide_all(charges, call).ok_or(Error::Store(error))
+            }
+            Ok(joint) => {
+                for (charge, decision) in charges.iter().zip(joint.each()) {
+                    self.fallback.note(charge, decision, call);
+                }
+                Ok(joint)
             }
             answer => answer,
         }
@@ -170,7 +180,7 @@ impl Builder {
             None => fallback,
         });
         let store = Arc::new(connect(&fallback)?);
-        let terms = StoreTerms { deadline: DEADLINE, on_failure: None };
+        let terms = StoreTerms { deadline: DEADLINE, on_failure: OnFailure::default() };
         Ok(RemoteBuilder { builder: self, store, fallback, terms })
     }
 
@@ -205,12 +215,11 @@ impl RemoteBuilder {
         self
     }
 
-    /// Sets what happens to a check when the store fails. Without this, checks are [open](OnFailure::Open),
-    /// and [acquires](crate::Acquire) queue in this process. A scope may have [its
-    /// own](crate::Scope::on_failure). The memory for [`OnFailure::Local`], shared by all scopes, is bounded
-    /// by [`Builder::max_bytes`].
+    /// Sets what happens to a check when the store fails. The default is [`OnFailure::Local`], with the number of
+    /// processes that the store knows. A scope may have [its own](crate::Scope::on_failure). The memory for
+    /// [`OnFailure::Local`], shared by all scopes, is bounded by [`Builder::max_bytes`].
     pub fn on_failure(mut self, on_failure: OnFailure) -> RemoteBuilder {
-        self.terms.on_failure = Some(on_failure);
+        self.terms.on_failure = on_failure;
         self
     }
 
@@ -285,6 +294,16 @@ impl Limiter {
         match &self.inner.backend {
             Backend::Memory(_) => None,
             Backend::Remote(remote) => Some(remote.store.health()),
+        }
+    }
+
+    /// Returns the number of limiters that share the limits of the store, this one included, as the store last counted
+    /// them. By default [`OnFailure::Local`] divides limits by this number. `None` for a limiter in memory, for a store that
+    /// does not count, and until the first count.
+    pub fn live_processes(&self) -> Option<u32> {
+        match &self.inner.backend {
+            Backend::Memory(_) => None,
+            Backend::Remote(remote) => remote.fallback.live_processes(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ahash::RandomState;
 use parking_lot::RwLock;
@@ -21,6 +21,7 @@ pub struct Name {
     number: u64,
     text: Box<str>,
     encoded: Box<[u8]>,
+    text_hash: u64,
 }
 
 impl Name {
@@ -29,12 +30,20 @@ impl Name {
     pub fn new(text: &str, encoded: impl Into<Box<[u8]>>) -> Name {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Name { number, text: text.into(), encoded: encoded.into() }
+        static HASHER: OnceLock<RandomState> = OnceLock::new();
+        let text_hash = HASHER.get_or_init(RandomState::new).hash_one(text);
+        Name { number, text: text.into(), encoded: encoded.into(), text_hash }
     }
 
     /// Returns a number that no other name of this process has, even after this name was dropped.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Returns a keyed hash of the text. Unlike the [number](Self::number), it is the same when a name that was dropped is
+    /// used again.
+    pub(crate) fn text_hash(&self) -> u64 {
+        self.text_hash
     }
 
     /// Returns the name as the caller wrote it.

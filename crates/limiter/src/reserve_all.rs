@@ -253,7 +253,7 @@ impl<'a> MergedReservation<'a> {
         let within = parts.iter().filter_map(ReservationPart::within).min();
         let terms = terms.bounded(within);
         let at_us = remote.time(time(parts));
-        let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
+        let call = Call { at_us, deadline: terms.deadline, on_failure: terms.on_failure };
         Ok(Some(JointRequest { charges, call }))
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
 /// # use std::time::Duration;
 /// # use tollgate::{Limiter, OnFailure, Redis};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?; // open, 10 ms
+/// let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?; // local, 10 ms
 /// let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s")?;
 /// let logins = limiter.scope("logins", "fixed-window limit=5 window=1m")?;
 /// let logins = logins.on_failure(OnFailure::Closed).deadline(Duration::from_millis(50));
@@ -245,7 +245,7 @@ impl Scope {
     /// (`Redis::on_failure`). No effect in memory.
     #[must_use = "only the returned handle has the policy"]
     pub fn on_failure(self, on_failure: OnFailure) -> Scope {
-        self.with_terms(|terms| terms.on_failure = Some(on_failure))
+        self.with_terms(|terms| terms.on_failure = on_failure)
     }
 
     /// Sets the deadline of requests through this handle, instead of the limiter's (`Redis::deadline`). It
@@ -386,7 +386,10 @@ impl Scope {
         };
         match bounded(key.as_bytes()) {
             Ok(key) => {
-                scope.remote.store.reset(scope.unit_charge(key), scope.call(), self.wake(key))
+                let charge = scope.unit_charge(key);
+                let (remote, own) = (Arc::clone(&scope.remote), charge.clone());
+                let answer = remote.store.reset(charge, scope.call(), self.wake(key));
+                answer.then(move |answer| answer.inspect(|()| remote.fallback.forget(&own)))
             }
             Err(error) => Answer::ready(Err(error)),
         }
@@ -452,7 +455,7 @@ impl Scope {
     pub(crate) fn fails_closed(&self) -> bool {
         match &self.backend {
             ScopeBackend::Memory { .. } => true,
-            ScopeBackend::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
+            ScopeBackend::Remote(scope) => scope.terms.on_failure == OnFailure::Closed,
         }
     }
 }

@@ -60,7 +60,9 @@
 //!    back, with a lock or a compare-and-swap around both.
 //! 2. Use the helpers: [`Call::answer`] enforces the deadline, [`UnreadPolicy::guard`] refunds charges whose
 //!    answer is never read, and [`StoredState::expires_at_us`] says how long a state is kept.
-//! 3. Hand it to [`Builder::store`](crate::Builder::store).
+//! 3. Hand it to [`Builder::store`](crate::Builder::store). If the store can count the limiters that use it, it calls
+//!    [`Fallback::set_live_processes`] with each new number; otherwise each process decides on the whole limit while the
+//!    store fails.
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
 //!    `suite!`.
 //!

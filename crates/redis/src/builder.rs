@@ -132,8 +132,8 @@ impl Redis {
         self
     }
 
-    /// Sets how checks are decided when the servers fail. Without this, checks are [open](OnFailure::Open), and
-    /// [acquires](tollgate_limiter::Acquire) wait for their turn in this process. A scope may have
+    /// Sets how checks are decided when the servers fail. The default is [`OnFailure::Local`] with the number of limiters
+    /// on the same servers and prefix, which the servers count. A scope may have
     /// [its own](tollgate_limiter::Scope::on_failure). All scopes share the memory for [`OnFailure::Local`], which
     /// [`Redis::max_bytes`] bounds.
     pub fn on_failure(mut self, on_failure: OnFailure) -> Redis {

@@ -112,6 +112,11 @@ impl RedisCluster {
         groups.into_iter().for_each(|(node, group)| node.put(RequestGroup::Many(group)));
     }
 
+    /// Returns the node that has a key.
+    pub(super) fn node_for(&self, key: &[u8]) -> Arc<Node> {
+        self.node_of(slot_of(key))
+    }
+
     /// Returns the node that has a slot, or a seed if no owner is known: a seed redirects the request.
     fn node_of(&self, slot: u16) -> Arc<Node> {
         let topology = self.topology.read();

@@ -23,6 +23,7 @@
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
 //! - several places: `split_check` decides checks whose keys are on different servers, and `split_holds` settlements and
 //!   extensions
+//! - `heartbeat` counts the limiters that share the servers
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
 //! - one server: `node`, with its queue (`batcher`) and its `breaker`
@@ -44,6 +45,7 @@ mod costs;
 mod denials;
 mod executor;
 mod fault;
+mod heartbeat;
 mod in_order;
 mod key;
 mod node;
@@ -80,6 +82,7 @@ use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
 pub use builder::Redis;
 use builder::RedisSettings;
+use heartbeat::Heartbeat;
 use key::Keys;
 use refunds::{Refunds, UnreadCharge, UnreadHolds, UnreadUnits};
 use reply::ReplyFuture;
@@ -94,6 +97,8 @@ pub(crate) struct RedisStore {
     servers: Arc<Servers>,
     refunds: Arc<Refunds>,
     keys: Keys,
+    prefix: String,
+    heartbeat: Heartbeat,
 }
 
 impl RedisStore {
@@ -112,7 +117,8 @@ impl RedisStore {
         let sender = Arc::clone(&servers);
         let send = move |refund, wake| sender.give_back(refund, FollowUp::Wake(wake));
         let refunds = Arc::new(Refunds::new(send));
-        Ok(RedisStore { servers, refunds, keys: Keys::new(&prefix) })
+        let (keys, heartbeat) = (Keys::new(&prefix), Heartbeat::default());
+        Ok(RedisStore { servers, refunds, keys, prefix, heartbeat })
     }
 
     /// Returns a charge with its key on the server.
@@ -152,6 +158,7 @@ impl RedisStore {
     /// Returns the request for a check of several limits; an error if it is too much work for one run of a script.
     fn joint(&self, request: JointRequest) -> Result<(StoreRequest, Call), Error> {
         let JointRequest { charges, call } = request;
+        self.heartbeat.start_for(&call, &self.servers, &self.prefix);
         let charges: Vec<ServerCharge> =
             charges.into_iter().map(|charge| self.charge(charge)).collect();
         let weight = charges.iter().map(ServerCharge::counts_as).sum();
@@ -173,6 +180,7 @@ impl RemoteStore for RedisStore {
 
     fn check(&self, request: CheckRequest) -> Answer<Decision> {
         let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
+        self.heartbeat.start_for(&call, &self.servers, &self.prefix);
         let (charge, at_us) = (self.charge(charge), call.at_us);
         if charge.demand().intent == Intent::Peek {
             return self.send(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use redis::aio::MultiplexedConnection;
 use tollgate_limiter::store::Call;
 use tollgate_limiter::{OnFailure, ServerHealth};
 
@@ -143,6 +144,18 @@ impl Servers {
             ServerLayout::Shards { nodes, .. } => {
                 let key = waiting.request.charges().first().map(|charge| &charge.key[..]);
                 nodes[self.place(key.unwrap_or_default())].put(RequestGroup::One(waiting));
+            }
+        }
+    }
+
+    /// Returns the connection to the server that has a key; `None` if its breaker is open, or if no connection can be opened.
+    /// A single server gets no connection from here, because its checks open one.
+    pub(super) async fn connection_for(&self, key: &[u8]) -> Option<MultiplexedConnection> {
+        match &self.layout {
+            ServerLayout::One(node) => node.connection_if_open(),
+            ServerLayout::Cluster(cluster) => cluster.node_for(key).connection_if_working().await,
+            ServerLayout::Shards { nodes, .. } => {
+                nodes[self.place(key)].connection_if_working().await
             }
         }
     }

@@ -119,6 +119,7 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
             }
             writeln!(text, "  bound     {}", bound(limit))?;
             writeln!(text, "  failure   {}", on_failure(applied))?;
+            writeln!(text, "            {}", failure_bound(applied.on_store_failure, limit))?;
         }
         RuleAction::Allow => writeln!(text, "  allowed   always: {}", applied.because)?,
         RuleAction::Block => writeln!(text, "  refused   always: {}", applied.because)?,
@@ -166,11 +167,33 @@ fn policy(on_failure: Option<OnFailure>) -> String {
     match on_failure {
         Some(OnFailure::Open) => "open".to_owned(),
         Some(OnFailure::Closed) => "closed".to_owned(),
-        Some(OnFailure::Local { processes }) => {
+        Some(OnFailure::Local { processes: Some(processes) }) => {
             format!("local, the share of 1 of {processes} processes")
         }
-        _ => "the server's default".to_owned(),
+        Some(OnFailure::Local { processes: None }) => {
+            "local, the share of 1 of the live processes".to_owned()
+        }
+        _ => "local (the default), the share of 1 of the live processes".to_owned(),
     }
+}
+
+/// Describes what a limit admits while the store fails, in addition to what the store admitted before:
+/// `while the store fails: at most 120 more in any 1m, in all processes together`.
+fn failure_bound(on_failure: Option<OnFailure>, limit: &Limit) -> String {
+    let admitted = match (on_failure.unwrap_or_default(), limit.only_holds()) {
+        (OnFailure::Closed, _) => "nothing".to_owned(),
+        (OnFailure::Local { .. }, true) => {
+            let most = limit.bound().max_units;
+            format!("at most {most} more held at any instant, in all processes together")
+        }
+        (OnFailure::Local { .. }, false) => {
+            let bound = limit.bound();
+            let interval = duration_text(bound.interval_us);
+            format!("at most {} more in any {interval}, in all processes together", bound.max_units)
+        }
+        _ => "no bound".to_owned(),
+    };
+    format!("while the store fails: {admitted}")
 }
 
 /// A rule's explanation, as printed with `--format json`.

@@ -130,8 +130,9 @@
 //! The URL of a cluster is `redis+cluster://a,b,c`, the URL of a primary behind sentinels is
 //! `redis+sentinel://a,b,c/name`, and the URL of several servers that share the keys is `redis+shards://a,b,c`.
 //!
-//! A failure of the store is not a refusal. When the store fails, the failure policy decides each check: the check is
-//! allowed, which is the default; or it is an error; or it is decided on this process's share of the limit. A decision
+//! A failure of the store is not a refusal. When the store fails, the failure policy decides each check. By default it
+//! is decided on this process's share of the limit, from the last state of its key that this process saw; the limiters that
+//! are alive divide the limit. Or the check is an error, or it is allowed without a bound. A decision
 //! without the store is marked ([`Decision::is_degraded`]). It comes within the deadline, and at once while the server
 //! keeps failing. A scope may have its own policy and deadline ([`Scope::on_failure`], [`Scope::deadline`]).
 //!

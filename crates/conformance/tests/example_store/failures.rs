@@ -24,7 +24,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// An example store that fails while the test sets it to.
 #[derive(Clone, Debug)]
-struct FailingStore {
+pub(crate) struct FailingStore {
     inner: ExampleStore,
     is_failing: Arc<AtomicBool>,
     has_holds: bool,
@@ -93,7 +93,7 @@ fn open() -> (Limiter, Arc<AtomicBool>) {
     (on(store), is_failing)
 }
 
-fn failing(has_holds: bool) -> (FailingStore, Arc<AtomicBool>) {
+pub(crate) fn failing(has_holds: bool) -> (FailingStore, Arc<AtomicBool>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let inner = ExampleStore::start();
     (FailingStore { inner, is_failing: Arc::clone(&is_failing), has_holds }, is_failing)
@@ -294,7 +294,7 @@ async fn closed_policy_makes_a_reservation_an_error_also_beside_a_limit_with_ano
 
 #[tokio::test]
 async fn local_policy_holds_units_on_the_share_of_this_process() {
-    let (scopes, is_failing) = pair([OnFailure::Local { processes: 2 }; 2]);
+    let (scopes, is_failing) = pair([OnFailure::Local { processes: Some(2) }; 2]);
     is_failing.store(true, Ordering::Relaxed);
     let reserved = reserve_both(&scopes).await.unwrap();
     assert!(reserved.decision().is_degraded());
@@ -349,7 +349,7 @@ async fn local_policy_admits_the_share_of_this_process() {
     let (limiter, is_failing) = open();
     is_failing.store(true, Ordering::Relaxed);
     for text in LIMITS {
-        let scope = scope(&limiter, text).on_failure(OnFailure::Local { processes: 2 });
+        let scope = scope(&limiter, text).on_failure(OnFailure::Local { processes: Some(2) });
         assert_eq!(in_each_way(&scope).await, [Ok((true, 1)), Ok((false, 1)), Ok((false, 1))]);
     }
 }
@@ -357,7 +357,7 @@ async fn local_policy_admits_the_share_of_this_process() {
 #[tokio::test]
 async fn refunds_resets_and_listings_that_fail_are_errors_under_every_policy() {
     let (limiter, is_failing) = open();
-    for policy in [OnFailure::Open, OnFailure::Closed, OnFailure::Local { processes: 1 }] {
+    for policy in [OnFailure::Open, OnFailure::Closed, OnFailure::Local { processes: Some(1) }] {
         is_failing.store(false, Ordering::Relaxed);
         let scope = scope(&limiter, LIMITS[1]).on_failure(policy);
         let receipt = scope.check("a").await.unwrap().into_receipt().unwrap();

@@ -1,11 +1,12 @@
 //! An example for authors of stores, and a test that the public interface is enough to write one.
 //!
 //! `store.rs` is the store. This file is all that its author writes to test it. `failures.rs` shows how the limiter
-//! handles a store that fails.
+//! handles a store that fails, and `local.rs` its default policy.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod failures;
+mod local;
 mod store;
 
 use std::time::Duration;

@@ -13,8 +13,7 @@ const RETURN_TIME: Duration = Duration::from_millis(3);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreTerms {
     pub(crate) deadline: Duration,
-    /// `None` if neither the limiter nor the scope has a policy: open for a check, local for an acquire.
-    pub(crate) on_failure: Option<OnFailure>,
+    pub(crate) on_failure: OnFailure,
 }
 
 /// Returns the store's deadline, shortened so that the answer can be returned within the caller's own deadline; zero if
@@ -49,28 +48,16 @@ impl StoreTerms {
         StoreTerms { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
 
-    /// Returns the policy for a check.
-    pub(crate) fn policy(self) -> OnFailure {
-        self.on_failure.unwrap_or_default()
-    }
-
-    /// Returns the terms of an acquire. Unless a policy was set, acquires queue in this process when the store fails;
-    /// otherwise they would flood the service that they pace.
-    pub(crate) fn of_acquire(self) -> StoreTerms {
-        let on_failure = self.on_failure.unwrap_or(OnFailure::Local { processes: 1 });
-        StoreTerms { on_failure: Some(on_failure), ..self }
-    }
-
     fn for_shadow(self) -> StoreTerms {
-        match self.policy() {
-            OnFailure::Closed => StoreTerms { on_failure: Some(OnFailure::Open), ..self },
+        match self.on_failure {
+            OnFailure::Closed => StoreTerms { on_failure: OnFailure::Open, ..self },
             _ => self,
         }
     }
 
     fn stricter(self, other: StoreTerms) -> StoreTerms {
-        let on_failure = self.policy().stricter(other.policy());
-        StoreTerms { deadline: self.deadline.min(other.deadline), on_failure: Some(on_failure) }
+        let on_failure = self.on_failure.stricter(other.on_failure);
+        StoreTerms { deadline: self.deadline.min(other.deadline), on_failure }
     }
 }
 
@@ -79,11 +66,12 @@ impl OnFailure {
         if other.strictness() > self.strictness() { other } else { self }
     }
 
-    /// Ranks the policies: closed, then local with the most processes, then open.
+    /// Ranks the policies: closed, then local with the most processes, then local with the number that the store knows,
+    /// then open.
     fn strictness(self) -> (u8, u32) {
         match self {
             OnFailure::Open => (0, 0),
-            OnFailure::Local { processes } => (1, processes.max(1)),
+            OnFailure::Local { processes } => (1, processes.map_or(0, |count| count.max(1))),
             OnFailure::Closed => (2, 0),
         }
     }
@@ -96,20 +84,21 @@ mod tests {
     use super::Role::{Enforced, Shadow};
     use super::*;
 
-    const LARGE: OnFailure = Local { processes: 2 };
-    const SMALL: OnFailure = Local { processes: 9 };
+    const LIVE: OnFailure = Local { processes: None };
+    const LARGE: OnFailure = Local { processes: Some(2) };
+    const SMALL: OnFailure = Local { processes: Some(9) };
 
     fn of(parts: &[(Role, u64, OnFailure)]) -> (u64, OnFailure) {
         let part = |&(role, ms, on_failure)| {
-            (role, StoreTerms { deadline: Duration::from_millis(ms), on_failure: Some(on_failure) })
+            (role, StoreTerms { deadline: Duration::from_millis(ms), on_failure })
         };
         let terms = StoreTerms::of_all(&parts.iter().map(part).collect::<Vec<_>>()).unwrap();
-        (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.policy())
+        (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.on_failure)
     }
 
     #[test]
     fn strictest_policy_wins_in_either_order() {
-        let by_strictness = [Open, LARGE, SMALL, Closed];
+        let by_strictness = [Open, LIVE, LARGE, SMALL, Closed];
         for (rank, &one) in by_strictness.iter().enumerate() {
             for &other in &by_strictness[..=rank] {
                 for pair in [[one, other], [other, one]] {
@@ -143,20 +132,14 @@ mod tests {
 
     #[test]
     fn zero_processes_count_as_one() {
-        let [none, one] = [0, 1].map(|processes| Local { processes });
+        let [none, one] = [0, 1].map(|processes| Local { processes: Some(processes) });
         assert_eq!(of(&[(Enforced, 1, Open), (Enforced, 1, none)]), (1, none));
         assert_eq!(none.strictness(), one.strictness());
     }
 
     #[test]
-    fn without_a_policy_checks_are_open_and_acquires_are_local() {
-        let terms = |on_failure| StoreTerms { deadline: Duration::from_millis(10), on_failure };
-        assert_eq!(terms(None).policy(), Open);
-        assert_eq!(terms(None).of_acquire().policy(), Local { processes: 1 });
-        for explicit in [Open, LARGE, Closed] {
-            assert_eq!(terms(Some(explicit)).policy(), explicit);
-            assert_eq!(terms(Some(explicit)).of_acquire().policy(), explicit);
-        }
+    fn default_policy_is_local_with_the_live_processes() {
+        assert_eq!(OnFailure::default(), LIVE);
     }
 
     #[test]
@@ -166,7 +149,8 @@ mod tests {
 
     #[test]
     fn deadline_is_clamped_to_between_1_ms_and_1_hour() {
-        let mut terms = StoreTerms { deadline: Duration::from_millis(10), on_failure: None };
+        let mut terms =
+            StoreTerms { deadline: Duration::from_millis(10), on_failure: OnFailure::default() };
         for (deadline, want_ms) in [(Duration::ZERO, 1), (Duration::MAX, 3_600_000)] {
             terms.set_deadline(deadline);
             assert_eq!(terms.deadline, Duration::from_millis(want_ms));

@@ -1,15 +1,18 @@
 //! Decisions by the failure policy, when the store has failed.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Holds, Intent, State, check_all};
+use tollgate_core::{self as core, Cost, Holds, Intent, State, UnitRequest, check_all};
 
 use super::memory::{self, MemoryBackend, MemoryStore};
 use super::stored::limit_check;
 use super::{Call, Charge};
 use crate::clock::Clock;
 use crate::decision::{Decision, DecisionSource};
-use crate::failure::{OnFailure, share_of};
+use crate::failure::{
+    LastSeen, OnFailure, SeenKeys, Spending, SpentUnits, share_of, starting_point,
+};
 use crate::joint::{Demand, JointDecision};
 
 /// Decides requests that a store failed to decide, by the failure policy of the request.
@@ -19,12 +22,63 @@ pub struct Fallback {
     local: OnceLock<Arc<MemoryBackend>>,
     max_bytes: Option<usize>,
     clock: Clock,
+    /// The store's last answer about each key, with which a share begins.
+    seen: SeenKeys,
+    /// The number of limiters that share the store's limits; 0 if it is not known.
+    live_processes: AtomicU32,
 }
 
 impl Fallback {
-    /// Returns a fallback whose local shares take at most `max_bytes`.
+    /// Returns a fallback whose local shares, and the states that they begin with, take at most `max_bytes`.
     pub fn new(max_bytes: Option<usize>) -> Fallback {
-        Fallback { local: OnceLock::new(), max_bytes, clock: Clock::system() }
+        let seen = SeenKeys::new(max_bytes);
+        Fallback {
+            local: OnceLock::new(),
+            max_bytes: max_bytes.map(|bytes| bytes - seen.max_bytes()),
+            clock: Clock::system(),
+            seen,
+            live_processes: AtomicU32::new(0),
+        }
+    }
+
+    /// Sets the number of limiters that share the limits of the store at this time, with this one. A store that counts
+    /// them calls this whenever it has counted. While the store fails, the last number holds.
+    pub fn set_live_processes(&self, count: u32) {
+        self.live_processes.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns the number of limiters that share the limits of the store; `None` if the store has not counted them.
+    pub(crate) fn live_processes(&self) -> Option<u32> {
+        Some(self.live_processes.load(Ordering::Relaxed)).filter(|count| *count > 0)
+    }
+
+    /// Returns the number of processes that a local policy divides limits by.
+    fn processes(&self, configured: Option<u32>) -> u32 {
+        configured.or_else(|| self.live_processes()).unwrap_or(1)
+    }
+
+    /// Notes the store's decision on a charge, so that a share begins with it when the store fails. Decisions that the
+    /// store did not make now, and policies that decide on no share, are ignored.
+    #[inline]
+    pub(crate) fn note(&self, charge: &Charge, decision: &Decision, call: &Call) {
+        if !matches!(call.on_failure, OnFailure::Local { .. }) || !decision.is_of_store_now() {
+            return;
+        }
+        let seen = LastSeen {
+            spent: decision.limit().saturating_sub(decision.remaining()),
+            at_us: self.now_us(call),
+            back_after_us: decision.decided().reset_after_us,
+        };
+        self.seen.note(self.seen_hash(charge), seen);
+    }
+
+    /// Forgets what the store answered about the key of a charge, because the key was reset.
+    pub(crate) fn forget(&self, charge: &Charge) {
+        self.seen.forget(self.seen_hash(charge));
+    }
+
+    fn seen_hash(&self, charge: &Charge) -> u64 {
+        self.seen.hash(charge.name().text_hash(), charge.key())
     }
 
     /// Sets the clock of requests that bring no time.
@@ -48,10 +102,10 @@ impl Fallback {
     /// there are more limits than a memory store holds.
     pub(crate) fn share(
         &self,
-        processes: u32,
+        processes: Option<u32>,
         charge: &Charge,
     ) -> Option<(Arc<MemoryBackend>, Arc<memory::MemoryScope>)> {
-        let scope = scope_of(self.local(), processes, charge)?;
+        let scope = scope_of(self.local(), self.processes(processes), charge)?;
         Some((Arc::clone(self.backend()), scope))
     }
 
@@ -67,12 +121,11 @@ impl Fallback {
             OnFailure::Closed => return None,
             OnFailure::Open => unspent(charge, now_us),
             OnFailure::Local { processes } if charge.demand().intent == Intent::Peek => {
-                let scope = scope_of(self.local(), processes, charge)?;
+                let scope = self.share_at(processes, charge, now_us)?;
                 self.local().peek(&scope, charge.key(), now_us, charge.demand().request)
             }
             OnFailure::Local { processes } => {
-                let joint =
-                    decide_here(self.local(), processes, std::slice::from_ref(charge), now_us);
+                let joint = self.decide_here(processes, std::slice::from_ref(charge), now_us);
                 return joint?.into_each().pop();
             }
         };
@@ -86,7 +139,7 @@ impl Fallback {
         match call.on_failure {
             OnFailure::Closed => None,
             OnFailure::Open => Some(all_unspent(charges, now_us)),
-            OnFailure::Local { processes } => decide_here(self.local(), processes, charges, now_us),
+            OnFailure::Local { processes } => self.decide_here(processes, charges, now_us),
         }
     }
 
@@ -94,6 +147,48 @@ impl Fallback {
     /// which cannot change the answer of its check.
     pub fn decide_unspent(&self, charge: &Charge, call: &Call) -> Decision {
         degraded(unspent(charge, self.now_us(call)))
+    }
+
+    /// Decides on this process's share of the limits, with the holds that are then there.
+    fn decide_here(
+        &self,
+        processes: Option<u32>,
+        charges: &[Charge],
+        now_us: u64,
+    ) -> Option<JointDecision> {
+        let scopes = charges
+            .iter()
+            .map(|charge| self.share_at(processes, charge, now_us))
+            .collect::<Option<Vec<_>>>()?;
+        let both = charges.iter().zip(&scopes);
+        let parts: Vec<memory::JointPart<'_>> = both
+            .map(|(charge, scope)| memory::JointPart {
+                scope,
+                key: charge.key(),
+                demand: *charge.demand(),
+            })
+            .collect();
+        let mut each = Vec::with_capacity(charges.len());
+        let answer = self.local().reserve_all(&parts, now_us, &mut each);
+        let each = each.iter().map(|decision| degraded(*decision.decided())).collect();
+        Some(JointDecision::new(answer.combined, each).with_holds(answer.holds))
+    }
+
+    /// Returns the scope of a limit's share, in which the key of the charge has at least spent what the store last
+    /// answered; `None` if there are more limits than a memory store holds.
+    fn share_at(
+        &self,
+        processes: Option<u32>,
+        charge: &Charge,
+        now_us: u64,
+    ) -> Option<Arc<memory::MemoryScope>> {
+        let processes = self.processes(processes);
+        let scope = scope_of(self.local(), processes, charge)?;
+        self.seen.take(self.seen_hash(charge), |seen| {
+            let spending = starting_point(charge.limit(), &scope.limit, processes, seen);
+            spend_at_least(self.local(), &scope, charge.key(), spending, now_us);
+        });
+        Some(scope)
     }
 }
 
@@ -124,29 +219,29 @@ fn all_unspent(charges: &[Charge], now_us: u64) -> JointDecision {
     JointDecision::new(combined, each.map(degraded).collect())
 }
 
-/// Decides on this process's share of the limits, with the holds that are then there.
-fn decide_here(
+/// Spends units of a key, unless as many are spent already: this process may have admitted them while the store failed
+/// before.
+fn spend_at_least(
     memory: &MemoryStore,
-    processes: u32,
-    charges: &[Charge],
+    scope: &memory::MemoryScope,
+    key: &[u8],
+    spending: Spending,
     now_us: u64,
-) -> Option<JointDecision> {
-    let scopes = charges
-        .iter()
-        .map(|charge| scope_of(memory, processes, charge))
-        .collect::<Option<Vec<_>>>()?;
-    let both = charges.iter().zip(&scopes);
-    let parts: Vec<memory::JointPart<'_>> = both
-        .map(|(charge, scope)| memory::JointPart {
-            scope,
-            key: charge.key(),
-            demand: *charge.demand(),
-        })
-        .collect();
-    let mut each = Vec::with_capacity(charges.len());
-    let answer = memory.reserve_all(&parts, now_us, &mut each);
-    let each = each.iter().map(|decision| degraded(*decision.decided())).collect();
-    Some(JointDecision::new(answer.combined, each).with_holds(answer.holds))
+) {
+    let spend = |SpentUnits { cost, at_us }| {
+        let demand = Demand::of(UnitRequest::new(cost));
+        let part = memory::JointPart { scope, key, demand };
+        memory.reserve_all(&[part], at_us, &mut Vec::with_capacity(1));
+    };
+    let before = memory.peek(scope, key, now_us, UnitRequest::new(Cost::ONE));
+    if before.reset_after_us == 0 {
+        return spending.each().for_each(spend);
+    }
+    let spent = scope.limit.size().saturating_sub(before.remaining);
+    let missing = spending.counts_at(&scope.limit, now_us).saturating_sub(spent);
+    if let Some(missing) = SpentUnits::new(missing, now_us) {
+        spend(missing);
+    }
 }
 
 /// Returns the scope of a limit's share; `None` if there are more limits than a memory store holds.

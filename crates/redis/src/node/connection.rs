@@ -75,6 +75,24 @@ impl Node {
         }
     }
 
+    /// Returns the connection, if one is open and the breaker is closed.
+    pub(crate) fn connection_if_open(&self) -> Option<MultiplexedConnection> {
+        if !self.is_breaker_closed() {
+            return None;
+        }
+        let mut connection = self.connection.lock();
+        connection.drop_unusable(self.shared.executor.runtime_kind());
+        connection.open.as_ref().map(|open| open.connection.clone())
+    }
+
+    /// Returns the connection, if the breaker is closed. Opens a connection if none is open.
+    pub(crate) async fn connection_if_working(self: &Arc<Self>) -> Option<MultiplexedConnection> {
+        if !self.is_breaker_closed() {
+            return None;
+        }
+        self.connection().await.ok().map(|(connection, _)| connection)
+    }
+
     /// Begins to open a connection, in a task of its own, because that may take longer than the requests' deadlines.
     fn open(self: &Arc<Self>, runtime: RuntimeKind) -> PendingConnection {
         let (sender, outcome) = watch::channel(None);

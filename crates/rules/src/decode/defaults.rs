@@ -66,7 +66,7 @@ pub(super) fn on_failure(node: &YamlNode<'_>, report: &mut Report) -> Option<OnF
         let node = fields.require("processes", LOCAL.remedy, report)?;
         let processes = report.number(node, "`processes`")?;
         return match u32::try_from(processes) {
-            Ok(processes) => Some(OnFailure::Local { processes }),
+            Ok(processes) => Some(OnFailure::Local { processes: Some(processes) }),
             Err(_) => {
                 let remedy = format!("use at most {}", u32::MAX);
                 report.error(node.at, "`processes` is too large", remedy);
@@ -77,7 +77,7 @@ pub(super) fn on_failure(node: &YamlNode<'_>, report: &mut Report) -> Option<OnF
     match report.text(node, FAILURE.name, FAILURE_REMEDY)? {
         "open" => Some(OnFailure::Open),
         "closed" => Some(OnFailure::Closed),
-        "local" => Some(OnFailure::Local { processes: 1 }),
+        "local" => Some(OnFailure::Local { processes: None }),
         other => {
             let message = format!("`on_store_failure: {}` is unknown", Excerpt::of(other));
             let remedy = match nearest(other, ["open", "closed", "local"]) {

@@ -113,7 +113,7 @@ fn all() -> RuleConfig {
         },
         hold_for: Some(Duration::from_secs(30)),
         is_shadow: true,
-        on_store_failure: Some(OnFailure::Local { processes: 4 }),
+        on_store_failure: Some(OnFailure::Local { processes: Some(4) }),
         deadline: Some(Duration::from_millis(5)),
         // In the order of the rule's key, not in the order of the file.
         overrides: vec![Override {

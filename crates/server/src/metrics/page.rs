@@ -168,6 +168,9 @@ fn keys(text: &mut MetricsText, store: &StoreMonitor) {
     text.single("tollgate_logs_coarsened_total", MetricKind::Counter, help, usage.coarsened);
     let help = "Requests that wait until a limit allows them.";
     text.single("tollgate_waiting", MetricKind::Gauge, help, limiter.waiting());
+    let help = "Live processes by which local rules divide limits while the store fails; 0 if the store has not counted.";
+    let processes = limiter.live_processes().unwrap_or(0);
+    text.single("tollgate_live_processes", MetricKind::Gauge, help, processes);
 }
 
 fn store(text: &mut MetricsText, health: &Health, failed: &FailuresByKind) {

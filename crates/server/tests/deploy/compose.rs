@@ -153,7 +153,7 @@ fn both_servers_decide_on_the_redis_as_its_user() {
     }
     // A longer deadline, because the machine can be busy with other tests, and the failure policy `closed`, so that a
     // failed store fails the test.
-    let rules = text(RULES).replacen("failure: open", "failure: closed\n  deadline: 1s", 1);
+    let rules = text(RULES).replacen("failure: local", "failure: closed\n  deadline: 1s", 1);
     let path = redis.directory.path().join("rules.yaml");
     std::fs::write(&path, rules).unwrap();
     let mut environment = environment(&service("tollgate-1"));

@@ -86,7 +86,7 @@ pub(crate) fn is_any_decided_without_store(rules: &str) -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, rules).unwrap();
     let rules = &yaml(file.path().to_str().unwrap())[0];
-    let default = rules.pointer("/defaults/on_store_failure").cloned().unwrap_or("open".into());
+    let default = rules.pointer("/defaults/on_store_failure").cloned().unwrap_or("local".into());
     let all = rules["rules"].as_array().unwrap().iter();
     let mut policies = all.map(|rule| rule.get("on_store_failure").unwrap_or(&default));
     policies.any(|policy| policy != "closed")

@@ -96,6 +96,7 @@ fn every_metric_has_its_help_and_type() {
         ("tollgate_store_breaker", "gauge"),
         ("tollgate_store_waiting", "gauge"),
         ("tollgate_waiting", "gauge"),
+        ("tollgate_live_processes", "gauge"),
         ("tollgate_rls_unmatched_descriptors_total", "counter"),
         ("tollgate_grpc_reset_calls_total", "counter"),
         ("tollgate_keys", "gauge"),
@@ -184,7 +185,7 @@ fn every_check_is_counted_in_one_outcome() {
         ["--store".to_owned(), store.url(), "--config".to_owned(), rules]
     };
     let start = |flags: [String; 4]| ServerProcess::start(&flags.each_ref().map(String::as_str));
-    let (open, closed) = (start(flags(&rules)), start(flags(&closed)));
+    let (local, closed) = (start(flags(&rules)), start(flags(&closed)));
     let check = |server: &ServerProcess, key: &str, times: usize| {
         for _ in 0..times {
             let body = format!(r#"{{"limit":"two","key":"{key}"}}"#);
@@ -192,23 +193,24 @@ fn every_check_is_counted_in_one_outcome() {
         }
     };
     // Waits until both servers are connected. On a busy machine this takes longer than a check's deadline.
-    for server in [&open, &closed] {
+    for server in [&local, &closed] {
         until(server, "a store that answers", |page| {
             check(server, "warm", 1);
             page.value("tollgate_store_call_duration_seconds_count", &[]) >= 20.0
         });
     }
-    let before = [&open, &closed].map(|server| (decided(&scrape(server), "two"), server));
+    let before = [&local, &closed].map(|server| (decided(&scrape(server), "two"), server));
     store.kill();
-    check(&open, "a", 5);
-    let too_much = open.check(r#"{"limit":"two","key":"a","cost":3}"#);
+    check(&local, "a", 5);
+    let too_much = local.check(r#"{"limit":"two","key":"a","cost":3}"#);
     assert_eq!(too_much["allowed"], false);
     check(&closed, "a", 4);
     let grown = before.map(|(before, server)| {
         let after = decided(&scrape(server), "two");
         [0, 1, 2, 3, 4].map(|at| after[at] - before[at])
     });
-    assert_eq!(grown, [[0, 0, 5, 1, 0], [0, 0, 0, 0, 4]]);
+    // Only the first server counts as a live process, so its share is the whole limit of 2 units.
+    assert_eq!(grown, [[0, 0, 2, 4, 0], [0, 0, 0, 0, 4]]);
     let page = scrape(&closed);
     assert_eq!(decided(&page, "other"), [0; 5]);
     assert!(page.value("tollgate_store_errors_total", &[]) >= 4.0);

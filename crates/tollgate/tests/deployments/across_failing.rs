@@ -163,7 +163,7 @@ async fn failed_server_admits_when_open_and_charges_on_others_stay() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_share_of_a_failed_server_refuses_the_joint_check() {
     let mut shards = ThreeShards::start(Flavour::Redis).await;
-    let local = OnFailure::Local { processes: 4 };
+    let local = OnFailure::Local { processes: Some(4) };
     let (limiter, scope) = shards.scope(local, LIMITS[0]).await;
     shards.servers[1].kill();
     let several: Vec<_> = shards.ids.iter().map(|id| scope.check(id).cost(20)).collect();

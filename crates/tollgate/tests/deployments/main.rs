@@ -12,6 +12,7 @@ mod changed_limits;
 mod child;
 mod cluster;
 mod history;
+mod live_processes;
 mod polling;
 mod replica;
 mod runtimes;

@@ -142,10 +142,9 @@ async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
             }
             admitted => panic!("{fault:?}: {admitted:?}"),
         }
-        // Checks are still decided by the policy `Open`.
-        for _ in 0..5 {
-            assert!(paced.check("a").await.unwrap().is_allowed(), "{fault:?}");
-        }
+        // Checks are decided on the same share.
+        let refused = hourly.check("a").await.unwrap();
+        assert!(refused.is_degraded() && !refused.is_allowed(), "{fault:?}");
         let all = acquire_all(&hourly.on_failure(OnFailure::Open), 5, None).await;
         assert!(all.iter().all(|acquired| acquired.is_admitted()), "{fault:?}: {all:?}");
         fault.end(&mut server);

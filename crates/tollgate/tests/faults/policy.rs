@@ -11,7 +11,7 @@ use crate::setup::{
     store_error, until_decided, with,
 };
 
-pub(crate) const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
+pub(crate) const LOCAL: OnFailure = OnFailure::Local { processes: Some(2) };
 pub(crate) const POLICIES: [OnFailure; 3] = [OnFailure::Open, OnFailure::Closed, LOCAL];
 
 /// A failure of a server, which can be ended.
@@ -244,16 +244,17 @@ async fn local_counters_persist_between_outages() {
         for text in LIMITS {
             let decision = scope(&limiter, text).check("a").cost(spent).await.unwrap();
             assert!(decision.is_allowed());
-            assert_eq!(decision.remaining(), [40, 25, 5][outage], "{text}");
+            // The first time, half of the 99 units that remain are left. Later the share has spent more than that.
+            assert_eq!(decision.remaining(), [39, 24, 4][outage], "{text}");
             assert_degraded(decision);
         }
         server.restart().unwrap();
     }
     server.kill();
     for text in LIMITS {
-        let refused = scope(&limiter, text).check("a").cost(6).await.unwrap();
+        let refused = scope(&limiter, text).check("a").cost(5).await.unwrap();
         assert!(!refused.is_allowed() && refused.is_degraded(), "{text}");
-        assert!(scope(&limiter, text).check("a").cost(5).await.unwrap().is_allowed(), "{text}");
+        assert!(scope(&limiter, text).check("a").cost(4).await.unwrap().is_allowed(), "{text}");
     }
 }
 

@@ -47,7 +47,7 @@ async fn check_is_charged_once_when_its_reply_is_lost() {
 async fn lose_replies_one_by_one(flavour: Flavour, loss: Loss) {
     let server = start(flavour);
     let proxy = Proxy::start(server.addr()).unwrap();
-    let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: 2 }];
+    let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: Some(2) }];
     let mut charged = Vec::new();
     for policy in policies {
         let limiter =

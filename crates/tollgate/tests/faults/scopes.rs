@@ -12,8 +12,8 @@ use crate::setup::{
     start, store_error, until_decided, with, within,
 };
 
-const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
-const SMALLER: OnFailure = OnFailure::Local { processes: 5 };
+const LOCAL: OnFailure = OnFailure::Local { processes: Some(2) };
+const SMALLER: OnFailure = OnFailure::Local { processes: Some(5) };
 
 const MS: Duration = Duration::from_millis(1);
 

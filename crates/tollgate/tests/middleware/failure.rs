@@ -144,10 +144,11 @@ async fn closed_policy_refuses_every_request_with_retry_after() {
 async fn local_policy_decides_on_the_share() {
     let store = Store::start();
     let limiter = store.limiter();
-    let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Local { processes: 2 })));
+    let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Local { processes: Some(2) })));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     store.fail();
-    for _ in 0..5 {
+    // Half of the 9 units that remained, rounded down.
+    for _ in 0..4 {
         assert_eq!(rate_limit_headers(&send(&app, get("/")).await), "200\n");
     }
     for _ in 0..5 {
@@ -212,11 +213,12 @@ async fn each_rule_follows_its_failure_policy_and_the_hook_tells_failures_from_r
     assert_eq!(rate_limit_headers(&send(&app, get("/open")).await), "200\n");
     assert_undecided(send(&app, get("/closed")).await, &store).await;
     assert_undecided(send(&app, get("/both")).await, &store).await;
-    assert_eq!(statuses(&app, "/local", 8).await, BTreeMap::from([(200, 5), (429, 3)]));
+    // Half of the 8 units that remained.
+    assert_eq!(statuses(&app, "/local", 8).await, BTreeMap::from([(200, 4), (429, 4)]));
     // No rule applies, so the store is not used.
     assert_eq!(status(&app, get("/none")).await, StatusCode::OK);
-    let want = "/both undecided: 1\n/closed undecided: 1\n/local degraded: 5\n\
-        /local share spent: 3\n/none allowed: 1\n/open degraded: 16\n";
+    let want = "/both undecided: 1\n/closed undecided: 1\n/local degraded: 4\n\
+        /local share spent: 4\n/none allowed: 1\n/open degraded: 16\n";
     assert_eq!(counted(&seen), want);
     store.recover(&limiter).await;
     for path in ["/open", "/closed", "/local"] {
@@ -264,7 +266,7 @@ async fn store_faults_are_answered_by_the_failure_policy() {
     for (policy, want) in [
         (OnFailure::Open, StatusCode::OK),
         (OnFailure::Closed, StatusCode::SERVICE_UNAVAILABLE),
-        (OnFailure::Local { processes: 1 }, StatusCode::OK),
+        (OnFailure::Local { processes: Some(1) }, StatusCode::OK),
     ] {
         policies.spawn(assert_faults_are_answered(policy, want));
     }

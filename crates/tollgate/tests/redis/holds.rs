@@ -261,7 +261,8 @@ async fn each_failure_policy_decides_reservations_of_a_server_that_fails_and_non
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let mut admin = admin(&server);
-        let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: 10 }];
+        let policies =
+            [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: Some(10) }];
         for (text, policy) in holding().iter().flat_map(|text| policies.map(|own| (text, own))) {
             let limiter = Redis::at(&server.url()).unwrap().on_failure(policy);
             let scope = scope(&limiter.deadline(deadline).build().unwrap(), text);

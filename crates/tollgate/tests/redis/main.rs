@@ -25,3 +25,4 @@ mod runtimes;
 mod scripts;
 mod secrets;
 mod setup;
+mod shares;

@@ -30,7 +30,12 @@ impl ChildTest {
 
     /// Lets a child continue that waits in [`wait_for_test`].
     pub(crate) fn go(&mut self) {
-        self.input.write_all(b"go\n").unwrap();
+        self.send("go");
+    }
+
+    /// Writes a line to the standard input of the child.
+    pub(crate) fn send(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
     }
 
     /// Returns the next line that the child [says](say).

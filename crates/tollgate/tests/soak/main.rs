@@ -6,6 +6,7 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod callers;
+mod overload;
 mod summary;
 mod world;
 

@@ -29,8 +29,8 @@ const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 /// Nothing is charged while the server has asked the client to wait. Dropping a response's future before the request
 /// was sent leaves the queue, and refunds the charge.
 ///
-/// When the scope's store fails, requests are still paced: unless an [`OnFailure`](tollgate_limiter::OnFailure) was
-/// set, this process decides by itself, under the whole limit; see [`Acquire`](tollgate_limiter::Acquire).
+/// When the scope's store fails, requests are still paced, on this process's share of the limit, unless another
+/// [`OnFailure`](tollgate_limiter::OnFailure) was set; see [`Acquire`](tollgate_limiter::Acquire).
 ///
 /// Clones of the layer, and all services that they make, share the delays that the server asked for. At most 10,000
 /// keys are delayed at a time; one more removes the delay that would end first.

@@ -26,7 +26,7 @@ impl RedisFixture {
         RedisFixture::within(url, PATIENCE)
     }
 
-    /// Returns a server with this deadline. When the store fails, it allows requests, as limiters do by default.
+    /// Returns a server with this deadline, and the default failure policy.
     pub(super) fn within(url: &str, deadline: Duration) -> RedisFixture {
         let runtime = runtime();
         let builder = Redis::at(url).unwrap().deadline(deadline);

@@ -76,7 +76,7 @@ async fn closed_policy_refuses_a_reservation() {
 #[tokio::test(start_paused = true)]
 async fn local_policy_reserves_on_the_share_of_this_process() {
     let store = BreakableStore::start();
-    let scope = on(&store, OnFailure::Local { processes: 2 });
+    let scope = on(&store, OnFailure::Local { processes: Some(2) });
     store.set_failing(true);
     let app = app_of(hundred(&scope).settle(|_| 20));
     let mut responses = Vec::new();
