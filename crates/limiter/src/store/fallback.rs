@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Holds, Intent, State, check_all};
+use tollgate_core::{self as core, Holds, Intent, Limit, State, check_all};
 
 use super::memory::{self, MemoryBackend, MemoryStore};
 use super::stored::limit_check;
@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, DecisionSource};
 use crate::failure::{OnFailure, share_of};
 use crate::joint::{Demand, JointDecision};
+use crate::names::Name;
 
 /// Decides requests that a store failed to decide, by the failure policy of the request.
 #[derive(Debug)]
@@ -49,9 +50,10 @@ impl Fallback {
     pub(crate) fn share(
         &self,
         processes: u32,
-        charge: &Charge,
+        name: &Arc<Name>,
+        limit: &Limit,
     ) -> Option<(Arc<MemoryBackend>, Arc<memory::MemoryScope>)> {
-        let scope = scope_of(self.local(), processes, charge)?;
+        let scope = self.local().scope(name, share_of(limit, processes)).ok()?;
         Some((Arc::clone(self.backend()), scope))
     }
 
