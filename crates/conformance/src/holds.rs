@@ -609,7 +609,7 @@ impl HoldTrace {
                     prop_assert_eq!(given.decided(), &expected.decision);
                     prop_assert_eq!(given.extension(), expected.extension);
                     let (key, is_other, limit, mut reference) = traced;
-                    if let Extension::Granted { expires_us } = expected.extension {
+                    if let Extension::Granted { expires_us, .. } = expected.extension {
                         reference.expires_us = expires_us;
                     }
                     let expected = reference;
@@ -663,7 +663,7 @@ impl HoldTrace {
                 let expected = model.extend(&hold.limit, now_us, hold.expected, growth);
                 prop_assert_eq!(given.decided(), &expected.decision);
                 prop_assert_eq!(given.extension(), expected.extension);
-                if let Extension::Granted { expires_us } = expected.extension {
+                if let Extension::Granted { expires_us, .. } = expected.extension {
                     hold.expected.expires_us = expires_us;
                 }
             }
@@ -757,16 +757,22 @@ fn must_reserve<T>(answer: &Result<T, Error>) -> bool {
     matches!(answer, Err(Error::MustReserve { .. }))
 }
 
-fn settlement(given: &HoldSettlement) -> (u64, u64, u64, Option<EndedHold>) {
-    (given.charged_units(), given.excess_units(), given.cut_units(), given.ended())
+/// The units of a settlement that were charged, were beyond the hold, were cut, and are not held any more; and why nothing
+/// was settled.
+type SettlementFields = ([u64; 4], Option<EndedHold>);
+
+fn settlement(given: &HoldSettlement) -> SettlementFields {
+    let units =
+        [given.charged_units(), given.excess_units(), given.cut_units(), given.freed_units()];
+    (units, given.ended())
 }
 
-fn settlement_fields(expected: &Settlement) -> (u64, u64, u64, Option<EndedHold>) {
+fn settlement_fields(expected: &Settlement) -> SettlementFields {
     match expected {
-        Settlement::Done { charged_units, excess_units, cut_units, .. } => {
-            (*charged_units, *excess_units, *cut_units, None)
+        &Settlement::Done { charged_units, excess_units, cut_units, freed_units, .. } => {
+            ([charged_units, excess_units, cut_units, freed_units], None)
         }
-        Settlement::Ended(ended) => (0, 0, 0, Some(*ended)),
+        Settlement::Ended(ended) => ([0; 4], Some(*ended)),
     }
 }
 

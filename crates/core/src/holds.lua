@@ -525,8 +525,8 @@ function held.reserve(limit, state, holds, now_us, id, cost, hold_for_us)
 end
 
 -- Charges the used units of a hold. `used` includes the units of earlier settlements. The hold ends if is_last.
--- Returns "done", the units charged, how many of them beyond the hold, the units cut, and the place of the
--- charge; or why the hold is not open, "expired" or "unknown".
+-- Returns "done", the units charged, how many of them beyond the hold, the units cut, the units of the hold that
+-- are not held any more, and the place of the charge; or why the hold is not open, "expired" or "unknown".
 function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
   restart_clock(limit, state, holds, now_us)
   local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
@@ -542,6 +542,7 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
   local beyond = newly_used - within
   local room = max(beside_of(limit).most_taken(limit) - taken, 0)
   local excess = min(beyond, limit.size, room)
+  local freed = is_last and units or within
   if is_last then
     holds:remove(open)
   else
@@ -549,9 +550,9 @@ function held.settle(limit, state, holds, now_us, id, expires_us, used, is_last)
   end
   if limit.decide.only_holds then
     after_change(limit, state, holds)
-    return "done", 0, 0, 0
+    return "done", 0, 0, 0, freed
   end
-  return "done", within + excess, excess, beyond - excess,
+  return "done", within + excess, excess, beyond - excess, freed,
     charge_anyway(limit, state, at_us, within + excess)
 end
 
@@ -567,7 +568,7 @@ function held.peek_extend(limit, state, holds, now_us, id, expires_us, more)
   return "granted"
 end
 
--- Makes an extension that was decided as granted. Returns the expiry.
+-- Makes an extension that was decided as granted. Returns the expiry, and the units that the hold has now.
 function held.grow(limit, state, holds, now_us, id, more, hold_for_us)
   local at_us = bring_up(limit, state, holds, now_us)
   local open = holds:find(id)
@@ -575,11 +576,12 @@ function held.grow(limit, state, holds, now_us, id, more, hold_for_us)
   holds:remove(open)
   local expires_us = min(at_us + hold_for_us, MAX_TIME_US)
   holds:insert(position_for(holds, id, expires_us), id, units + more, expires_us, used)
-  return expires_us
+  return expires_us, units + more
 end
 
 -- Adds `more` units to a hold if they fit, and moves its expiry to hold_for_us from now; 0 units always fit.
--- Returns "granted" and the expiry, "refused", or why the hold is not open, "expired" or "unknown".
+-- Returns "granted", the expiry and the units that the hold has now; "refused"; or why the hold is not open, "expired"
+-- or "unknown".
 function held.extend(limit, state, holds, now_us, id, expires_us, more, hold_for_us)
   restart_clock(limit, state, holds, now_us)
   local extension = held.peek_extend(limit, state, holds, now_us, id, expires_us, more)
@@ -591,7 +593,7 @@ end
 
 -- Takes an extension back: removes `less` units from a hold, and moves its expiry back to expires_us, unless that has
 -- passed. For extensions of several holds that cannot be decided in one step; Rust has no such function. Returns
--- "granted" and the expiry; or why the hold is not open, "expired" or "unknown".
+-- "granted", the expiry and the units that the hold has now; or why the hold is not open, "expired" or "unknown".
 function held.shrink(limit, state, holds, now_us, id, expires_us, less)
   restart_clock(limit, state, holds, now_us)
   local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
@@ -603,9 +605,9 @@ function held.shrink(limit, state, holds, now_us, id, expires_us, less)
   local units, used = holds.units[open], holds:used(open)
   local old_expires_us = expires_us > at_us and expires_us or holds.expires[open]
   holds:remove(open)
-  holds:insert(
-    position_for(holds, id, old_expires_us), id, max(units - less, 0), old_expires_us, used)
-  return "granted", old_expires_us
+  units = max(units - less, 0)
+  holds:insert(position_for(holds, id, old_expires_us), id, units, old_expires_us, used)
+  return "granted", old_expires_us, units
 end
 
 -- The decision that a settlement or an extension reports. Returns the same values as `algorithm.peek`.

@@ -280,6 +280,9 @@ pub enum Settlement {
         /// The units that were used beyond the hold and not charged, because a settlement charges at most one whole limit beyond a
         /// hold.
         cut_units: u64,
+        /// The units of the hold that are not held any more: all of them if the hold has ended, and otherwise the units
+        /// that were used now.
+        freed_units: u64,
         /// The receipt of the charge; `None` if nothing was charged.
         receipt: Option<ChargeReceipt>,
     },
@@ -303,6 +306,8 @@ pub enum Extension {
     Granted {
         /// When it expires now.
         expires_us: u64,
+        /// The units that it holds now.
+        held_units: u64,
     },
     /// The units did not fit. The hold is as it was.
     Refused,

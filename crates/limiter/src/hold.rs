@@ -92,7 +92,10 @@ pub(crate) enum HoldSource {
     /// On the store.
     Store,
     /// On this process's share of the limit, because the store failed. The scope of the hold is that share.
-    Share,
+    Share {
+        /// The number of processes that share the limit.
+        processes: u32,
+    },
     /// Nowhere, because the store failed and the policy is open.
     Nowhere,
 }
@@ -128,6 +131,23 @@ impl Scope {
         let mut hold = Hold::new(self.clone(), bounded(key.as_bytes())?, reference);
         hold.releases = false;
         Ok(hold)
+    }
+
+    /// Makes a hold again that this process has [on its share](Hold::share_processes) of the limit, where `processes`
+    /// share it. `None` if the limiter has no shares, because it is in memory, or if the share has no memory.
+    ///
+    /// A share is in the memory of one process. In any other process there is no such hold: its operations change nothing
+    /// and say so.
+    pub fn hold_on_share<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        reference: HoldReference,
+        processes: u32,
+    ) -> Result<Option<Hold>, Error> {
+        let Some(share) = self.share(processes) else { return Ok(None) };
+        let mut hold = share.hold(key, reference)?;
+        hold.source = HoldSource::Share { processes };
+        Ok(Some(hold))
     }
 }
 
@@ -227,6 +247,15 @@ impl Hold {
     /// set aside on this process's share of the limit, under `open` nowhere. Such a hold is unknown to other processes.
     pub fn is_degraded(&self) -> bool {
         self.source != HoldSource::Store
+    }
+
+    /// Returns how many processes share the limit, if this hold is on this process's share of it: the store failed, and the
+    /// policy is `local`. [`Scope::hold_on_share`] makes such a hold again.
+    pub fn share_processes(&self) -> Option<u32> {
+        match self.source {
+            HoldSource::Share { processes } => Some(processes),
+            HoldSource::Store | HoldSource::Nowhere => None,
+        }
     }
 
     pub(crate) fn source(&self) -> HoldSource {
@@ -401,7 +430,7 @@ impl Hold {
     pub(crate) fn extend_nowhere(&self, growth: HoldGrowth) -> HoldExtension {
         let now_us = self.now_us(|| self.scope.limiter().clock().now_us());
         let expires_us = now_us.saturating_add(growth.hold_for.as_us());
-        let extension = Extension::Granted { expires_us };
+        let extension = Extension::Granted { expires_us, held_units: 0 };
         self.extension(ExtendAnswer { decision: self.unspent(), extension })
     }
 

@@ -17,6 +17,7 @@ pub struct HoldSettlement {
     charged_units: u64,
     excess_units: u64,
     cut_units: u64,
+    freed_units: u64,
     receipt: Option<Receipt>,
     ended: Option<EndedHold>,
     is_degraded: bool,
@@ -30,9 +31,9 @@ impl HoldSettlement {
     ) -> Self {
         let mut answer = HoldSettlement::uncharged(decision, false);
         match settlement {
-            Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
+            Settlement::Done { charged_units, excess_units, cut_units, freed_units, receipt } => {
                 (answer.charged_units, answer.excess_units) = (charged_units, excess_units);
-                answer.cut_units = cut_units;
+                (answer.cut_units, answer.freed_units) = (cut_units, freed_units);
                 answer.receipt = receipt.map(|charge| Receipt::new(charge, scope.fingerprint(key)));
             }
             Settlement::Ended(ended) => answer.ended = Some(ended),
@@ -41,13 +42,14 @@ impl HoldSettlement {
     }
 
     fn uncharged(decided: LimitDecision, is_degraded: bool) -> HoldSettlement {
-        let (charged_units, excess_units, cut_units) = (0, 0, 0);
+        let (charged_units, excess_units, cut_units, freed_units) = (0, 0, 0, 0);
         let (receipt, ended) = (None, None);
         HoldSettlement {
             decided,
             charged_units,
             excess_units,
             cut_units,
+            freed_units,
             receipt,
             ended,
             is_degraded,
@@ -85,6 +87,12 @@ impl HoldSettlement {
         self.cut_units
     }
 
+    /// Returns how many units of the hold are not held any more: all of them if this settlement has ended the hold, and
+    /// otherwise the units that were used now.
+    pub fn freed_units(&self) -> u64 {
+        self.freed_units
+    }
+
     /// Returns the receipt of the charge; `None` if nothing was charged.
     pub fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
@@ -120,7 +128,7 @@ impl HoldExtension {
         ExtendAnswer { decision, extension }: ExtendAnswer,
         expiry: &AtomicU64,
     ) -> Self {
-        if let Extension::Granted { expires_us } = extension {
+        if let Extension::Granted { expires_us, .. } = extension {
             expiry.store(expires_us, Ordering::Relaxed);
         }
         HoldExtension { decided: decision, extension }
@@ -147,6 +155,15 @@ impl HoldExtension {
     /// Returns the limit's decision on the extension, with times in microseconds.
     pub fn decided(&self) -> &LimitDecision {
         &self.decided
+    }
+
+    /// Returns the units that the extended hold has now; 0 if it was not extended, or if the policy `open` admitted it
+    /// without the store.
+    pub fn held_units(&self) -> u64 {
+        match self.extension {
+            Extension::Granted { held_units, .. } => held_units,
+            Extension::Refused | Extension::Ended(_) => 0,
+        }
     }
 
     /// Returns the effect on the hold.

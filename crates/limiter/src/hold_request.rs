@@ -13,6 +13,7 @@ use tollgate_core::{
 use crate::answer::Answer;
 use crate::decision::{Decision, DecisionSource};
 use crate::error::Error;
+use crate::failure::OnFailure;
 use crate::hold::{Hold, HoldSource};
 use crate::joint::{Demand, JointDecision};
 use crate::key::Key;
@@ -240,8 +241,10 @@ pub(crate) fn decided_hold(
     match (joint.hold(index), decision.is_degraded()) {
         (Some(reference), false) => Some(pending.granted(reference.expires_us)),
         (Some(reference), true) => {
-            let share = scope.on_share(charge, call)?;
-            Some(pending.elsewhere(share, reference, HoldSource::Share))
+            let OnFailure::Local { processes } = call.on_failure else { return None };
+            let processes = scope.share_processes(processes)?;
+            let share = scope.share(processes)?;
+            Some(pending.elsewhere(share, reference, HoldSource::Share { processes }))
         }
         (None, true) if joint.is_allowed() && decision.is_allowed() => {
             let reservation = charge.demand().reservation()?;

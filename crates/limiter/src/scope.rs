@@ -260,15 +260,18 @@ impl Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
     }
 
-    /// Returns this scope on the process's own share of the limit, where the units of this charge are held because the
-    /// store failed; `None` if the share has no memory.
-    pub(crate) fn on_share(&self, charge: &Charge, call: &Call) -> Option<Scope> {
-        let (ScopeBackend::Remote(scope), OnFailure::Local { processes }) =
-            (&self.backend, call.on_failure)
-        else {
-            return None;
-        };
-        let (backend, memory_scope) = scope.remote.fallback.share(processes, charge)?;
+    /// Returns how many processes share the limit now, under a local policy with this number; `None` in memory.
+    pub(crate) fn share_processes(&self, configured: Option<u32>) -> Option<u32> {
+        let ScopeBackend::Remote(scope) = &self.backend else { return None };
+        Some(scope.remote.fallback.processes(configured))
+    }
+
+    /// Returns this scope on the process's own share of the limit, which `processes` share; `None` in memory, or if the
+    /// share has no memory.
+    pub(crate) fn share(&self, processes: u32) -> Option<Scope> {
+        let ScopeBackend::Remote(scope) = &self.backend else { return None };
+        let (backend, memory_scope) =
+            scope.remote.fallback.share(processes, &scope.name, &scope.limit)?;
         let backend = ScopeBackend::Memory { backend, memory_scope };
         Some(Scope { limiter: self.limiter.clone(), backend })
     }

@@ -57,10 +57,12 @@
 --             7 later             0, 0, 0: requests before it took all the work that one call does on
 --                                 long logs and holds. The request and all after it are to be sent
 --                                 again.
---             12 settled          remaining, reset_after_us, first_back_us, and more: <I7 I7 I7 B I7 I7,
---                                 the units charged, how many of them beyond the hold, the units cut,
---                                 and the kind and the two numbers of the charge's place
---             13 extended         remaining, reset_after_us, first_back_us, and one more <I7, the expiry
+--             12 settled          remaining, reset_after_us, first_back_us, and more: <I7 I7 I7 I7 B I7
+--                                 I7, the units charged, how many of them beyond the hold, the units cut,
+--                                 the units of the hold that are not held any more, and the kind and the
+--                                 two numbers of the charge's place
+--             13 extended         remaining, reset_after_us, first_back_us, and more: <I7 I7, the expiry,
+--                                 and the units that the hold has now
 --             14 not extended     remaining, reset_after_us, first_back_us, and one more <I7,
 --                                 retry_after_us: 2^53 for never, 2^54 if this part was not refused, but
 --                                 another part was, or its hold has ended

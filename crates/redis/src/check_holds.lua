@@ -164,13 +164,13 @@ local function replace_for_holds()
   local function settle(part, now_us, spare_s)
     local state = part.state
     local limit, holds = state.limit, state.holds or hold_list.new()
-    local done, charged, excess, cut, place, place_too = held.settle(
+    local done, charged, excess, cut, freed, place, place_too = held.settle(
       limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost, part.is_last)
     local is_done = done == "done"
     local decided = { held.decision_after(limit, state, holds, now_us, is_done) }
     if is_done then
-      answer_part(SETTLED, limit, decided, struct_pack("<I7I7I7BI7I7",
-        charged, excess, cut, place_kind(limit), place or 0, place_too or 0))
+      answer_part(SETTLED, limit, decided, struct_pack("<I7I7I7I7BI7I7",
+        charged, excess, cut, freed, place_kind(limit), place or 0, place_too or 0))
     else
       answer_part(ENDED[done], limit, decided)
     end
@@ -189,10 +189,10 @@ local function replace_for_holds()
     local holds = state.holds or hold_list.new()
     local done, decided = part.extension, nil
     if not is_refused then
-      local until_us =
+      local until_us, units =
         held.grow(limit, state, holds, now_us, part.hold_id, part.cost, part.hold_for_us)
       decided = { held.decision_after(limit, state, holds, now_us, true) }
-      answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
+      answer_part(EXTENDED, limit, decided, struct_pack("<I7I7", until_us, units))
     elseif done == "granted" then
       local asked = part.asked
       decided = { algorithm.peek(asked, part.seen, now_us, max(part.cost, 1)) }
@@ -218,13 +218,13 @@ local function replace_for_holds()
   local function shrink(part, now_us, spare_s)
     local state = part.state
     local limit, holds = state.limit, state.holds or hold_list.new()
-    local done, until_us =
+    local done, until_us, units =
       held.shrink(limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost)
     local decided = { held.decision_after(limit, state, holds, now_us, done == "granted") }
     if done ~= "granted" then
       return answer_part(ENDED[done], limit, decided)
     end
-    answer_part(EXTENDED, limit, decided, struct_pack("<I7", until_us))
+    answer_part(EXTENDED, limit, decided, struct_pack("<I7I7", until_us, units))
     change(state, now_us, decided[4], spare_s)
   end
 

@@ -19,7 +19,7 @@ pub(crate) use complete::{CompletionsArgs, ManArgs};
 pub(crate) use import::{ImportArgs, ImportFormat};
 pub(crate) use serve::{LogFormat, ServeArgs};
 
-/// Exact rate limiting with five algorithms
+/// Exact rate limiting with five algorithms, and concurrency limits
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100, after_help = EXAMPLE)]
 pub(crate) struct Cli {

@@ -27,7 +27,9 @@ use tollgate::rules::Ruling;
 use tollgate::{Decision, Error, HoldSettlement, Limiter, Scope};
 
 use crate::secret::Secret;
-pub(crate) use hold_token::{HeldBy, TokenPart, max_key_bytes};
+#[cfg(test)]
+use hold_token::ShareOfProcess;
+pub(crate) use hold_token::{HeldBy, HoldPlace, TokenPart, max_key_bytes};
 use lifetime::StoreLifetime;
 use mark::Marks;
 use number::{read_number, write_number};

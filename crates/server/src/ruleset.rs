@@ -2,7 +2,9 @@
 //!
 //! - `limits`: the limits by their names, and the decisions of each
 //! - `holds`: the numbers of operations on the holds of limits and rules
+//! - `expiries`: open holds, counted by their expiry
 
+mod expiries;
 mod holds;
 mod limits;
 
@@ -13,6 +15,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::rules::{RuleName, Rules, RulesFile};
 use tollgate::{Limiter, Scope};
 
+pub(crate) use expiries::{CountedExpiry, FlowByExpiry, HoldCount, HoldFlow, SlotWidth};
 use holds::RuleHoldTallies;
 pub(crate) use holds::{CountedOperation, HoldTally};
 pub(crate) use limits::NamedLimit;

@@ -2,7 +2,7 @@
 
 import { ALGORITHMS } from "./algorithms.js";
 import { cross, draw, make, text } from "./dom.js";
-import { JOBS_ROW, isOfJobs, jobRow } from "./jobs.js";
+import { JOBS_ROW, holds, isOfJobs, jobRow } from "./jobs.js";
 import { BINS, binned } from "./patterns.js";
 
 /** The number of columns. Requests in the same column are stacked. */
@@ -21,7 +21,10 @@ export const MAX_DRAWN = 12;
 const MAX_STACK = 24;
 
 /** Returns by how much the limit is exceeded, in words. */
-export const excess = (worst, limit) => (worst < 1.5 * limit ? `${worst - limit} above the limit` : `${(worst / limit).toFixed(1)}x the limit`);
+export const beyond = (worst, limit) => (worst < 1.5 * limit ? `${worst - limit} above the limit` : `${(worst / limit).toFixed(1)}x the limit`);
+
+/** Returns the proven bound in words, with the units that were charged beyond the holds. */
+export const boundOf = ({ bound, excess }) => (excess ? `${bound} + ${excess}` : `${bound}`);
 
 /** Returns the title of an algorithm, with the mode of a leaky bucket, because both modes are shown. */
 export function title({ algorithm, limit }) {
@@ -49,11 +52,11 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
-  /** Shows how each algorithm decided the traffic. */
-  show(rate, times, comparisons) {
-    this.shown = { rate, times, comparisons };
-    const most = (one) => (isOfJobs(one) ? "most at the same time" : `most in any ${rate.seconds} s of this traffic`);
-    this.svg.setAttribute("aria-label", comparisons.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, ${most(one)} ${one.worst}, proven bound ${one.bound}`).join("; "));
+  /** Shows how each algorithm decided the traffic. `units` has what each request reserves and settles; null if nothing. */
+  show(rate, times, comparisons, units) {
+    this.shown = { rate, times, comparisons, units };
+    const most = (one) => (isOfJobs(one) ? "most at the same time" : `most ${holds(one) ? "units charged " : ""}in any ${rate.seconds} s of this traffic`);
+    this.svg.setAttribute("aria-label", comparisons.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, ${most(one)} ${one.worst}, proven bound ${boundOf(one)}`).join("; "));
     this.draw();
   }
 
@@ -76,13 +79,13 @@ export class Timeline {
     const width = Math.floor(this.box.clientWidth);
     if (!this.shown || width === 0) return;
     this.width = width;
-    const { rate, times, comparisons } = this.shown;
+    const { rate, times, comparisons, units } = this.shown;
     const at = layout(width);
     const x = (ms) => at.left + (ms / (rate.span * 1000)) * (at.right - at.left);
-    const place = { ...at, x, rate, times, columnMs: (rate.span * 1000) / at.columns };
+    const place = { ...at, x, rate, times, units, columnMs: (rate.span * 1000) / at.columns };
     let height = at.head + TRAFFIC;
     const rows = comparisons.flatMap((one) => {
-      const [top, high] = [height, isOfJobs(one) ? JOBS_ROW : at.row];
+      const [top, high] = [height, holds(one) ? JOBS_ROW : at.row];
       height = top + high + at.head + GAP;
       return row({ ...place, row: high }, one, top);
     });
@@ -139,12 +142,15 @@ function row(place, one, top) {
   const { x, rate, times, columns, columnMs, right, row: high, head } = place;
   const from = top + head;
   const base = from + high;
-  if (isOfJobs(one)) return [...jobRow(place, one, from), ...results(place, one, top, { worst: `${one.worst} at once`, beneath: "most in this traffic" })];
+  const isOver = one.worst > rate.limit;
+  const beneath = isOver ? beyond(one.worst, rate.limit) : "most in this traffic";
+  if (isOfJobs(one)) return [...jobRow(place, one, from), ...results(place, one, top, { worst: `${one.worst} at once`, beneath })];
+  const kind = isOver ? "over" : "";
+  if (holds(one)) return [...jobRow(place, one, from), ...results(place, one, top, { worst: `${one.worst} units in ${rate.seconds} s`, beneath, kind })];
   const marks = stacked(one, times, columns, columnMs);
   const most = Math.max(1, ...marks.map(({ floor }) => floor + 1));
   const step = Math.min(5.6, high / most);
   const radius = Math.min(2.6, step * 0.62, (right - place.left) / columns / 2);
-  const isOver = one.worst > rate.limit;
   const parts = [draw("line", { x1: place.left, x2: right, y1: base, y2: base, class: "axis" })];
   if (one.worst > 0) {
     const start = x(one.worst_from_ms);
@@ -155,8 +161,7 @@ function row(place, one, top) {
     const [cx, cy] = [x((column + 0.5) * columnMs), base - (floor + 0.5) * step];
     return kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind });
   })));
-  const beneath = isOver ? excess(one.worst, rate.limit) : "most in this traffic";
-  return [...parts, ...results(place, one, top, { worst: `${one.worst} in ${rate.seconds} s`, beneath, kind: isOver ? "over" : "" })];
+  return [...parts, ...results(place, one, top, { worst: `${one.worst} in ${rate.seconds} s`, beneath, kind })];
 }
 
 /** Returns the title and the result of an algorithm, on both sides of its row. */
@@ -169,7 +174,7 @@ function results(place, one, top, { worst, beneath, kind = "" }) {
   const parts = label(place, top, high, { name: title(one), beneath: result, lowest, beside: worst, kind });
   if (isNarrow) return parts;
   const middle = top + head + high / 2;
-  return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${one.bound}`)];
+  return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${boundOf(one)}`)];
 }
 
 /** Returns the stacks as bars: in each column one bar for each kind of result. */

@@ -1,4 +1,4 @@
-//! Exact rate limiting: five algorithms, one set of semantics.
+//! Exact rate limiting: five algorithms and concurrency limits, one set of semantics.
 //!
 //! A [`Limiter`] holds what every key has spent. A [`Scope`] is a limit with a name. Check a key against it:
 //!

@@ -376,6 +376,7 @@ pub(crate) fn settle<A: BesideHolds>(
     let beyond = newly_used - within;
     let most_excess = limit.size().min(limit.most_taken().saturating_sub(taken));
     let excess = beyond.min(most_excess);
+    let freed_units = if is_last { open.units } else { within };
     if !is_last {
         let used = open.used.max(used.min(MAX_UNITS));
         holds.insert(OpenHold { units: open.units - within, used, ..open });
@@ -383,12 +384,14 @@ pub(crate) fn settle<A: BesideHolds>(
     let receipt = charge_anyway(limit, state, at_us, within + excess);
     limit.after_change(state, holds);
     let settlement = if A::ONLY_HOLDS {
-        Settlement::Done { charged_units: 0, excess_units: 0, cut_units: 0, receipt }
+        let (charged_units, excess_units, cut_units) = (0, 0, 0);
+        Settlement::Done { charged_units, excess_units, cut_units, freed_units, receipt }
     } else {
         Settlement::Done {
             charged_units: within + excess,
             excess_units: excess,
             cut_units: beyond - excess,
+            freed_units,
             receipt,
         }
     };
@@ -425,7 +428,8 @@ pub(crate) fn extend<A: BesideHolds>(
     let units = open.units + more.map_or(0, Cost::units);
     holds.insert(OpenHold { units, expires_us, ..open });
     let decision = decision_after(limit, state, holds, now_us);
-    ExtendAnswer { decision, extension: Extension::Granted { expires_us } }
+    let extension = Extension::Granted { expires_us, held_units: units };
+    ExtendAnswer { decision, extension }
 }
 
 /// Gives back the part of a charge that still counts. Returns by how much `remaining` grew.

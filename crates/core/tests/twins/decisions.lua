@@ -261,13 +261,14 @@ local function play(trace)
       answer = show_decision(limit, unpack(reserved, 1, 6)) .. ", until " .. digits(reserved[7])
     elseif step == "settle" then
       local expires_us, id, last = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d)")
-      local done, charged, excess, cut, place, place_too = held.settle(
+      local done, charged, excess, cut, freed, place, place_too = held.settle(
         limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost, last == "1")
       if done == "done" then
         if charged > 0 then
           keep_receipt(charged, place, place_too)
         end
-        answer = "done " .. digits(charged) .. " " .. digits(excess) .. " " .. digits(cut)
+        answer = "done " .. digits(charged) .. " " .. digits(excess) .. " " .. digits(cut) .. " "
+          .. digits(freed)
       else
         answer = done
       end
@@ -275,7 +276,7 @@ local function play(trace)
         .. show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "done"))
     elseif step == "extend" then
       local expires_us, id, hold_for_us = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d+)")
-      local done, until_us = held.extend(
+      local done, until_us, units = held.extend(
         limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost,
         tonumber(hold_for_us))
       local after
@@ -284,7 +285,10 @@ local function play(trace)
       else
         after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       end
-      answer = done .. (until_us and " " .. digits(until_us) or "") .. ", " .. after
+      if until_us then
+        done = done .. " " .. digits(until_us) .. " " .. digits(units)
+      end
+      answer = done .. ", " .. after
     elseif step == "carry-over" then
       local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
       local is_done

@@ -328,9 +328,9 @@ impl Walk {
         let used = HoldUse { units, is_last };
         let answer = self.limit.settle_hold(state, holds, now_us, hold, used);
         let shown = match answer.settlement {
-            Settlement::Done { charged_units, excess_units, cut_units, receipt } => {
+            Settlement::Done { charged_units, excess_units, cut_units, freed_units, receipt } => {
                 self.receipts.extend(receipt.map(Some));
-                format!("done {charged_units} {excess_units} {cut_units}")
+                format!("done {charged_units} {excess_units} {cut_units} {freed_units}")
             }
             Settlement::Ended(ended) => show_ended(ended),
         };
@@ -352,9 +352,9 @@ impl Walk {
         let growth = HoldGrowth { more, hold_for };
         let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
         let shown = match answer.extension {
-            Extension::Granted { expires_us } => {
+            Extension::Granted { expires_us, held_units } => {
                 self.granted[index].0.expires_us = expires_us;
-                format!("granted {expires_us}")
+                format!("granted {expires_us} {held_units}")
             }
             Extension::Refused => "refused".to_owned(),
             Extension::Ended(ended) => show_ended(ended),

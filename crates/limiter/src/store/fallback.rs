@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Cost, Holds, Intent, State, UnitRequest, check_all};
+use tollgate_core::{self as core, Cost, Holds, Intent, Limit, State, UnitRequest, check_all};
 
 use super::memory::{self, MemoryBackend, MemoryStore};
 use super::stored::limit_check;
@@ -14,6 +14,7 @@ use crate::failure::{
     LastSeen, OnFailure, SeenKeys, Spending, SpentUnits, share_of, starting_point,
 };
 use crate::joint::{Demand, JointDecision};
+use crate::names::Name;
 
 /// Decides requests that a store failed to decide, by the failure policy of the request.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Fallback {
     }
 
     /// Returns the number of processes that a local policy divides limits by.
-    fn processes(&self, configured: Option<u32>) -> u32 {
+    pub(crate) fn processes(&self, configured: Option<u32>) -> u32 {
         configured.or_else(|| self.live_processes()).unwrap_or(1)
     }
 
@@ -102,10 +103,11 @@ impl Fallback {
     /// there are more limits than a memory store holds.
     pub(crate) fn share(
         &self,
-        processes: Option<u32>,
-        charge: &Charge,
+        processes: u32,
+        name: &Arc<Name>,
+        limit: &Limit,
     ) -> Option<(Arc<MemoryBackend>, Arc<memory::MemoryScope>)> {
-        let scope = scope_of(self.local(), self.processes(processes), charge)?;
+        let scope = self.local().scope(name, share_of(limit, processes)).ok()?;
         Some((Arc::clone(self.backend()), scope))
     }
 

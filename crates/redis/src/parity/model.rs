@@ -339,7 +339,7 @@ impl Key {
         let is_carried = more.is_some_and(|more| self.is_carried(when.us(), more));
         self.is_restarted |= is_new_clock(&state, when) || is_carried;
         let answer = limit.extend_hold(&mut state, &mut holds, when.us(), hold, growth);
-        if let Extension::Granted { expires_us } = answer.extension {
+        if let Extension::Granted { expires_us, .. } = answer.extension {
             let mut known = self.references.iter_mut().filter(|known| known.id == hold.id);
             known.by_ref().for_each(|known| known.expires_us = expires_us);
         }

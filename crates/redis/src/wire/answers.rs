@@ -43,7 +43,7 @@ struct RawAnswer {
     /// Set if the key has holds.
     beside_holds: Option<HeldKeyNumbers>,
     /// The further numbers of an answer to a part that settles or extends.
-    more: [u64; 6],
+    more: [u64; 7],
     /// For a check of several limits, how many such requests fit; for a settlement or an extension, the size of the limit.
     last: u64,
 }
@@ -177,14 +177,15 @@ impl ScriptReply {
         } else {
             None
         };
-        let mut more = [0; 6];
+        let mut more = [0; 7];
         match status {
             SETTLED => {
                 for (at, number) in more.iter_mut().enumerate() {
-                    *number = if at == 3 { self.byte()?.into() } else { self.number()? };
+                    *number = if at == 4 { self.byte()?.into() } else { self.number()? };
                 }
             }
-            EXTENDED | NOT_EXTENDED => more[0] = self.number()?,
+            EXTENDED => more[..2].copy_from_slice(&[self.number()?, self.number()?]),
+            NOT_EXTENDED => more[0] = self.number()?,
             _ => {}
         }
         let last = if is_joint { self.number()? } else { 0 };
@@ -290,14 +291,15 @@ fn hold(charge: &ServerCharge, raw: &RawAnswer) -> Option<HoldReference> {
 }
 
 fn settle_answer(raw: &RawAnswer) -> Option<SettleAnswer> {
-    let [charged_units, excess_units, cut_units, kind, number, number_too] = raw.more;
+    let [charged_units, excess_units, cut_units, freed_units, kind, number, number_too] = raw.more;
     let (verdict, settlement) = match raw.status {
         SETTLED => {
             let receipt = match Cost::new(charged_units) {
                 Ok(cost) => Some(ChargeReceipt::of(cost, place(kind, number, number_too)?)),
                 Err(_) => None,
             };
-            let settlement = Settlement::Done { charged_units, excess_units, cut_units, receipt };
+            let settlement =
+                Settlement::Done { charged_units, excess_units, cut_units, freed_units, receipt };
             (Verdict::Allowed { delay_us: 0 }, settlement)
         }
         _ => (Verdict::Denied { retry: Retry::Never }, Settlement::Ended(ended(raw)?)),
@@ -308,7 +310,9 @@ fn settle_answer(raw: &RawAnswer) -> Option<SettleAnswer> {
 fn extend_answer(raw: &RawAnswer) -> Option<ExtendAnswer> {
     let allowed = Verdict::Allowed { delay_us: 0 };
     let (verdict, extension) = match (raw.status, raw.more[0]) {
-        (EXTENDED, expires_us) => (allowed, Extension::Granted { expires_us }),
+        (EXTENDED, expires_us) => {
+            (allowed, Extension::Granted { expires_us, held_units: raw.more[1] })
+        }
         (NOT_EXTENDED, WAIT_OF_OTHERS) => (allowed, Extension::Refused),
         (NOT_EXTENDED, wait_us) => {
             let retry = if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };

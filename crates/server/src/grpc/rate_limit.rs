@@ -82,15 +82,14 @@ impl RateLimitService {
                 Ok(CallOutcome::Decided)
             }
             // Besides failures of the store, these are errors that a client can cause, by a long header or by the
-            // numbers of its plan, and the error of a rule whose limit cannot be checked. They are answered with a
-            // refusal, because Envoy lets a request pass if the call fails.
+            // numbers of its plan. They are answered with a refusal, because Envoy lets a request pass if the call fails.
+            // A concurrency limit, which cannot be checked, is not among them: the pipeline reserves its places.
             Err(
                 error @ (Error::Store(_)
                 | Error::TooManyCharges { .. }
                 | Error::TooMuchWork { .. }
                 | Error::KeysTooLong { .. }
                 | Error::LimitedTo { .. }
-                | Error::MustReserve { .. }
                 | Error::TooManyLimits { .. }),
             ) => {
                 answer::write_undecided(to, &error, descriptors.len());

@@ -22,11 +22,13 @@ use crate::budget::{Budget, HeldMemory, SMALL_BYTES};
 use crate::pipeline::{
     DecisionRequest, Pipeline, SentDecision, SentExtension, SentReservation, SentSettlement,
 };
+use crate::receipt::MAX_CHARS;
 
 /// The longest body of a batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// The typical length of an answer, and the length that is reserved for each pending answer, which may list rules.
+/// The typical length of an answer, and the length that is reserved for each pending answer, which may list rules. The length
+/// of receipts and tokens is reserved besides it.
 const TYPICAL_ANSWER_BYTES: usize = 128;
 const PENDING_ANSWER_BYTES: usize = 1 << 10;
 
@@ -83,6 +85,14 @@ enum SentItem<'a> {
 }
 
 impl BatchKind {
+    /// Returns the length that is reserved for the answer to this item.
+    fn answer_bytes(self, item: &[u8]) -> usize {
+        // The token of a reservation, besides the receipt of the rules that are charged at once.
+        let signed_texts = if let BatchKind::Reservations = self { 2 } else { 1 };
+        // Receipts and tokens have the keys of the item, or the content of its token, in base64.
+        PENDING_ANSWER_BYTES + signed_texts * (2 * item.len()).min(MAX_CHARS)
+    }
+
     /// Decodes an item and sends its request to the store.
     fn send<'a>(self, pipeline: &Pipeline, item: &'a [u8]) -> Result<SentItem<'a>, ApiProblem> {
         Ok(match self {
@@ -140,11 +150,12 @@ pub(super) async fn answer_each(
             while pending.len() < MAX_PENDING
                 && let Some(request) = requests.next()
             {
-                let reserved = answers.reserve_next(pending.len());
-                pending.push_back(reserved.and_then(|()| kind.send(pipeline, request)));
+                let bytes = kind.answer_bytes(request);
+                let reserved = answers.reserve_next(bytes);
+                pending.push_back((bytes, reserved.and_then(|()| kind.send(pipeline, request))));
             }
             match pending.pop_front() {
-                Some(next) => answers.push(pipeline, next).await,
+                Some((bytes, next)) => answers.push(pipeline, bytes, next).await,
                 None => return Ok::<_, ApiProblem>(()),
             }
         }
@@ -156,6 +167,8 @@ pub(super) async fn answer_each(
 /// The answers so far, as JSON, and the memory that is charged for them.
 struct BatchResponse {
     json: Vec<u8>,
+    /// The length that is reserved for the pending answers.
+    pending_bytes: usize,
     held: HeldMemory,
 }
 
@@ -167,22 +180,29 @@ impl BatchResponse {
         held.grow_to(count * TYPICAL_ANSWER_BYTES)?;
         let mut json = Vec::with_capacity(count * TYPICAL_ANSWER_BYTES);
         json.push(b'[');
-        Ok(BatchResponse { json, held })
+        Ok(BatchResponse { json, pending_bytes: 0, held })
     }
 
-    /// Reserves memory for one more answer besides the pending ones. Called before a request is sent, so that the
+    /// Reserves `answer_bytes` for one more answer besides the pending ones. Called before a request is sent, so that the
     /// answer to a decided request always fits.
-    fn reserve_next(&mut self, pending: usize) -> Result<(), ApiProblem> {
-        // OK because there are 64 at most.
-        let bytes = self.json.len() + (pending + 1) * PENDING_ANSWER_BYTES;
+    fn reserve_next(&mut self, answer_bytes: usize) -> Result<(), ApiProblem> {
+        // OK because there are 64 at most, each of less than 10 KiB.
+        self.pending_bytes += answer_bytes;
+        let bytes = self.json.len() + self.pending_bytes;
         if bytes > MAX_ANSWER_BYTES {
             return Err(ApiProblem::answer_too_long());
         }
         Ok(self.held.grow_to(bytes)?)
     }
 
-    /// Waits for one answer and appends it, or appends a problem.
-    async fn push(&mut self, pipeline: &Pipeline, pending: Result<SentItem<'_>, ApiProblem>) {
+    /// Waits for one answer, for which `answer_bytes` are reserved, and appends it, or appends a problem.
+    async fn push(
+        &mut self,
+        pipeline: &Pipeline,
+        answer_bytes: usize,
+        pending: Result<SentItem<'_>, ApiProblem>,
+    ) {
+        self.pending_bytes -= answer_bytes;
         if self.json.len() > 1 {
             self.json.push(b',');
         }
@@ -250,5 +270,46 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonArray<'a> {
         }
 
         json.deserialize_seq(JsonArrayVisitor)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tollgate::{HoldId, HoldReference};
+
+    use super::*;
+    use crate::receipt::{HeldBy, HoldPlace, Receipts, TokenPart, max_key_bytes};
+    use crate::ruleset::SlotWidth;
+
+    /// Returns the longest token of a hold with this key.
+    fn token(key: &str) -> String {
+        let part = TokenPart {
+            scope: "a limit with a long name",
+            limit: "",
+            key: key.as_bytes(),
+            reference: HoldReference { id: HoldId(u64::MAX), expires_us: u64::MAX },
+            slot_width: SlotWidth::read(0).unwrap(),
+            place: HoldPlace::Store,
+        };
+        Receipts::default().hold_token(HeldBy::Limit, [part]).unwrap()
+    }
+
+    #[test]
+    fn length_is_reserved_for_the_token_of_an_answer() {
+        for bytes in [0, 100, 1_000, max_key_bytes("a limit with a long name")] {
+            let key = "k".repeat(bytes);
+            let reserve = format!(r#"{{"limit":"a limit with a long name","key":"{key}"}}"#);
+            let extend = format!(r#"{{"hold":"{}","for":"1s"}}"#, token(&key));
+            for (kind, item) in
+                [(BatchKind::Reservations, reserve), (BatchKind::Extensions, extend)]
+            {
+                let beside_token = 300;
+                let reserved = kind.answer_bytes(item.as_bytes());
+                assert!(reserved >= token(&key).len() + beside_token, "{kind:?}, {bytes}");
+            }
+        }
+        // A batch of 64 short reservations needs little more than before it is sent.
+        assert!(BatchKind::Reservations.answer_bytes(&[b'x'; 60]) < 1_300);
     }
 }

@@ -5,7 +5,7 @@ use tollgate::rules::{RulePart, Ruling};
 use tollgate::{Decision, Entry};
 use utoipa::ToSchema;
 
-use super::json_object::JsonObject;
+use super::json_object::{JsonObject, is_false, micros};
 
 /// The decision of a limit.
 #[derive(Debug, Serialize, ToSchema)]
@@ -157,12 +157,6 @@ pub(super) struct RuleJson<'r> {
     delay_us: Option<u64>,
 }
 
-// Serde passes references.
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 impl From<&Decision> for DecisionJson {
     fn from(decision: &Decision) -> DecisionJson {
         let decided = decision.decided();
@@ -306,11 +300,6 @@ impl RuleJson<'_> {
         object.number("delay_us", self.delay_us);
         object.end();
     }
-}
-
-/// Returns a time in microseconds. Nothing is lost, because the time was made from microseconds.
-fn micros(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl<'r> From<RulePart<'r>> for RuleJson<'r> {

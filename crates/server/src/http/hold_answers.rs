@@ -1,13 +1,11 @@
 //! Answers to reservations, settlements and extensions, as JSON.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use tollgate::{Decision, EndedHold};
 use utoipa::ToSchema;
 
 use super::decision::RulingJson;
-use super::json_object::append;
+use super::json_object::{append, is_false, micros};
 use crate::pipeline::{Extended, ExtendedPart, GrantedHold, Reserved, Settled, SettledPart};
 use crate::receipt::HeldBy;
 
@@ -32,7 +30,8 @@ pub(super) struct ReservationJson {
     reset_after_us: u64,
     /// Always 0: a limit that delays requests cannot have holds.
     delay_us: u64,
-    /// Whether the store failed, and this was decided without it. A settlement of such a hold charges nothing.
+    /// Whether the store failed, and this was decided without it: the units are held on this server's share of the limit, or
+    /// nowhere, as the failure policy says. Only this server can settle units on its share.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The token of the hold, with which it is settled and extended; absent if the reservation was refused.
@@ -65,7 +64,7 @@ pub(super) struct SettlementJson {
     reset_after_us: u64,
     /// Always 0.
     delay_us: u64,
-    /// Whether the hold was admitted while the store failed, so that there was nothing to charge.
+    /// Whether the hold was admitted while the store failed, so that nothing was charged there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The units that this settlement charged.
@@ -105,7 +104,7 @@ pub(super) struct ExtensionJson {
     reset_after_us: u64,
     /// Always 0: a limit that delays requests cannot have holds.
     delay_us: u64,
-    /// Whether the hold was admitted while the store failed, so that there was nothing to extend.
+    /// Whether the hold was admitted while the store failed, so that nothing was extended there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The token of the hold with its new expiry; absent if it was not extended. The earlier token works as well.
@@ -129,12 +128,6 @@ pub(super) struct ExtensionJson {
 pub(super) enum HoldStateJson {
     Expired,
     Unknown,
-}
-
-// Serde passes references.
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 impl From<EndedHold> for HoldStateJson {
@@ -193,7 +186,7 @@ impl ReservationJson {
 pub(super) struct RulesSettlementJson {
     /// Whether the hold was open for every rule.
     allowed: bool,
-    /// Whether the hold of a rule was admitted while the store failed, so that there was nothing to charge.
+    /// Whether the hold of a rule was admitted while the store failed, so that nothing was charged there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The units that this settlement charged, over all rules.
@@ -230,7 +223,7 @@ struct RuleSettlementJson {
     remaining: u64,
     /// The exact time until nothing is spent or held, if the open holds are left to expire.
     reset_after_us: u64,
-    /// Whether this part was admitted while the store failed, so that there was nothing to charge.
+    /// Whether this part was admitted while the store failed, so that nothing was charged there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The units that this settlement charged.
@@ -254,7 +247,7 @@ pub(super) struct RulesExtensionJson {
     /// The exact time that a refused extension must wait. Null if it was allowed, or if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
-    /// Whether the hold of a rule was admitted while the store failed, so that there was nothing to extend.
+    /// Whether the hold of a rule was admitted while the store failed, so that nothing was extended there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     /// The token of the hold with its new expiry; absent if it was not extended. The earlier token works as well.
@@ -292,7 +285,7 @@ struct RuleExtensionJson {
     retry_after_us: Option<u64>,
     /// The exact time until nothing is spent or held, if the open holds are left to expire.
     reset_after_us: u64,
-    /// Whether this part was admitted while the store failed, so that there was nothing to extend.
+    /// Whether this part was admitted while the store failed, so that nothing was extended there.
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -444,9 +437,4 @@ impl From<ExtendedPart> for RuleExtensionJson {
 /// Returns why a hold is not open: the state of the first part that is not.
 fn first_state(ended: impl Iterator<Item = Option<EndedHold>>) -> Option<HoldStateJson> {
     ended.flatten().next().map(HoldStateJson::from)
-}
-
-/// Returns a time in microseconds. OK because a hold lasts at most 366 days.
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -126,11 +126,6 @@ pub(crate) fn decode_settle(json: &[u8]) -> Result<SettlementRequest<'_>, ApiPro
         || "a settlement must be a JSON object; send {\"hold\":\"…\",\"cost\":812}".to_owned();
     let SettleFields { hold, cost, costs, keep } = object(json, example)?;
     let used = UsedUnits { every: cost.map(|cost| cost.0), by_rule: costs.0 };
-    if used.every.is_none() && used.by_rule.is_empty() {
-        return Err(ApiProblem::bad_request(
-            "`cost` is missing; send the units that were used since the reservation, which may be 0",
-        ));
-    }
     Ok(SettlementRequest { token: hold.0, used, keeps_rest: keep })
 }
 

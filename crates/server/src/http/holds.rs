@@ -72,7 +72,7 @@ pub(super) async fn reserve(
 /// Charges what was used of a hold
 ///
 /// `costs` has what was used under single rules, by their names, if it differs from `cost`. A place of a concurrency
-/// limit is free at the end, and costs nothing.
+/// limit is free at the end, and costs nothing: it may not be in `costs`, and a hold of places alone needs no `cost`.
 ///
 /// `cost` is the sum of the units that were used since the reservation, and may be 0. The hold ends, and the rest of its
 /// units is free at once; with `"keep": true` the rest stays held until the same expiry. A settlement is never refused:
@@ -93,6 +93,11 @@ pub(super) async fn reserve(
         })),
         (
             status = 404, description = "The limit of the hold is no longer there.",
+            body = ApiProblem, content_type = "application/problem+json"
+        ),
+        (
+            status = 421,
+            description = "The hold is on another server's share of the limit, because the store failed at its reservation.",
             body = ApiProblem, content_type = "application/problem+json"
         ),
         BodyProblems,
@@ -126,6 +131,11 @@ pub(super) async fn settle(
         })),
         (
             status = 404, description = "The limit of the hold is no longer there.",
+            body = ApiProblem, content_type = "application/problem+json"
+        ),
+        (
+            status = 421,
+            description = "The hold is on another server's share of the limit, because the store failed at its reservation.",
             body = ApiProblem, content_type = "application/problem+json"
         ),
         BodyProblems,
@@ -219,6 +229,11 @@ impl From<HoldProblem<'_>> for ApiProblem {
                 "not a hold of this server; send the token unchanged, to a server with the secret that signed it \
                  (TOLLGATE_RECEIPT_SECRET); on a server in memory a token is valid until the process ends",
             ),
+            HoldProblem::OnOtherServer => ApiProblem::new(
+                StatusCode::MISDIRECTED_REQUEST,
+                "the store failed when this hold was reserved, and its units are held in the memory of another server, on \
+                 that server's share of the limit; send the request to that server, or leave the hold to expire",
+            ),
             HoldProblem::NoLimit => ApiProblem::new(
                 StatusCode::NOT_FOUND,
                 "the limit of the hold no longer exists, and the hold is left to expire; to settle it, put the limit back \
@@ -228,11 +243,19 @@ impl From<HoldProblem<'_>> for ApiProblem {
                 "the rules that apply have too many or too long keys for the token of a hold, which has at most 4096 \
                  characters, and nothing is held; send shorter attributes",
             ),
+            HoldProblem::CostNotGiven => ApiProblem::bad_request(
+                "`cost` is missing; send the units that were used since the reservation, which may be 0",
+            ),
             HoldProblem::UseNotGiven { name } => ApiProblem::bad_request(format!(
                 "no cost is given for the rule `{name}`; add it to `costs`, or send `cost` for all rules"
             )),
             HoldProblem::NotHeld { name } => ApiProblem::bad_request(format!(
                 "costs: this hold has no units of a rule `{}`; the answer to the reservation lists its rules",
+                excerpt(&name)
+            )),
+            HoldProblem::CostOfPlace { name } => ApiProblem::bad_request(format!(
+                "costs: the rule `{}` holds a place of a concurrency limit, which costs nothing and is free when the hold \
+                 ends; leave this rule out of `costs`",
                 excerpt(&name)
             )),
             HoldProblem::Failed(error) => ApiProblem::from(error),

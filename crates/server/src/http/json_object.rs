@@ -1,5 +1,7 @@
 //! Writes JSON objects whose names need no escapes. Serde would search every name for letters to escape, in every
-//! answer. [`append`] writes other values with serde.
+//! answer. [`append`] writes other values with serde, for which `is_false` and `micros` are.
+
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -7,6 +9,18 @@ use serde::Serialize;
 pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
     // OK because writing to memory cannot fail, and every struct of texts and numbers can be written as JSON.
     let _ = serde_json::to_writer(to, answer);
+}
+
+/// Whether a flag is left out.
+// Serde passes references.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+pub(super) fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Returns a time in microseconds. OK because no time of an answer is above 2^64 us.
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A JSON object that is being written.

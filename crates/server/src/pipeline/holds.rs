@@ -19,7 +19,7 @@ use tollgate_core::LimitDecision;
 
 use super::{Pipeline, UnknownTarget};
 use crate::receipt::HeldBy;
-use crate::ruleset::CountedOperation;
+use crate::ruleset::{CountedExpiry, CountedOperation};
 pub(super) use reserve::leave_to_expire;
 pub(crate) use reserve::{ReservationRequest, Reserved, SentReservation, SentRulesReservation};
 use target::{HoldTarget, TargetPart};
@@ -53,16 +53,24 @@ pub(crate) enum HoldProblem<'a> {
     },
     /// The text is not a token that the secret of this server has signed.
     NotAToken,
+    /// The hold, or a part of it, is on another server's share of the limit.
+    OnOtherServer,
     /// The limit of the hold no longer exists.
     NoLimit,
     /// Several rules make the token of the hold too long. The units are not held.
     TokenTooLong,
+    /// A settlement does not say what was used of a limit's hold.
+    CostNotGiven,
     /// A settlement does not say what was used of a rule's hold.
     UseNotGiven {
         name: String,
     },
     /// A settlement names a rule whose units are not held.
     NotHeld {
+        name: String,
+    },
+    /// A settlement says what was used of a rule that holds a place, which costs nothing.
+    CostOfPlace {
         name: String,
     },
     /// The store failed, or the request is not valid.
@@ -93,7 +101,7 @@ pub(crate) struct SettledPart {
     /// The name of the limit, or of the rule.
     pub(crate) name: String,
     pub(crate) decision: LimitDecision,
-    /// Whether it was admitted without the store, so that there was nothing to settle.
+    /// Whether it was admitted without the store, which has no such hold.
     pub(crate) is_degraded: bool,
     pub(crate) charged_units: u64,
     pub(crate) excess_units: u64,
@@ -120,7 +128,7 @@ pub(crate) struct ExtendedPart {
     /// The name of the limit, or of the rule.
     pub(crate) name: String,
     pub(crate) decision: LimitDecision,
-    /// Whether it was admitted without the store, so that there was nothing to extend.
+    /// Whether it was admitted without the store, which has no such hold.
     pub(crate) is_degraded: bool,
     /// Why the hold was not extended; `None` if it was open.
     pub(crate) ended: Option<EndedHold>,
@@ -156,7 +164,7 @@ impl Pipeline {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
         let mut used = used.of_parts(&target)?.into_iter();
         let mut next = |_: &_| used.next().unwrap_or(0);
-        let holds = target.holds().map_err(HoldProblem::Failed)?;
+        let holds = target.holds()?;
         let sent_at = self.recorder.metrics.store_call();
         let answer =
             if keeps_rest { holds.settle_part(&mut next) } else { holds.settle(&mut next) };
@@ -170,19 +178,19 @@ impl Pipeline {
         self.recorder.metrics.store_answered(sent_at);
         let settled =
             settled.inspect_err(|error| target.count_error(CountedOperation::Settle, error))?;
-        for (part, settled) in target.on_store().zip(&settled) {
-            part.tally.count_settlement(settled, keeps_rest);
+        for (part, settled) in target.held().zip(&settled) {
+            part.tally.count_settlement(settled, keeps_rest, part.expiry);
         }
-        let charged = target.on_store().zip(&settled);
+        let charged = target.held().zip(&settled);
         let receipt = self
             .receipts
             .of_settlement(charged.map(|(part, settled)| (&part.scope, &*part.key, settled)));
         let mut settled = settled.into_iter();
-        let answers = target.parts.iter().map(|part| match part.is_degraded {
-            true => Some(SettledPart::degraded(part)),
-            false => Some(SettledPart::of(part, &settled.next()?)),
+        let answers = target.parts.iter().map(|part| match part.is_held() {
+            true => Some(SettledPart::of(part, &settled.next()?)),
+            false => Some(SettledPart::without_hold(part)),
         });
-        // OK because the store returns one answer for each part.
+        // OK because each hold has one answer.
         let parts = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
         Ok(Settled { by: target.by, parts, receipt })
     }
@@ -193,7 +201,7 @@ impl Pipeline {
         &ExtensionRequest { ref token, more, hold_for }: &ExtensionRequest<'_>,
     ) -> Result<SentExtension, HoldProblem<'static>> {
         let target = HoldTarget::of(token, &self.receipts, &self.rules)?;
-        let holds = target.holds().map_err(HoldProblem::Failed)?;
+        let holds = target.holds()?;
         let sent_at = self.recorder.metrics.store_call();
         // The places of a concurrency limit are not units of the cost.
         let is_place = |hold: &Hold| target.by == HeldBy::Rules && hold.scope().only_holds();
@@ -208,19 +216,21 @@ impl Pipeline {
         self.recorder.metrics.store_answered(sent_at);
         let extended =
             extended.inspect_err(|error| target.count_error(CountedOperation::Extend, error))?;
-        for (part, extended) in target.on_store().zip(extended.each()) {
+        for ((part, extended), hold) in target.held().zip(extended.each()).zip(holds.holds()) {
             let is_place = target.by == HeldBy::Rules && part.scope.only_holds();
-            part.tally.count_extension(extended, if is_place { 0 } else { more });
+            let after = CountedExpiry::new(hold.expires_at_us(), hold_for);
+            let more = if is_place { 0 } else { more };
+            part.tally.count_extension(extended, more, [part.expiry, after]);
         }
         let mut each = extended.each().iter();
-        let answers = target.parts.iter().map(|part| match part.is_degraded {
-            true => Some(ExtendedPart::degraded(part)),
-            false => Some(ExtendedPart::of(part, each.next()?)),
+        let answers = target.parts.iter().map(|part| match part.is_held() {
+            true => Some(ExtendedPart::of(part, each.next()?)),
+            false => Some(ExtendedPart::without_hold(part)),
         });
-        // OK because the store returns one answer for each part.
+        // OK because each hold has one answer.
         let parts: Vec<ExtendedPart> = answers.collect::<Option<_>>().ok_or(Error::AnswerTaken)?;
         let mut holds = holds.holds().iter();
-        let tokens = target.parts.iter().map(|part| part.with_expiry_of(&mut holds));
+        let tokens = target.parts.iter().map(|part| part.extended(&mut holds, hold_for));
         let granted = match extended.is_granted() {
             true => self.receipts.hold_token(target.by, tokens),
             false => None,
@@ -244,8 +254,8 @@ impl SettledPart {
         }
     }
 
-    /// Returns the settlement of a part that was admitted without the store.
-    fn degraded(part: &TargetPart) -> SettledPart {
+    /// Returns the settlement of a part whose units are not held.
+    fn without_hold(part: &TargetPart) -> SettledPart {
         SettledPart {
             name: part.rule_name().to_owned(),
             decision: part.unspent(),
@@ -261,11 +271,11 @@ impl SettledPart {
 impl ExtendedPart {
     fn of(part: &TargetPart, extended: &HoldExtension) -> ExtendedPart {
         let (name, decision) = (part.rule_name().to_owned(), *extended.decided());
-        ExtendedPart { name, decision, is_degraded: false, ended: extended.ended() }
+        ExtendedPart { name, decision, is_degraded: part.is_degraded(), ended: extended.ended() }
     }
 
-    /// Returns the extension of a part that was admitted without the store.
-    fn degraded(part: &TargetPart) -> ExtendedPart {
+    /// Returns the extension of a part whose units are not held.
+    fn without_hold(part: &TargetPart) -> ExtendedPart {
         let (name, decision) = (part.rule_name().to_owned(), part.unspent());
         ExtendedPart { name, decision, is_degraded: true, ended: None }
     }

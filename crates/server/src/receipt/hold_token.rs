@@ -5,10 +5,11 @@
 
 use std::fmt;
 
-use tollgate::{HoldId, HoldReference};
+use tollgate::{Hold, HoldId, HoldReference};
 
 use super::number::{read_number, read_text, write_number, write_text};
 use super::{MAX_BYTES, Receipts, SIGNATURE_BYTES, USUAL_BYTES};
+use crate::ruleset::{CountedExpiry, SlotWidth};
 
 /// The first byte of a hold token. A receipt begins with another one, so that neither is taken for the other.
 const HOLD_VERSION: u8 = 2;
@@ -17,10 +18,12 @@ const BY_LIMIT: u8 = 0;
 const BY_RULES: u8 = 1;
 
 const ON_STORE: u8 = 0;
-const DEGRADED: u8 = 1;
+const ON_SHARE: u8 = 1;
+const NOWHERE: u8 = 2;
 
-/// The most bytes of a part besides its texts: their lengths, the id, the expiry, and the flag.
-const NUMBER_BYTES: usize = 2 * 2 + 1 + 8 + 8 + 1;
+/// The most bytes of a part besides its texts: their lengths, the id, the expiry and the width of its slot, and the place
+/// with a process and a number of processes.
+const NUMBER_BYTES: usize = 2 * 2 + 1 + 8 + 8 + 1 + 1 + 8 + 5;
 
 /// The target of the reservation that made a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,25 @@ pub(crate) enum HeldBy {
     Limit,
     /// Rules. The hold has a part for each rule whose units are held, which may be none.
     Rules,
+}
+
+/// Where the units of a hold are set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldPlace {
+    Store,
+    /// On a process's share of the limit: the store failed, and the failure policy is `local`.
+    Share(ShareOfProcess),
+    /// Nowhere: the store failed, and the failure policy is `open`.
+    Nowhere,
+}
+
+/// One process's share of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShareOfProcess {
+    /// A random number of the process.
+    pub(crate) process: u64,
+    /// The number of processes that share the limit.
+    pub(crate) processes: u32,
 }
 
 /// The hold of one limit.
@@ -41,8 +63,9 @@ pub(crate) struct TokenPart<'p> {
     pub(crate) key: &'p [u8],
     /// With the last expiry that was granted.
     pub(crate) reference: HoldReference,
-    /// Whether the store failed, so that it has no such hold.
-    pub(crate) is_degraded: bool,
+    /// The width of the slots in which the hold is counted.
+    pub(crate) slot_width: SlotWidth,
+    pub(crate) place: HoldPlace,
 }
 
 /// A hold token whose signature is right.
@@ -51,6 +74,22 @@ pub(crate) struct SignedHold {
 }
 
 impl Receipts {
+    /// Returns where this process has set the units of a hold aside.
+    pub(crate) fn place_of(&self, hold: &Hold) -> HoldPlace {
+        match (hold.share_processes(), hold.is_degraded()) {
+            (Some(processes), _) => {
+                HoldPlace::Share(ShareOfProcess { process: self.process, processes })
+            }
+            (None, true) => HoldPlace::Nowhere,
+            (None, false) => HoldPlace::Store,
+        }
+    }
+
+    /// Whether a share is this process's.
+    pub(crate) fn is_own(&self, share: ShareOfProcess) -> bool {
+        share.process == self.process
+    }
+
     /// Returns the token of a hold; `None` if there are too many or too long keys.
     pub(crate) fn hold_token<'p>(
         &self,
@@ -113,25 +152,50 @@ impl<'p> TokenPart<'p> {
         // Not in sevens, because an id is a random number.
         bytes.extend_from_slice(&self.reference.id.0.to_le_bytes());
         write_number(bytes, self.reference.expires_us);
-        bytes.push(if self.is_degraded { DEGRADED } else { ON_STORE });
+        bytes.push(self.slot_width.to_byte());
+        match self.place {
+            HoldPlace::Store => bytes.push(ON_STORE),
+            HoldPlace::Share(ShareOfProcess { process, processes }) => {
+                bytes.push(ON_SHARE);
+                bytes.extend_from_slice(&process.to_le_bytes());
+                write_number(bytes, processes.into());
+            }
+            HoldPlace::Nowhere => bytes.push(NOWHERE),
+        }
     }
 
     fn read(bytes: &mut &'p [u8]) -> Option<TokenPart<'p>> {
         let scope = str::from_utf8(read_text(bytes)?).ok()?;
         let limit = str::from_utf8(read_text(bytes)?).ok()?;
         let key = read_text(bytes)?;
-        let (id, rest) = bytes.split_first_chunk()?;
-        *bytes = rest;
-        let id = HoldId(u64::from_le_bytes(*id));
+        let id = HoldId(read_random(bytes)?);
         let expires_us = read_number(bytes)?;
-        let is_degraded = match *bytes.split_off_first()? {
-            ON_STORE => false,
-            DEGRADED => true,
+        let slot_width = SlotWidth::read(*bytes.split_off_first()?)?;
+        let place = match *bytes.split_off_first()? {
+            ON_STORE => HoldPlace::Store,
+            ON_SHARE => {
+                let process = read_random(bytes)?;
+                let processes = read_number(bytes)?.try_into().ok()?;
+                HoldPlace::Share(ShareOfProcess { process, processes })
+            }
+            NOWHERE => HoldPlace::Nowhere,
             _ => return None,
         };
         let reference = HoldReference { id, expires_us };
-        Some(TokenPart { scope, limit, key, reference, is_degraded })
+        Some(TokenPart { scope, limit, key, reference, slot_width, place })
     }
+
+    /// Returns the last expiry that was granted, as it is counted.
+    pub(crate) fn expiry(&self) -> CountedExpiry {
+        CountedExpiry { expires_us: self.reference.expires_us, width: self.slot_width }
+    }
+}
+
+/// Reads a random number.
+fn read_random(bytes: &mut &[u8]) -> Option<u64> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*number))
 }
 
 /// Without the key, which may be a secret.

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tollgate::rules::{RuleName, Rules};
-use tollgate::{Decision, EndedHold, Error, HoldExtension, HoldSettlement};
+use tollgate::{EndedHold, Error, HoldExtension, HoldSettlement};
+
+use super::expiries::{CountedExpiry, FlowByExpiry, HoldCount, HoldExpiries};
 
 /// An operation on holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub(crate) enum HoldUnits {
 pub(crate) struct HoldTally {
     operations: [[AtomicU64; OperationOutcome::ALL.len()]; CountedOperation::ALL.len()],
     units: [AtomicU64; HoldUnits::ALL.len()],
+    expiries: HoldExpiries,
 }
 
 impl CountedOperation {
@@ -128,21 +131,16 @@ impl HoldUnits {
 }
 
 impl HoldTally {
-    /// Counts a reservation of `units`.
-    pub(crate) fn count_reservation(&self, decision: &Decision, units: u64) {
-        match decision.is_allowed() {
-            true => self.count_admitted(units, decision.is_degraded()),
-            false => self.count_denied(),
-        }
+    /// Counts a reservation that the store admitted, or the failure policy.
+    pub(crate) fn count_admitted(&self, is_degraded: bool) {
+        let outcome = if is_degraded { OperationOutcome::Degraded } else { OperationOutcome::Done };
+        self.count(CountedOperation::Reserve, outcome);
     }
 
-    /// Counts a reservation of `units` that was admitted, with the store or without it.
-    pub(crate) fn count_admitted(&self, units: u64, is_degraded: bool) {
-        if is_degraded {
-            return self.count(CountedOperation::Reserve, OperationOutcome::Degraded);
-        }
-        self.count(CountedOperation::Reserve, OperationOutcome::Done);
+    /// Counts the units that a reservation has set aside: on the store, or on this process's share of the limit.
+    pub(crate) fn count_held(&self, units: u64, expiry: CountedExpiry) {
         self.add(HoldUnits::Held, units);
+        self.expiries.reserved(expiry, HoldCount::one(units));
     }
 
     /// Counts a reservation that was refused.
@@ -150,8 +148,13 @@ impl HoldTally {
         self.count(CountedOperation::Reserve, OperationOutcome::Denied);
     }
 
-    /// Counts a settlement, after which the hold stays open or not.
-    pub(crate) fn count_settlement(&self, settled: &HoldSettlement, keeps_rest: bool) {
+    /// Counts a settlement, after which the hold stays open or not. `expiry` is the expiry in the token of the hold.
+    pub(crate) fn count_settlement(
+        &self,
+        settled: &HoldSettlement,
+        keeps_rest: bool,
+        expiry: CountedExpiry,
+    ) {
         let outcome = match settled.ended() {
             Some(ended) => OperationOutcome::from_ended(ended),
             None if keeps_rest => OperationOutcome::Kept,
@@ -161,10 +164,21 @@ impl HoldTally {
         self.add(HoldUnits::Settled, settled.charged_units());
         self.add(HoldUnits::Excess, settled.excess_units());
         self.add(HoldUnits::Cut, settled.cut_units());
+        let freed = settled.freed_units();
+        match outcome {
+            OperationOutcome::Done => self.expiries.ended(expiry, HoldCount::one(freed)),
+            OperationOutcome::Kept => self.expiries.ended(expiry, HoldCount::of_units(freed)),
+            _ => {}
+        }
     }
 
-    /// Counts an extension by `more` units.
-    pub(crate) fn count_extension(&self, extended: &HoldExtension, more: u64) {
+    /// Counts an extension by `more` units. `before` is the expiry in the token of the hold, `after` the new one.
+    pub(crate) fn count_extension(
+        &self,
+        extended: &HoldExtension,
+        more: u64,
+        [before, after]: [CountedExpiry; 2],
+    ) {
         let outcome = match extended.ended() {
             Some(ended) => OperationOutcome::from_ended(ended),
             None if extended.is_granted() => OperationOutcome::Done,
@@ -173,6 +187,9 @@ impl HoldTally {
         self.count(CountedOperation::Extend, outcome);
         if outcome == OperationOutcome::Done {
             self.add(HoldUnits::Held, more);
+            let held = extended.held_units();
+            self.expiries.ended(before, HoldCount::one(held.saturating_sub(more)));
+            self.expiries.reserved(after, HoldCount::one(held));
         }
     }
 
@@ -199,6 +216,11 @@ impl HoldTally {
     /// Returns the numbers of units.
     pub(crate) fn units(&self) -> impl Iterator<Item = (HoldUnits, u64)> {
         HoldUnits::ALL.into_iter().map(|of| (of, self.units[of as usize].load(Ordering::Relaxed)))
+    }
+
+    /// Returns the counts of holds by their expiry.
+    pub(crate) fn flow(&self) -> FlowByExpiry {
+        self.expiries.flow()
     }
 
     /// Whether nothing was counted.

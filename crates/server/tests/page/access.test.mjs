@@ -88,6 +88,11 @@ for (const colorScheme of ["light", "dark"]) {
       await visit.tab("Compare").click();
       await visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
       await assertAccessible(visit, "compare");
+      await visit.page.getByRole("switch").check();
+      await visit.page.getByRole("spinbutton", { name: "settle (units)" }).fill("4");
+      await visit.page.keyboard.press("Enter");
+      await visit.page.getByRole("img", { name: /most units charged .* proven bound 20 \+ \d/ }).waitFor();
+      await assertAccessible(visit, "compare with requests that reserve units");
       for (let at = 0; at < 70; at += 1) await server.ask("POST", "/v1/check", { limit: "free", key: "<b>" });
       await visit.tab("Operations").click();
       await visit.page.getByRole("button", { name: /Look up <b>/ }).first().click();
@@ -102,6 +107,7 @@ on("the page fits the narrowest phone", async (visit) => {
   for (const card of CARDS) await new Card(visit, card).field("verdict").waitFor();
   for (const name of TABS) {
     await visit.tab(name).click();
+    if (name === "Compare") await visit.page.getByRole("switch").check();
     if (name === "Operations") await visit.page.getByRole("table", { name: /Rules/ }).waitFor();
     const overflow = () => visit.page.evaluate(() => ({
       page: document.documentElement.scrollWidth,

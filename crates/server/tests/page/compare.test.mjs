@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { before } from "node:test";
 
-import { Server, eventually } from "./harness.mjs";
+import { Server, axe, eventually } from "./harness.mjs";
 import { visits } from "./visits.mjs";
 
 let server;
@@ -198,6 +198,51 @@ on("the limit of all algorithms can be changed", async (visit) => {
     await eventually(async () => assert.match(await parts(visit).problem.textContent(), /whole number, 1 to 100/, wrong));
     assert.equal(await limit.getAttribute("aria-invalid"), "true", wrong);
   }
+});
+
+on("requests that reserve units are drawn with a held part, beside the concurrency limit", async (visit) => {
+  const { typed, picture, problem } = parts(visit);
+  const view = visit.page.locator("#compare");
+  const reserves = view.getByRole("switch", { name: "requests reserve units, and settle them when they end" });
+  const field = (name) => view.getByRole("spinbutton", { name });
+  assert.equal(await field("reserve (units)").count(), 0, "the fields are hidden");
+  await typed.fill("0*4 3 5");
+  await answer(visit, () => typed.press("Enter"));
+  // With the keyboard.
+  await reserves.focus();
+  const first = await answer(visit, () => visit.page.keyboard.press("Space"), ({ reserve }) => reserve === 3);
+  assert.deepEqual([first.sent.reserve, first.sent.settle, first.sent.takes_ms], [3, 2, 2000]);
+  await field("a request takes (s)").fill("4");
+  await answer(visit, () => field("a request takes (s)").press("Enter"), ({ takes_ms: ms }) => ms === 4000);
+  await field("settle (units)").fill("4");
+  const { json } = await answer(visit, () => field("settle (units)").press("Enter"), ({ settle }) => settle === 4);
+  assert.deepEqual(json.map(({ algorithm }) => algorithm), ["fixed-window", "sliding-window-log", "sliding-window-counter", "token-bucket", "leaky-bucket", "concurrency"]);
+  // Three requests hold nine of ten units until 4 s, and have then used twelve.
+  assert.deepEqual(json.map(({ goes_ms: goes }) => goes.filter((ms) => ms !== null).length), [3, 3, 3, 3, 3, 6]);
+  assert.deepEqual([json[0].worst, json[0].excess, json[0].holds_ms], [12, 3, 4000]);
+  await eventually(async () => assert.equal((await rows(visit))["Sliding window log"].worst, 12));
+  assert.deepEqual(Object.keys(await rows(visit)), TITLES.filter((title) => !title.includes("shaping")));
+  const count = (selector) => picture.locator(selector).count();
+  assert.deepEqual([await count("rect.job.held"), await count("rect.settled.over"), await count("path.no"), await count("circle")], [5 * 3 + 6, 5 * 3, 5 * 3, 0]);
+  const wide = Number(await picture.locator(".ground").getAttribute("width"));
+  const bars = await picture.locator("rect.job").evaluateAll((all) => all.map((bar) => Number(bar.getAttribute("width"))));
+  for (const width of bars) assert.ok(Math.abs(width - (4 / 30) * wide) < 1, `${width} of ${wide}`);
+  assert.match(await picture.getAttribute("aria-label"), /Fixed window: 3 of 6 allowed, most units charged in any 10 s of this traffic 12, proven bound 20 \+ 3;/);
+  await visit.page.locator("[data-field=summary]").filter({ hasText: "Fixed window lets 12 units pass in 10 s, 2 above the limit." }).filter({ hasText: "a shaping bucket cannot be held" }).waitFor();
+  await view.getByRole("listitem").filter({ hasText: "units that a request holds" }).waitFor();
+  await parts(visit).table.getByRole("columnheader", { name: "proven bound for any 10 s, + units charged beyond the holds" }).waitFor();
+  await field("limit (units)").waitFor();
+  assert.deepEqual(await axe(visit), []);
+  for (const wrong of ["", "0", "101"]) {
+    await field("reserve (units)").fill(wrong);
+    await field("reserve (units)").press("Enter");
+    await eventually(async () => assert.match(await problem.textContent(), /whole number, 1 to 100/, wrong));
+    assert.equal(await field("reserve (units)").getAttribute("aria-invalid"), "true", wrong);
+  }
+  // A wrong number in a hidden field does not count.
+  const without = await answer(visit, () => reserves.click(), ({ reserve }) => reserve === undefined);
+  assert.equal(without.json.length, 7);
+  await assertShown(visit, without);
 });
 
 on("a job has a bar as long as it takes, and is refused while all places are taken", async (visit) => {

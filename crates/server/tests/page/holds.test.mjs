@@ -4,12 +4,22 @@ import assert from "node:assert/strict";
 import { before } from "node:test";
 
 import { CARDS, Card, JOBS, secondsIn, textsUntil } from "./cards.mjs";
-import { Server, axe, eventually } from "./harness.mjs";
+import { Redis, Server, axe, eventually } from "./harness.mjs";
 import { visits } from "./visits.mjs";
 
 let server;
-before(async () => { server = await Server.start(); });
+let onRedis;
+before(async () => {
+  const redis = await Redis.start();
+  // A long deadline of the store, because the machine can be busy.
+  [server, onRedis] = await Promise.all([Server.start(), Server.start(["--store", redis.url, "--store-deadline", "5s"])]);
+});
 const on = (name, body, options = {}) => visits(name, () => server, options, body);
+/** Defines a test in memory and on a Redis. */
+const onBoth = (name, body, options = {}) => {
+  visits(`${name}, in memory`, () => server, options, body);
+  visits(`${name}, on Redis`, () => onRedis, options, body);
+};
 
 const BUCKET = CARDS.find(({ id }) => id === "token-bucket");
 const PHONE = { viewport: { width: 375, height: 700 }, isMobile: true, hasTouch: true };
@@ -20,7 +30,7 @@ async function assertLeft(visit, card, config, left) {
   assert.equal((await visit.state({ [card.id]: config })).algorithms[card.id].remaining, left, card.id);
 }
 
-on("a card reserves units, shows them hatched, and settles them", async (visit) => {
+onBoth("a card reserves units, shows them hatched, and settles them", async (visit) => {
   for (const kind of CARDS) {
     const card = new Card(visit, kind);
     await card.set(kind.slow);
@@ -61,7 +71,7 @@ on("a card shows a debt, a refused reservation and how long it has to wait", asy
   await card.picture.getByText(/^[12]\.\d in debt$/).waitFor();
 });
 
-on("the time of a hold counts down, and then its units are spent", async (visit) => {
+onBoth("the time of a hold counts down, and then its units are spent", async (visit) => {
   const card = new Card(visit, BUCKET);
   await card.set(BUCKET.slow);
   const { sent: { config } } = await card.reserve(3, 3);
@@ -72,7 +82,7 @@ on("the time of a hold counts down, and then its units are spent", async (visit)
   await assertLeft(visit, card, config, 7);
 }, { reducedMotion: "no-preference" });
 
-on("jobs take places until they end, and a refused one shows when the next place is free", async (visit) => {
+onBoth("jobs take places until they end, and a refused one shows when the next place is free", async (visit) => {
   const card = new Card(visit, JOBS);
   await card.set({ maxConcurrent: 3, holdSeconds: 900 });
   await card.visit.answerTo(`${card.path}/reserve`, () => card.element.getByRole("button", { name: "Start 10" }).click());
@@ -94,7 +104,7 @@ on("jobs take places until they end, and a refused one shows when the next place
   assert.equal((await card.start()).json.allowed, true);
 });
 
-on("the place of a job that does not end is free at its expiry", async (visit) => {
+onBoth("the place of a job that does not end is free at its expiry", async (visit) => {
   const card = new Card(visit, JOBS);
   await card.set({ maxConcurrent: 1, holdSeconds: 2 });
   await card.start();
@@ -104,7 +114,7 @@ on("the place of a job that does not end is free at its expiry", async (visit) =
   assert.equal((await card.start()).json.allowed, true);
 }, { reducedMotion: "no-preference" });
 
-on("holds survive a reload, and a reset forgets them", async (visit) => {
+onBoth("holds survive a reload, and a reset forgets them", async (visit) => {
   const [bucket, jobs] = [BUCKET, JOBS].map((kind) => new Card(visit, kind));
   await bucket.set(BUCKET.slow);
   await bucket.reserve(3, 600);

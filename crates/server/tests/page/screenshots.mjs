@@ -54,6 +54,13 @@ try {
   await shoot(server, "page-dark.png", { ...DESKTOP, colorScheme: "dark" }, play, { fullPage: true });
   const showsComparison = (visit) => visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
   await shoot(server, "compare.png", { ...DESKTOP, path: "/#compare", colorScheme: "light" }, showsComparison, { fullPage: true });
+  const reserves = async (visit) => {
+    await showsComparison(visit);
+    await visit.page.getByRole("combobox", { name: "traffic" }).selectOption("bursts");
+    await visit.page.getByRole("switch").check();
+    await visit.page.getByRole("img", { name: /most units charged/ }).waitFor();
+  };
+  await shoot(server, "compare-holds.png", { ...DESKTOP, path: "/#compare", colorScheme: "light" }, reserves, { fullPage: true });
   await shoot(server, "phone.png", { ...PHONE, colorScheme: "light" }, play);
 } finally {
   await end();

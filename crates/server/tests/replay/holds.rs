@@ -311,7 +311,7 @@ impl Model {
                 let growth = HoldGrowth { more: Cost::new(line.cost).ok(), hold_for };
                 let answer = limit.extend_hold(state, holds, line.at_us, reference, growth);
                 let ended = match answer.extension {
-                    Extension::Granted { expires_us } => {
+                    Extension::Granted { expires_us, .. } => {
                         let granted = HoldReference { expires_us, ..reference };
                         self.references.insert(name, granted);
                         None

@@ -223,6 +223,22 @@ fn places_of_a_concurrency_limit_are_held_until_they_are_settled() {
 }
 
 #[test]
+fn settlement_of_places_alone_needs_no_cost() {
+    let server = llm_server();
+    let by_limit = json!({"limit": "jobs", "key": "a"});
+    let by_rule = json!({"domain": "batch", "attributes": {"job": "a"}});
+    for body in [by_limit, by_rule] {
+        let reserve = || server.post_valid("/v1/reserve", &body, "ReserveAnswer");
+        let first = reserve();
+        assert_eq!((&first["allowed"], &first["remaining"]), (&json!(true), &json!(1)));
+        let settle = json!({"hold": token(&first)});
+        let settled = server.post_valid("/v1/settle", &settle, "SettleAnswer");
+        assert_eq!((&settled["allowed"], charged(&settled)), (&json!(true), [0, 0, 0]));
+        assert_eq!(reserve()["remaining"], 1, "the first place is free again");
+    }
+}
+
+#[test]
 fn reset_forgets_holds() {
     let server = server();
     let hold = server.hold("tpm", 400, "1h");
@@ -419,6 +435,7 @@ rules:
     cost: { reserve: { attribute: estimated_tokens, default: 100 } }
     hold_for: 2m
   - { name: dollars, domain: llm, key: [], limit: dollars, cost: { reserve: 5 } }
+  - { name: exports, domain: batch, key: [job], limit: jobs }
 ";
 
 fn llm_server() -> ServerProcess {
@@ -570,7 +587,11 @@ fn costs_of_a_settlement_name_rules_of_the_hold() {
             "invalid value: floating point `0.5`",
         ),
         (json!({"hold": hold, "cost": 1, "costs": [1]}), "invalid type: sequence"),
-        (json!({"hold": hold, "costs": {}}), "`cost` is missing"),
+        (json!({"hold": hold, "costs": {}}), "no cost is given for the rule `tokens`"),
+        (
+            json!({"hold": hold, "cost": 1, "costs": {"jobs": 1}}),
+            "costs: the rule `jobs` holds a place of a concurrency limit, which costs nothing",
+        ),
     ] {
         let (status, detail) = server.problem_of("/v1/settle", &body);
         assert!(status == 400 && detail.contains(want), "{body}: {detail}");

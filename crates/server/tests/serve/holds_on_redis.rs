@@ -10,6 +10,8 @@ use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Server as Redis};
 
 use crate::check::problem;
+use crate::eventually::eventually;
+use crate::metrics::scrape;
 use crate::server::{ServerProcess, body_of};
 
 /// With a long store deadline, because the machine can be busy.
@@ -165,7 +167,137 @@ fn hold_that_the_failure_policy_admitted_is_settled_without_the_store() {
             let settle = json!({"hold": extended["hold"], "cost": 50});
             let settled = answer(&server, "/v1/settle", &settle);
             assert_eq!((&settled["allowed"], &settled["degraded"]), (&json!(true), &json!(true)));
-            assert_eq!((&settled["charged"], settled.get("receipt")), (&json!(0), None));
+            let is_open = policy == "open";
+            assert_eq!(settled["charged"] == 0, is_open, "{settled}");
+            assert_eq!(settled.get("receipt"), None);
+            let again = answer(&server, "/v1/settle", &settle);
+            assert_eq!(again["allowed"] == true, is_open, "{again}");
         }
     }
+}
+
+#[test]
+fn hold_on_the_share_of_a_server_is_settled_there_and_only_there() {
+    let mut redis = launch();
+    let defaults = "defaults: { on_store_failure: { local: { processes: 2 } } }\n";
+    let servers = [(); 2].map(|()| start(&redis, defaults, &[SECRET]));
+    let [one, other] = &servers;
+    redis.kill();
+    // The share is half of the limit: 500 tokens, one place.
+    let by_limit = |cost: u64| json!({"limit": "tokens", "key": "a", "cost": cost, "for": "1h"});
+    let by_rules = |cost: u64| json!({"domain": "llm", "attributes": {"team": "7"}, "cost": cost});
+    for (body, more, used) in [
+        (&by_limit as &dyn Fn(u64) -> Value, 300, 100),
+        (&by_rules as &dyn Fn(u64) -> Value, 20, 10),
+    ] {
+        let reserved = answer(one, "/v1/reserve", &body(25));
+        assert_eq!((&reserved["allowed"], &reserved["degraded"]), (&json!(true), &json!(true)));
+        let extend = json!({"hold": reserved["hold"], "cost": more, "for": "1h"});
+        let settle = json!({"hold": reserved["hold"], "cost": used});
+        for (path, body) in [("/v1/extend", &extend), ("/v1/settle", &settle)] {
+            let (status, detail) = send(other, path, body);
+            let detail = detail["detail"].as_str().unwrap();
+            assert!(status == 421 && detail.contains("another server"), "{status}: {detail}");
+        }
+        let batch = json!([settle]);
+        assert_eq!(answer(other, "/v1/settle/batch", &batch)[0]["status"], 421);
+        let extended = answer(one, "/v1/extend", &extend);
+        assert_eq!((&extended["allowed"], &extended["degraded"]), (&json!(true), &json!(true)));
+        let full = answer(one, "/v1/reserve", &body(500));
+        assert_eq!((&full["allowed"], &full["degraded"]), (&json!(false), &json!(true)));
+        // The first token works too.
+        let settled = answer(one, "/v1/settle", &settle);
+        assert_eq!((&settled["allowed"], &settled["degraded"]), (&json!(true), &json!(true)));
+        assert!(settled["charged"].as_u64().unwrap() >= used, "{settled}");
+        let again = answer(one, "/v1/settle", &settle);
+        assert_eq!((&again["allowed"], &again["hold_state"]), (&json!(false), &json!("unknown")));
+    }
+    let page = scrape(one);
+    for name in ["tollgate_held_units", "tollgate_open_holds", "tollgate_limit_held_units"] {
+        assert_eq!(page.value(name, &[]), 0.0, "{name}");
+    }
+    // The units that were not used, and the place, are free again.
+    let again = answer(one, "/v1/reserve", &by_limit(400));
+    assert_eq!((&again["allowed"], &again["remaining"]), (&json!(true), &json!(0)));
+    assert_eq!(answer(one, "/v1/reserve", &by_rules(20))["allowed"], true);
+}
+
+/// Adds up a metric over servers, for the limit `tokens` by name and for the rules.
+fn sums(servers: &[ServerProcess], of_rules: &str, labels: &[(&str, &str)]) -> [f64; 2] {
+    let of_limits = of_rules.replacen("tollgate_", "tollgate_limit_", 1);
+    let pages: Vec<_> = servers.iter().map(scrape).collect();
+    [(of_rules, "rule", "tokens"), (&*of_limits, "limit", "tokens")].map(|(name, label, own)| {
+        let labels = [labels, &[(label, own)]].concat();
+        pages.iter().map(|page| page.value(name, &labels)).sum()
+    })
+}
+
+#[test]
+fn held_units_are_counted_once_on_several_servers() {
+    let redis = launch();
+    let servers = [(); 2].map(|()| start(&redis, CLOSED, &[SECRET]));
+    let [one, other] = &servers;
+    let by_limit = json!({"limit": "tokens", "key": "a", "cost": 100, "for": "1h"});
+    for body in [by_rules("1h"), by_limit] {
+        let reserved = answer(one, "/v1/reserve", &body);
+        let part = json!({"hold": reserved["hold"], "cost": 30, "keep": true});
+        answer(other, "/v1/settle", &part);
+        answer(one, "/v1/extend", &json!({"hold": reserved["hold"], "cost": 7, "for": "2h"}));
+    }
+    assert_eq!(sums(&servers, "tollgate_open_holds", &[]), [1.0, 1.0]);
+    assert_eq!(sums(&servers, "tollgate_held_units", &[]), [77.0, 77.0]);
+    let past = |kind| sums(&servers, "tollgate_hold_units_past_expiry_total", &[("kind", kind)]);
+    assert_eq!((past("reserved"), past("ended")), ([0.0; 2], [0.0; 2]));
+}
+
+#[test]
+fn settled_holds_of_several_servers_add_up_to_none() {
+    let redis = launch();
+    let servers = [(); 2].map(|()| start(&redis, CLOSED, &[SECRET]));
+    let [one, other] = &servers;
+    let by_limit = json!({"limit": "tokens", "key": "a", "cost": 100, "for": "1h"});
+    for body in [by_rules("1h"), by_limit] {
+        let reserved = answer(one, "/v1/reserve", &body);
+        let extend = json!({"hold": reserved["hold"], "cost": 5, "for": "1h"});
+        let extended = answer(other, "/v1/extend", &extend);
+        answer(one, "/v1/settle", &json!({"hold": extended["hold"], "cost": 4, "keep": true}));
+        answer(other, "/v1/settle", &json!({"hold": extended["hold"], "cost": 100}));
+        // Sent again, it ends nothing.
+        answer(one, "/v1/settle", &json!({"hold": extended["hold"], "cost": 100}));
+    }
+    assert!(sums(&servers[..1], "tollgate_open_holds", &[]).iter().all(|holds| *holds != 0.0));
+    assert_eq!(sums(&servers, "tollgate_open_holds", &[]), [0.0; 2]);
+    assert_eq!(sums(&servers, "tollgate_held_units", &[]), [0.0; 2]);
+}
+
+#[test]
+fn hold_that_is_never_settled_is_counted_as_expired() {
+    let redis = launch();
+    let servers = [(); 2].map(|()| start(&redis, CLOSED, &[SECRET]));
+    let [one, other] = &servers;
+    for (body, settle) in [
+        (by_rules("1us"), None),
+        (json!({"limit": "tokens", "key": "a", "cost": 100, "for": "1us"}), None),
+        (json!({"limit": "tokens", "key": "b", "cost": 100, "for": "1h"}), Some(50)),
+    ] {
+        let reserved = answer(one, "/v1/reserve", &body);
+        if let Some(used) = settle {
+            answer(other, "/v1/settle", &json!({"hold": reserved["hold"], "cost": used}));
+        } else {
+            // Comes too late, and ends nothing.
+            answer(other, "/v1/settle", &json!({"hold": reserved["hold"], "cost": 1}));
+        }
+    }
+    // The slot of these holds is a second wide.
+    eventually("the expired holds are counted", || {
+        (sums(&servers, "tollgate_open_holds", &[]) == [0.0; 2]).then_some(())
+    });
+    let expired = |of: &str| {
+        let name = format!("tollgate_{of}_past_expiry_total");
+        let [reserved, ended] =
+            ["reserved", "ended"].map(|kind| sums(&servers, &name, &[("kind", kind)]));
+        [reserved[0] - ended[0], reserved[1] - ended[1]]
+    };
+    assert_eq!(expired("holds"), [1.0, 1.0]);
+    assert_eq!(expired("hold_units"), [100.0, 100.0]);
 }

@@ -37,16 +37,6 @@ fn on_each_store(test: impl Fn(&ServerProcess, Option<&str>)) {
     test(&on_redis(&redis.url()), Some(&redis.url()));
 }
 
-/// Runs a test on each store that has holds.
-fn on_each_store_with_holds(test: impl Fn(&ServerProcess)) {
-    on_each_store(|server, redis| {
-        let features = body_of(server.get("/page/server.json").send().unwrap());
-        if redis.is_none() || features["holds"] == true {
-            test(server);
-        }
-    });
-}
-
 /// Starts a server with a long store deadline, because the machine can be busy with other tests.
 fn on_redis(url: &str) -> ServerProcess {
     ServerProcess::start(&["--store", url, "--store-deadline", "20s"])

@@ -136,10 +136,11 @@ impl Pair {
                         prop_assert!(more > 0 && taken + more > size);
                         prop_assert!(before == self.clone_state(), "a refusal changes nothing");
                     }
-                    (Extension::Granted { expires_us }, Some(open)) => {
+                    (Extension::Granted { expires_us, held_units }, Some(open)) => {
                         prop_assert!(more == 0 || taken + more <= size);
                         prop_assert_eq!(expires_us, until_us);
                         (open.units, open.expires_us) = (open.units + more, expires_us);
+                        prop_assert_eq!(held_units, open.units);
                         admitted = more;
                         for own in self.granted.iter_mut().filter(|own| own.id == hold.id) {
                             own.expires_us = expires_us;
@@ -167,7 +168,10 @@ impl Pair {
                 self.agree_on_end(ended, hold, &answer.decision, &before)?;
                 0
             }
-            (Settlement::Done { charged_units, excess_units, cut_units, receipt }, Some(open)) => {
+            (
+                Settlement::Done { charged_units, excess_units, cut_units, freed_units, receipt },
+                Some(open),
+            ) => {
                 let new = used.units.saturating_sub(open.used);
                 let beyond = new.saturating_sub(open.units);
                 if only_holds {
@@ -178,6 +182,8 @@ impl Pair {
                     prop_assert_eq!(charged_units, new - cut_units);
                 }
                 prop_assert_eq!(receipt.is_some(), charged_units > 0);
+                let freed = if used.is_last { open.units } else { new - beyond };
+                prop_assert_eq!(freed_units, freed);
                 open.used += new;
                 open.units -= new - beyond;
                 if used.is_last {

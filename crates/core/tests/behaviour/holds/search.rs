@@ -151,7 +151,7 @@ fn most_held(limit: &Limit, key: &Running, now_us: u64, steps: u64) -> u64 {
             let answer = limit.extend_hold(state, holds, now_us, hold, growth);
             let more = more.map_or(0, Cost::units);
             match answer.extension {
-                Extension::Granted { expires_us } => {
+                Extension::Granted { expires_us, .. } => {
                     extended.open[index] =
                         (HoldReference { expires_us, ..hold }, units + more, used);
                     follow(&extended);

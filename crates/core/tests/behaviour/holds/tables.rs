@@ -155,7 +155,8 @@ fn extension_in_debt_moves_the_expiry_and_adds_nothing() {
         key.limit.extend_hold(state, holds, NOW_US, kept.unwrap(), growth).extension
     };
     assert_eq!(extend(Some(Cost::ONE)), Extension::Refused);
-    assert_eq!(extend(None), Extension::Granted { expires_us: NOW_US + 9 * SECOND_US });
+    let expires_us = NOW_US + 9 * SECOND_US;
+    assert_eq!(extend(None), Extension::Granted { expires_us, held_units: 5 });
 }
 
 #[test]

@@ -59,15 +59,90 @@ pub(in crate::http) struct RefusalProblem {
     retry_after_us: Option<u64>,
 }
 
-/// A request to a limit, or to the rules of a domain.
-#[derive(ToSchema)]
-#[serde(untagged)]
-#[schema(as = CheckRequest)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) enum CheckRequestSchema {
-    Limit(CheckLimit),
-    Rules(CheckRules),
-    OnlyDomain(CheckOnlyDomain),
+/// Implements the schemas of a request to a limit, to the rules of a domain, and to the rules of the only domain. All have
+/// the same further fields.
+macro_rules! request_schemas {
+    (
+        $(#[$about:meta])* $request:ident;
+        $(#[$about_limit:meta])* $limit:ident: $limit_example:tt, $(#[$about_key:meta])* key: $key_example:tt;
+        $(#[$about_rules:meta])* $rules:ident;
+        $(#[$about_domain:meta])* $only_domain:ident;
+        $($(#[$about_field:meta])* $field:ident: $type:ty;)*
+    ) => {
+        #[derive(utoipa::ToSchema)]
+        #[serde(untagged)]
+        $(#[$about])*
+        #[expect(dead_code, reason = "for the document alone")]
+        pub(in crate::http) enum $request {
+            Limit($limit),
+            Rules($rules),
+            OnlyDomain($only_domain),
+        }
+
+        $(#[$about_limit])*
+        #[derive(utoipa::ToSchema)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "for the document alone")]
+        pub(in crate::http) struct $limit {
+            /// The limit's name.
+            #[schema(example = $limit_example)]
+            limit: String,
+            $(#[$about_key])*
+            #[schema(example = $key_example)]
+            key: String,
+            $($(#[$about_field])* $field: $type,)*
+        }
+
+        $(#[$about_rules])*
+        #[derive(utoipa::ToSchema)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "for the document alone")]
+        pub(in crate::http) struct $rules {
+            /// The domain whose rules decide.
+            #[schema(example = "api")]
+            domain: String,
+            #[schema(schema_with = crate::http::openapi::bodies::attributes, required = false)]
+            attributes: (),
+            #[schema(schema_with = crate::http::openapi::bodies::verified, required = false)]
+            verified: (),
+            #[schema(schema_with = crate::http::openapi::bodies::said, required = false)]
+            said: (),
+            $($(#[$about_field])* $field: $type,)*
+        }
+
+        $(#[$about_domain])*
+        #[derive(utoipa::ToSchema)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "for the document alone")]
+        pub(in crate::http) struct $only_domain {
+            #[schema(schema_with = crate::http::openapi::bodies::attributes)]
+            attributes: (),
+            #[schema(schema_with = crate::http::openapi::bodies::verified, required = false)]
+            verified: (),
+            #[schema(schema_with = crate::http::openapi::bodies::said, required = false)]
+            said: (),
+            $($(#[$about_field])* $field: $type,)*
+        }
+    };
+}
+pub(super) use request_schemas;
+
+request_schemas! {
+    /// A request to a limit, or to the rules of a domain.
+    #[schema(as = CheckRequest)]
+    CheckRequestSchema;
+    /// A request to a limit.
+    CheckLimit: "free",
+    /// The key that is limited: any text, also an empty one.
+    key: "user:42";
+    /// A request to the rules of a domain, with at most 64 attributes in all.
+    CheckRules;
+    /// A request to the rules of the only domain, with at most 64 attributes in all.
+    CheckOnlyDomain;
+    #[schema(schema_with = cost)]
+    cost: Option<u64>;
+    #[schema(schema_with = max_wait_us)]
+    max_wait_us: Option<u64>;
 }
 
 /// The requests of a batch, each decided by itself.
@@ -84,60 +159,6 @@ impl ToSchema for BatchRequest {}
 pub(super) fn array(items: RefOr<Schema>) -> RefOr<Schema> {
     let array = ArrayBuilder::new().items(items);
     array.min_items(Some(1)).max_items(Some(MAX_REQUESTS)).into()
-}
-
-/// A request to a limit.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct CheckLimit {
-    /// The limit's name.
-    #[schema(example = "free")]
-    limit: String,
-    /// The key that is limited: any text, also an empty one.
-    #[schema(example = "user:42")]
-    key: String,
-    #[schema(schema_with = cost)]
-    cost: Option<u64>,
-    #[schema(schema_with = max_wait_us)]
-    max_wait_us: Option<u64>,
-}
-
-/// A request to the rules of a domain, with at most 64 attributes in all.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct CheckRules {
-    /// The domain whose rules decide.
-    #[schema(example = "api")]
-    domain: String,
-    #[schema(schema_with = attributes, required = false)]
-    attributes: (),
-    #[schema(schema_with = verified, required = false)]
-    verified: (),
-    #[schema(schema_with = said, required = false)]
-    said: (),
-    #[schema(schema_with = cost)]
-    cost: Option<u64>,
-    #[schema(schema_with = max_wait_us)]
-    max_wait_us: Option<u64>,
-}
-
-/// A request to the rules of the only domain, with at most 64 attributes in all.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct CheckOnlyDomain {
-    #[schema(schema_with = attributes)]
-    attributes: (),
-    #[schema(schema_with = verified, required = false)]
-    verified: (),
-    #[schema(schema_with = said, required = false)]
-    said: (),
-    #[schema(schema_with = cost)]
-    cost: Option<u64>,
-    #[schema(schema_with = max_wait_us)]
-    max_wait_us: Option<u64>,
 }
 
 fn cost() -> Schema {

@@ -4,73 +4,26 @@ use utoipa::openapi::schema::{AdditionalProperties, Schema, Type};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::bodies::{array, attributes, integer, said, verified};
+use super::bodies::{array, integer, request_schemas};
 use crate::http::decision::RulingJson;
 use crate::http::hold_answers::ReservationJson;
 
-/// A reservation of units of a limit, or of the rules of a domain.
-#[derive(ToSchema)]
-#[serde(untagged)]
-#[schema(as = ReserveRequest)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) enum ReserveRequestSchema {
-    Limit(ReserveLimit),
-    Rules(ReserveRules),
-    OnlyDomain(ReserveOnlyDomain),
-}
-
-/// A reservation of units of a limit.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct ReserveLimit {
-    /// The limit's name.
-    #[schema(example = "partner")]
-    limit: String,
+request_schemas! {
+    /// A reservation of units of a limit, or of the rules of a domain.
+    #[schema(as = ReserveRequest)]
+    ReserveRequestSchema;
+    /// A reservation of units of a limit.
+    ReserveLimit: "partner",
     /// The key whose units are set aside: any text, also an empty one, of at most about 3,000 bytes.
-    #[schema(example = "team:7")]
-    key: String,
+    key: "team:7";
+    /// A reservation by the rules of a domain, with at most 64 attributes in all.
+    ReserveRules;
+    /// A reservation by the rules of the only domain, with at most 64 attributes in all.
+    ReserveOnlyDomain;
     #[schema(schema_with = cost)]
-    cost: Option<u64>,
+    cost: Option<u64>;
     #[schema(schema_with = hold_for, required = false)]
-    r#for: (),
-}
-
-/// A reservation by the rules of a domain, with at most 64 attributes in all.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct ReserveRules {
-    /// The domain whose rules decide.
-    #[schema(example = "api")]
-    domain: String,
-    #[schema(schema_with = attributes, required = false)]
-    attributes: (),
-    #[schema(schema_with = verified, required = false)]
-    verified: (),
-    #[schema(schema_with = said, required = false)]
-    said: (),
-    #[schema(schema_with = cost)]
-    cost: Option<u64>,
-    #[schema(schema_with = hold_for, required = false)]
-    r#for: (),
-}
-
-/// A reservation by the rules of the only domain, with at most 64 attributes in all.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "for the document alone")]
-pub(in crate::http) struct ReserveOnlyDomain {
-    #[schema(schema_with = attributes)]
-    attributes: (),
-    #[schema(schema_with = verified, required = false)]
-    verified: (),
-    #[schema(schema_with = said, required = false)]
-    said: (),
-    #[schema(schema_with = cost)]
-    cost: Option<u64>,
-    #[schema(schema_with = hold_for, required = false)]
-    r#for: (),
+    r#for: ();
 }
 
 /// The decision of a limit or of rules on a reservation.
@@ -83,7 +36,7 @@ pub(in crate::http) enum ReserveAnswerSchema {
     Rules(RulingJson<'static>),
 }
 
-/// A settlement of a hold: `cost`, `costs`, or both.
+/// A settlement of a hold: `cost`, `costs`, or both; neither if only places of concurrency limits are held.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SettleRequest)]
@@ -164,7 +117,8 @@ fn cost() -> Schema {
 }
 
 fn used() -> Schema {
-    let about = "The units that were used since the reservation, also the units of earlier settlements of the hold.";
+    let about = "The units that were used since the reservation, also the units of earlier settlements of the hold. \
+                 Optional if only places of concurrency limits are held.";
     integer(0, about).into()
 }
 

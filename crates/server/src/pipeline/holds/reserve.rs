@@ -5,13 +5,13 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::rules::{ReservationAnswer, RulesHold, RulesReservation, Ruling};
+use tollgate::rules::{HeldRule, ReservationAnswer, RulesHold, RulesReservation, Ruling};
 use tollgate::{Answer, Decision, Error, Hold, HoldDecision};
 
 use super::{GrantedHold, HoldProblem};
 use crate::pipeline::{DecisionTarget, Pipeline, UnknownTarget, request};
-use crate::receipt::{HeldBy, TokenPart, max_key_bytes};
-use crate::ruleset::{CountedOperation, NamedLimit};
+use crate::receipt::{HeldBy, HoldPlace, TokenPart, max_key_bytes};
+use crate::ruleset::{CountedExpiry, CountedOperation, NamedLimit};
 use crate::trust::Description;
 
 /// How long units are held if neither the request nor the limit says it.
@@ -169,11 +169,18 @@ impl Pipeline {
         })?;
         let decision = reserved.decision().without_receipt();
         self.recorder.record_decision(&limit, key, &decision);
-        tally.count_reservation(&decision, cost);
+        match decision.is_allowed() {
+            true => tally.count_admitted(decision.is_degraded()),
+            false => tally.count_denied(),
+        }
         let granted = reserved.into_hold().and_then(|hold| {
-            let (scope, is_degraded) = (limit.scope.name(), hold.is_degraded());
-            let reference = hold.into_reference();
-            let part = TokenPart { scope, limit: "", key, reference, is_degraded };
+            let (scope, place) = (limit.scope.name(), self.receipts.place_of(&hold));
+            let expiry = CountedExpiry::new(hold.expires_at_us(), hold_for);
+            if place != HoldPlace::Nowhere {
+                tally.count_held(cost, expiry);
+            }
+            let (reference, slot_width) = (hold.into_reference(), expiry.width);
+            let part = TokenPart { scope, limit: "", key, reference, slot_width, place };
             let token = self.receipts.hold_token(HeldBy::Limit, [part])?;
             Some(GrantedHold { token, expires_after: Some(hold_for) })
         });
@@ -220,7 +227,8 @@ impl Pipeline {
                 limit: own.and_then(|part| part.limit_name()).unwrap_or_default(),
                 key: held.hold().key(),
                 reference: held.hold().reference(),
-                is_degraded: held.hold().is_degraded(),
+                slot_width: counted_expiry(&held).width,
+                place: self.receipts.place_of(held.hold()),
             }
         });
         self.receipts.hold_token(HeldBy::Rules, parts)
@@ -230,7 +238,10 @@ impl Pipeline {
     fn count_reservation(&self, ruling: &Ruling) {
         for held in ruling.hold().iter().flat_map(|hold| hold.rules()) {
             if let Some(tally) = self.rules.hold_tally(held.hold().scope().name()) {
-                tally.count_admitted(held.units(), held.hold().is_degraded());
+                tally.count_admitted(held.hold().is_degraded());
+                if self.receipts.place_of(held.hold()) != HoldPlace::Nowhere {
+                    tally.count_held(held.units(), counted_expiry(&held));
+                }
             }
         }
         let refused_by = ruling.refused_by().and_then(|part| part.scope());
@@ -238,4 +249,9 @@ impl Pipeline {
             tally.count_denied();
         }
     }
+}
+
+/// Returns the expiry of a rule's hold, as it is counted.
+fn counted_expiry(held: &HeldRule<'_>) -> CountedExpiry {
+    CountedExpiry::new(held.hold().expires_at_us(), held.hold_for())
 }

@@ -16,8 +16,8 @@ pub(crate) struct UsedUnits<'a> {
 }
 
 impl UsedUnits<'_> {
-    /// Returns the units used of each part that the store has. The places of a concurrency limit are not units of the
-    /// cost: with other rules beside it, they stay held until the hold ends.
+    /// Returns the units used of each part whose units are held. A place of a concurrency limit needs none, and rules give it
+    /// none: it stays held until the hold ends.
     pub(super) fn of_parts(&self, target: &HoldTarget) -> Result<Vec<u64>, HoldProblem<'static>> {
         let is_known = |name: &str| {
             target.by == HeldBy::Rules
@@ -27,13 +27,22 @@ impl UsedUnits<'_> {
         if let Some((name, _)) = self.by_rule.iter().find(|(name, _)| !is_known(name)) {
             return Err(HoldProblem::NotHeld { name: name.clone().into_owned() });
         }
-        target.on_store().map(|part| self.used_of(part, target.by)).collect()
+        let is_place = |name: &str| {
+            target.parts.iter().any(|part| part.rule_name() == name && part.scope.only_holds())
+        };
+        if let Some((name, _)) = self.by_rule.iter().find(|(name, _)| is_place(name)) {
+            return Err(HoldProblem::CostOfPlace { name: name.clone().into_owned() });
+        }
+        target.held().map(|part| self.used_of(part, target.by)).collect()
     }
 
     fn used_of(&self, part: &TargetPart, by: HeldBy) -> Result<u64, HoldProblem<'static>> {
         let name = part.rule_name();
-        if by == HeldBy::Rules && part.scope.only_holds() {
-            return Ok(0);
+        match (part.scope.only_holds(), by) {
+            (true, HeldBy::Rules) => return Ok(0),
+            (true, HeldBy::Limit) => return Ok(self.every.unwrap_or(0)),
+            (false, HeldBy::Limit) => return self.every.ok_or(HoldProblem::CostNotGiven),
+            (false, HeldBy::Rules) => {}
         }
         let own = self.by_rule.iter().find(|(rule, _)| rule == name).map(|(_, units)| *units);
         own.or(self.every).ok_or_else(|| HoldProblem::UseNotGiven { name: name.to_owned() })

@@ -4,25 +4,43 @@ use tollgate::{HoldId, HoldReference};
 
 use super::super::hold_token;
 use super::*;
+use crate::ruleset::SlotWidth;
 
 /// The fields of a [`TokenPart`].
-type HoldFields = (String, String, Vec<u8>, u64, u64, bool);
+type HoldFields = (String, String, Vec<u8>, u64, u64, SlotWidth, HoldPlace);
+
+/// The fields of a part whose units are held on the store.
+fn on_store(key: Vec<u8>, id: u64, expires_us: u64) -> HoldFields {
+    let width = SlotWidth::read(0).unwrap();
+    ("it".to_owned(), String::new(), key, id, expires_us, width, HoldPlace::Store)
+}
+
+fn any_place() -> impl Strategy<Value = HoldPlace> {
+    let share = |(process, processes)| HoldPlace::Share(ShareOfProcess { process, processes });
+    prop_oneof![
+        Just(HoldPlace::Store),
+        Just(HoldPlace::Nowhere),
+        any::<(u64, u32)>().prop_map(share)
+    ]
+}
 
 fn any_holds() -> impl Strategy<Value = Vec<HoldFields>> {
     let key = prop::collection::vec(any::<u8>(), 0..40);
-    let part = (".{0,20}", ".{0,9}", key, any::<u64>(), any::<u64>(), any::<bool>());
+    let width = (0..11_u8).prop_map(|byte| SlotWidth::read(byte).unwrap());
+    let part = (".{0,20}", ".{0,9}", key, any::<u64>(), any::<u64>(), width, any_place());
     prop::collection::vec(part, 0..8)
 }
 
 fn hold_parts(owned: &[HoldFields]) -> Vec<TokenPart<'_>> {
     owned
         .iter()
-        .map(|(scope, limit, key, id, expires_us, is_degraded)| TokenPart {
+        .map(|(scope, limit, key, id, expires_us, width, place)| TokenPart {
             scope,
             limit,
             key,
             reference: HoldReference { id: HoldId(*id), expires_us: *expires_us },
-            is_degraded: *is_degraded,
+            slot_width: *width,
+            place: *place,
         })
         .collect()
 }
@@ -67,14 +85,14 @@ fn receipt_and_hold_token_are_not_taken_for_each_other() {
     let fixture = Fixture::with_limit(LIMITS[0]);
     let receipt = fixture.check("a", 1).unwrap();
     assert!(fixture.receipts.read_hold(&receipt).is_none());
-    let owned = [("it".to_owned(), String::new(), b"a".to_vec(), 1, 1, false)];
+    let owned = [on_store(b"a".to_vec(), 1, 1)];
     let token = fixture.receipts.hold_token(HeldBy::Limit, hold_parts(&owned)).unwrap();
     assert!(fixture.receipts.read(&token).unwrap().content().is_none());
 }
 
 #[test]
 fn hold_token_is_read_only_with_its_secret() {
-    let owned = [("it".to_owned(), String::new(), b"a".to_vec(), 1, 1, false)];
+    let owned = [on_store(b"a".to_vec(), 1, 1)];
     let text = signed_with("known to these two").hold_token(HeldBy::Limit, hold_parts(&owned));
     let text = text.unwrap();
     assert!(signed_with("known to these two").read_hold(&text).is_some());
@@ -85,8 +103,10 @@ fn hold_token_is_read_only_with_its_secret() {
 #[test]
 fn hold_token_that_would_be_too_long_is_not_given() {
     let token = |bytes: usize| {
-        let key = vec![b'k'; bytes];
-        let owned = [("it".to_owned(), String::new(), key, u64::MAX, (1 << 53) - 1, false)];
+        let share = ShareOfProcess { process: u64::MAX, processes: u32::MAX };
+        let mut held = on_store(vec![b'k'; bytes], u64::MAX, (1 << 53) - 1);
+        held.6 = HoldPlace::Share(share);
+        let owned = [held];
         Receipts::default().hold_token(HeldBy::Limit, hold_parts(&owned))
     };
     let most = max_key_bytes("it");

@@ -105,6 +105,46 @@ fn concurrency_starts_a_job_when_another_has_ended() {
 }
 
 #[test]
+fn requests_that_reserve_hold_units_until_they_settle_them() {
+    let server = ServerProcess::start(&[]);
+    let mut client = PlaygroundClient::new(&server);
+    let at_ms = json!([0, 0, 0, 0, 1_999, 2_000, 2_000]);
+    let body =
+        |more: Value| json!({"at_ms": at_ms, "reserve": 3, "settle": more, "takes_ms": 2_000});
+    let rows = client.ask("compare", body(json!(1)));
+    let rows = rows.as_array().unwrap();
+    rows.iter().for_each(|row| assert_valid("Compared", row));
+    let names: Vec<_> = rows.iter().map(|row| row["algorithm"].as_str().unwrap()).collect();
+    assert_eq!(names[..5], ALGORITHMS);
+    assert_eq!(names[5..], ["concurrency"], "without a shaping bucket");
+    for row in &rows[..5] {
+        // Nine units are held. After two seconds three of them are spent, and two further requests fit.
+        let want = json!([0.0, 0.0, 0.0, null, null, 2_000.0, 2_000.0]);
+        assert_eq!(row["goes_ms"], want, "{row}");
+        assert_eq!((&row["worst"], &row["excess"]), (&json!(5), &json!(0)), "{row}");
+        assert_eq!(row["holds_ms"], 2_000.0);
+    }
+    assert_eq!(rows[5]["allowed"], 7, "each request takes one place");
+    let rows = client.ask("compare", body(json!(4)));
+    assert_eq!((&rows[0]["allowed"], &rows[0]["worst"]), (&json!(3), &json!(12)));
+    assert_eq!((&rows[0]["excess"], &rows[0]["bound"]), (&json!(3), &json!(20)));
+    let all = client.ask("compare", json!({"at_ms": at_ms, "reserve": 10}));
+    assert_eq!((&all[1]["allowed"], &all[1]["worst"]), (&json!(1), &json!(10)));
+
+    for (body, want) in [
+        (json!({"reserve": 0}), "reserve: 0 is out of range; use 1 to 1000"),
+        (json!({"reserve": 1_001}), "reserve: 1001 is out of range"),
+        (json!({"reserve": 1, "settle": 1_001}), "settle: 1001 is out of range; use 0 to 1000"),
+        (json!({"settle": 1}), "settle: requests reserve nothing; send `reserve` too"),
+        (json!({"reserve": null}), "reserve: invalid type: null"),
+    ] {
+        let (status, detail) = problem(client.send("compare", body.to_string()));
+        assert_eq!(status, 400, "{detail}");
+        assert!(detail.starts_with(want), "{detail}");
+    }
+}
+
+#[test]
 fn traffic_is_bounded() {
     let server = ServerProcess::start(&[]);
     let mut client = PlaygroundClient::new(&server);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ALGORITHMS, PlaygroundClient, on_each_store_with_holds, slow_config};
+use super::{ALGORITHMS, PlaygroundClient, on_each_store, slow_config};
 use crate::check::problem;
 use crate::eventually::eventually;
 use crate::openapi::assert_valid;
@@ -45,7 +45,7 @@ fn spent(standing: &Value) -> f64 {
 
 #[test]
 fn reserved_units_are_held_until_they_are_settled() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = slow_config(algorithm, 10);
             let mut client = PlaygroundClient::new(server);
@@ -91,7 +91,7 @@ fn reserved_units_are_held_until_they_are_settled() {
 
 #[test]
 fn settlement_above_its_hold_is_a_debt_of_at_most_one_limit() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = slow_config(algorithm, 10);
             for (used, charged, excess, cut) in [(3, 3, 0, 0), (12, 12, 9, 0), (20, 13, 10, 7)] {
@@ -112,7 +112,7 @@ fn settlement_above_its_hold_is_a_debt_of_at_most_one_limit() {
 
 #[test]
 fn hold_that_expires_is_spent() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = slow_config(algorithm, 10);
             let mut client = PlaygroundClient::new(server);
@@ -135,7 +135,7 @@ fn hold_that_expires_is_spent() {
 
 #[test]
 fn job_has_a_place_until_it_ends_or_its_hold_expires() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         let mut client = PlaygroundClient::new(server);
         let config = json!({"maxConcurrent": 2, "holdSeconds": 600});
         for (number, remaining) in [(1, 1), (2, 0)] {
@@ -170,7 +170,7 @@ fn job_has_a_place_until_it_ends_or_its_hold_expires() {
 
 #[test]
 fn session_has_a_bounded_number_of_holds() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         let mut client = PlaygroundClient::new(server);
         let config = json!({"maxConcurrent": 1_000, "holdSeconds": 600});
         for _ in 1..MAX_HOLDS {
@@ -206,7 +206,7 @@ fn session_has_a_bounded_number_of_holds() {
 
 #[test]
 fn reset_forgets_the_holds_of_the_session() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         let (mut client, mut other) =
             (PlaygroundClient::new(server), PlaygroundClient::new(server));
         for own in [&mut client, &mut other] {
@@ -238,7 +238,7 @@ fn reset_forgets_the_holds_of_the_session() {
 
 #[test]
 fn reservation_has_the_headers_that_a_client_would_see() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         let mut client = PlaygroundClient::new(server);
         let config = json!({"maxConcurrent": 1, "holdSeconds": 600});
         let body = json!({"config": config}).to_string();

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::{ALGORITHMS, PlaygroundClient, on_each_store, on_each_store_with_holds};
+use super::{ALGORITHMS, PlaygroundClient, on_each_store};
 use crate::check::problem;
 use crate::server::ServerProcess;
 
@@ -148,7 +148,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
 
 #[test]
 fn bad_reservations_and_settlements_are_400_and_hold_nothing() {
-    on_each_store_with_holds(|server| {
+    on_each_store(|server, _| {
         for (path, body, want) in [
             ("concurrency", "{}", "concurrency decides no requests"),
             ("concurrency/burst", "{}", "use /api/rate-limit/concurrency/reserve"),
