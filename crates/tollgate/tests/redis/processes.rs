@@ -1,75 +1,29 @@
 //! P5 across processes: together they admit what one caller would.
 
-use std::env;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
 use tokio::task::JoinSet;
 use tollgate_launcher::Flavour;
 
+use crate::child::{TestProcess, next_input, report, server_url};
 use crate::setup::{LIMITS, at, open, remaining, scope, start};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 
-/// The environment variable with the URL of a racer's server.
-const URL: &str = "TOLLGATE_RACER_URL";
-
-/// Another process of this program, which runs `racer` below.
-struct Racer {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Racer {
-    fn start(url: &str) -> Racer {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "processes::racer", "--ignored", "--nocapture"])
-            .env(URL, url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Racer { child, input, output: BufReader::new(output) }
-    }
-
-    fn go(&mut self) {
-        self.input.write_all(b"go\n").unwrap();
-    }
-
-    /// The next line that the process prints for the test.
-    fn next_line(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the racer has ended");
-            if let Some((_, text)) = line.trim_end().split_once("racer: ") {
-                return text.to_owned();
-            }
-        }
-    }
-}
-
-impl Drop for Racer {
-    fn drop(&mut self) {
-        // Errors are ignored: the process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// The test that a racer runs.
+const RACER: &str = "processes::racer";
 
 #[tokio::test]
 async fn processes_that_race_admit_exactly_the_limit() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         let limiter = open(&server);
-        let mut racers: Vec<Racer> = (0..PROCESSES).map(|_| Racer::start(&server.url())).collect();
+        let racer = |_| TestProcess::start(RACER, &server.url());
+        let mut racers: Vec<TestProcess> = (0..PROCESSES).map(racer).collect();
         for text in LIMITS {
             for racer in &mut racers {
                 assert_eq!(racer.next_line(), "ready");
             }
-            racers.iter_mut().for_each(Racer::go);
+            racers.iter_mut().for_each(TestProcess::go);
             let admitted: Vec<u64> =
                 racers.iter_mut().map(|racer| racer.next_line().parse().unwrap()).collect();
             assert_eq!(admitted.iter().sum::<u64>(), 100, "{flavour}, {text}: {admitted:?}");
@@ -81,13 +35,13 @@ async fn processes_that_race_admit_exactly_the_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the test above in a process of its own"]
 async fn racer() {
-    let Ok(url) = env::var(URL) else { return };
+    let Some(url) = server_url() else { return };
     let limiter = at(&url);
     for text in LIMITS {
         let scope = scope(&limiter, text);
         scope.peek("key").await.unwrap();
-        println!("\nracer: ready");
-        std::io::stdin().read_line(&mut String::new()).unwrap();
+        report("ready");
+        next_input();
         let mut tasks = JoinSet::new();
         for _ in 0..TASKS {
             let scope = scope.clone();
@@ -100,6 +54,6 @@ async fn racer() {
             });
         }
         let admitted: u64 = tasks.join_all().await.into_iter().sum();
-        println!("\nracer: {admitted}");
+        report(admitted);
     }
 }
