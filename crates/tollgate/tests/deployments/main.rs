@@ -9,6 +9,7 @@ mod across_failing;
 mod across_holds;
 mod changed_limits;
 mod cluster;
+mod failover_holds;
 mod polling;
 mod replica;
 mod runtimes;
