@@ -154,7 +154,7 @@ soak: servers ## run the property tests longer, SOAK_CASES each; faults for SOAK
 
 # RUSTC_BOOTSTRAP enables the sanitizer, which is for nightly compilers, in the stable one.
 .PHONY: fuzz
-fuzz: ## fuzz each decoder for FUZZ_SECONDS: configuration, forwarding headers, key sets, a server's hints, requests, receipts, Envoy's messages
+fuzz: ## fuzz each decoder for FUZZ_SECONDS: configuration, forwarding headers, key sets, a server's hints, requests, operations on holds, receipts, hold tokens, Envoy's messages
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -174,6 +174,15 @@ fuzz: ## fuzz each decoder for FUZZ_SECONDS: configuration, forwarding headers, 
 	printf '[{"limit":"free","key":"user:42","cost":1,"max_wait_us":0}]' > fuzz/corpus/requests/limit
 	printf '{"domain":"api","attributes":{"ip":"::1","api_key":"k"},"verified":{"tier":"pro"},"said":{"header.a":"\\u00e9"}}' > fuzz/corpus/requests/rules
 	RUSTC_BOOTSTRAP=1 cargo fuzz run requests -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/holds
+	printf '{"limit":"tpm","key":"team:7","cost":1000,"for":"30s"}' > fuzz/corpus/holds/reserve
+	printf '{"domain":"api","attributes":{"ip":"::1"},"verified":{"tier":"pro"},"said":{"header.a":"b"},"for":"1m"}' > fuzz/corpus/holds/rules
+	printf '{"hold":"AgAB","cost":812,"costs":{"budget":2},"keep":true}' > fuzz/corpus/holds/settle
+	printf '[{"hold":"AgAB","cost":500,"for":"250ms"},{"hold":"AgAB"}]' > fuzz/corpus/holds/extend
+	RUSTC_BOOTSTRAP=1 cargo fuzz run holds -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/hold_tokens
+	printf '\002\001\003api\002it\001a12345678\005\000\004llm2\000\002bc87654321\300\204\075\001' > fuzz/corpus/hold_tokens/two
+	RUSTC_BOOTSTRAP=1 cargo fuzz run hold_tokens -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 	mkdir -p fuzz/corpus/receipts
 	printf '\0010123456789abcdef\004free\007user:42\003\300\204\075\002\005\006' > fuzz/corpus/receipts/one
 	RUSTC_BOOTSTRAP=1 cargo fuzz run receipts -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
@@ -201,6 +210,7 @@ bench: servers peers valgrind ## measure instructions per decision, time per che
 	cargo run --release -p tollgate-bench --bin checks
 	cargo run --release -p tollgate-bench --bin rules
 	cargo run --release -p tollgate-bench --bin redis
+	cargo run --release -p tollgate-bench --bin holds
 	cargo run --release -p tollgate-bench --bin middleware
 	cargo build --release -p tollgate-server
 	cargo run --release -p tollgate-bench --bin server

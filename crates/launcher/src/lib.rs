@@ -17,6 +17,7 @@
 //! - [`Server`] can be frozen, killed, restarted, made a replica of another, and have its clock set.
 //! - [`Cluster`] is a group of servers that share the slots; [`Sentinels`] watch a primary.
 //! - [`Proxy`] forwards connections to a server and drops, cuts or delays its replies.
+//! - [`freeze_process`] and [`thaw_process`] stop and continue any child process of a test.
 
 mod ask;
 mod certificate;
@@ -45,6 +46,7 @@ pub use proxy::Proxy;
 pub use sentinels::{SentinelLaunch, Sentinels};
 pub use server::Server;
 pub use shared::{ServerGroup, SharedServers};
+pub use signals::{freeze_process, thaw_process};
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{
     Cost, ExtendAnswer, Extension, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
-    LimitDecision, UnitRequest, Verdict,
+    LimitDecision, MAX_UNITS, UnitRequest, Verdict,
 };
 
 use crate::answer::Answer;
@@ -225,12 +225,46 @@ impl Hold {
 
     /// Takes the reference, and leaves the hold open, also under a concurrency limit: another process settles it.
     ///
-    /// If checks of the same name and key were merged into this hold ([`Limiter::reserve_all`](crate::Limiter::reserve_all)),
-    /// their units are not part of the reference: add them to the used units.
+    /// The [`checked_units`](Self::checked_units) are not part of the reference. A hold that is made again from it does not
+    /// add them to its settlements: add them to the used units.
     pub fn into_reference(self) -> HoldReference {
         let reference = self.reference();
         self.leave();
         reference
+    }
+
+    /// Returns the units of checks of the same name and key that were merged into this hold
+    /// ([`Limiter::reserve_all`](crate::Limiter::reserve_all)). Every settlement of this hold adds them to the used units.
+    pub fn checked_units(&self) -> u64 {
+        self.checked_units
+    }
+
+    /// Returns a second value for the same hold, to settle it again if a settlement fails. It settles as this hold does,
+    /// and is not released when it is dropped.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let tokens = limiter.scope("llm", "fixed-window limit=10000 window=1h")?;
+    /// let Some(hold) = tokens.reserve("team:7").cost(1_000).await?.into_hold() else { return Ok(()) };
+    /// let again = hold.again();
+    /// if hold.settle(700).await.is_err() {
+    ///     // The first settlement may have been made all the same. Two of them charge nothing twice.
+    ///     again.settle(700).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn again(&self) -> Hold {
+        Hold {
+            scope: self.scope.clone(),
+            key: self.key.clone(),
+            expires_us: Arc::clone(&self.expires_us),
+            releases: false,
+            ..*self
+        }
     }
 
     /// Returns the key whose units are held.
@@ -273,8 +307,8 @@ impl Hold {
     /// A hold that has expired, or was forgotten by a reset, is not charged again, and the answer says so.
     ///
     /// If the store fails, the answer is an error, and it is not known whether the settlement was made. To be able to
-    /// settle again, take the [reference](Self::reference) before the settlement, and make the hold again from it with
-    /// [`Scope::hold`]. A settlement that is sent twice charges nothing twice.
+    /// settle again, keep the hold [`again`](Self::again); in another process, make it again from its
+    /// [reference](Self::reference) with [`Scope::hold`]. A settlement that is sent twice charges nothing twice.
     pub fn settle(mut self, used: u64) -> Answer<HoldSettlement> {
         self.releases = false;
         self.send_settlement(self.last_use(used))
@@ -349,8 +383,10 @@ impl Hold {
         HoldUse { is_last: true, ..self.use_so_far(used) }
     }
 
+    /// Cuts units that no cost can have, so that a caller that has counted wrong can settle its hold.
     pub(crate) fn use_so_far(&self, used: u64) -> HoldUse {
-        HoldUse { units: used.saturating_add(self.checked_units), is_last: false }
+        let units = used.saturating_add(self.checked_units).min(MAX_UNITS);
+        HoldUse { units, is_last: false }
     }
 
     pub(crate) fn now_us(&self, clock: impl FnOnce() -> u64) -> u64 {

@@ -6,6 +6,10 @@
 //!
 //! No waker is woken or dropped under a shard's lock: either may drop a task, and with it a waiter in a queue
 //! of the same shard.
+//!
+//! - `paced`: how often first waiters ask the store again about keys with holds
+
+mod paced;
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -19,6 +23,8 @@ use siphasher::sip128::SipHasher13;
 use tollgate_core::{Cost, Limit};
 
 use crate::error::Error;
+pub(crate) use paced::PacedWaiter;
+use paced::PacedWaiters;
 
 /// Enough that acquires of different keys seldom contend for a lock.
 const SHARDS: usize = 64;
@@ -35,6 +41,7 @@ pub(crate) struct WaitQueues {
     /// The number of waiters in all queues.
     waiting: AtomicUsize,
     max_waiting: usize,
+    paced: PacedWaiters,
 }
 
 /// Identifies a queue: the scope's name, and a keyed 128-bit fingerprint of the key.
@@ -100,6 +107,7 @@ impl WaitQueues {
             tickets: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             max_waiting,
+            paced: PacedWaiters::default(),
         }
     }
 
@@ -203,6 +211,13 @@ pub(crate) enum FrontAction {
     Sleep,
     /// It checks again, because units came back since it checked.
     CheckAgain,
+}
+
+impl<'a> QueueEntry<'a> {
+    /// Makes this first waiter one that asks the store again at a pace, until the result is dropped.
+    pub(crate) fn paced(&self) -> PacedWaiter<'a> {
+        self.queues.paced.join()
+    }
 }
 
 impl QueueEntry<'_> {

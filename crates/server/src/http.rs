@@ -51,7 +51,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) use api::{Api, ApiParts, PageBudget};
-pub(crate) use batch::decode as decode_batch;
+pub(crate) use batch::{decode as decode_batch, split as split_batch};
 pub(crate) use check_body::decode as decode_check;
 pub(crate) use hold_body::{decode_extend, decode_reserve, decode_settle};
 pub(crate) use problem::ApiProblem;

@@ -235,13 +235,17 @@ pub(crate) fn fuzz(input: &[u8]) {
     if let Ok(text) = str::from_utf8(input) {
         assert!(receipts.read(text).is_none(), "unsigned text is accepted as a receipt");
     }
-    hold_token::fuzz(&receipts, input);
     let signed = SignedReceipt { bytes: input.to_vec() };
     let Some(ReceiptContent { parts, .. }) = signed.content() else { return };
     let Some(text) = receipts.sign(parts.iter().cloned()) else { return };
     let again = receipts.read(&text);
     let again = again.as_ref().and_then(SignedReceipt::content).map(|content| content.parts);
     assert_eq!(again, Some(parts));
+}
+
+/// Does the same with hold tokens.
+pub(crate) fn fuzz_hold_token(input: &[u8]) {
+    hold_token::fuzz(&Receipts::default(), input);
 }
 
 #[cfg(test)]

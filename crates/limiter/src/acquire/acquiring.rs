@@ -15,7 +15,7 @@ use super::{Acquire, AcquireOutcome};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::queues::{FrontAction, QueueEntry, QueuePosition, WaiterCharge};
+use crate::queues::{FrontAction, PacedWaiter, QueueEntry, QueuePosition, WaiterCharge};
 use crate::scope::{Scope, bounded};
 use crate::store::KeyState;
 
@@ -28,12 +28,6 @@ const GRACE_US: u64 = 10_000;
 /// up. It is short, because a charged request has left the queue: if the gate then closes, the request proceeds when the
 /// gate opens, at the same time as the first waiter.
 const LEAD_US: u64 = 10_000;
-
-/// How long the first waiter sleeps before it asks the store again about a key with holds, if its wait is not over
-/// before. Another process may settle a hold at any time, and this process is not notified. The time is short compared
-/// with the requests that hold units, and long enough that the waiters of 1,000 keys cost a store a tenth of its
-/// checks.
-const HOLDS_PACE_US: u64 = 100_000;
 
 /// The future of an [`Acquire`].
 #[derive(Debug)]
@@ -76,6 +70,8 @@ enum AcquireStep<'a> {
         entry: QueueEntry<'a>,
         due_us: u64,
         timer: WaitTimer,
+        /// `None` if only the end of the wait, or this process, can give units back.
+        paced: Option<PacedWaiter<'a>>,
     },
     /// Charged and out of the queue, until its delay has passed.
     Delayed {
@@ -114,8 +110,8 @@ impl<'a> AcquireFuture<'a> {
             }
             AcquireStep::Behind { entry, deadline } => self.wait_behind(entry, deadline, context),
             AcquireStep::Checking { entry, answer } => self.check(entry, answer, context),
-            AcquireStep::Sleeping { entry, due_us, timer } => {
-                Ok(self.sleep(entry, due_us, timer, context))
+            AcquireStep::Sleeping { entry, due_us, timer, paced } => {
+                Ok(self.sleep(entry, due_us, timer, paced, context))
             }
             AcquireStep::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
             AcquireStep::Refusing { answer, would_wait } => {
@@ -247,7 +243,8 @@ impl<'a> AcquireFuture<'a> {
             return self.refuse(Some(wait_us));
         }
         let due_us = self.now_us().saturating_add(closed_us);
-        StepOutcome::Continue(AcquireStep::Sleeping { entry, due_us, timer: timer(closed_us) })
+        let timer = timer(closed_us);
+        StepOutcome::Continue(AcquireStep::Sleeping { entry, due_us, timer, paced: None })
     }
 
     /// Returns the total wait, if `more_us` makes it longer than the caller's maximum.
@@ -303,13 +300,11 @@ impl<'a> AcquireFuture<'a> {
             entry.has_room()?;
         }
         let due_us = self.now_us().saturating_add(retry_us);
-        let pause_us = if denial.is_beside_holds() { HOLDS_PACE_US } else { retry_us };
+        let paced = denial.is_beside_holds().then(|| entry.paced());
+        let pause_us = paced.as_ref().map_or(retry_us, PacedWaiter::pause_us);
         // At least 1 us, as in every denial: if a store returned 0, this loop would spin.
-        Ok(StepOutcome::Continue(AcquireStep::Sleeping {
-            entry,
-            due_us,
-            timer: timer(pause_us.min(retry_us).max(1)),
-        }))
+        let timer = timer(pause_us.min(retry_us).max(1));
+        Ok(StepOutcome::Continue(AcquireStep::Sleeping { entry, due_us, timer, paced }))
     }
 
     /// Returns how long until a denied request could proceed. Under a shaping limit that is when nothing is spent any
@@ -328,13 +323,14 @@ impl<'a> AcquireFuture<'a> {
         entry: QueueEntry<'a>,
         due_us: u64,
         mut timer: WaitTimer,
+        paced: Option<PacedWaiter<'a>>,
         context: &mut Context<'_>,
     ) -> StepOutcome<'a> {
         let is_due = timer.as_mut().poll(context).is_ready();
         if is_due || entry.sleep(due_us, context.waker()) == FrontAction::CheckAgain {
             return self.send_check(entry);
         }
-        StepOutcome::Wait(AcquireStep::Sleeping { entry, due_us, timer })
+        StepOutcome::Wait(AcquireStep::Sleeping { entry, due_us, timer, paced })
     }
 
     fn delay(

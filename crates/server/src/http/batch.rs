@@ -233,7 +233,7 @@ pub(crate) fn decode(
 }
 
 /// Splits a batch into its items.
-fn split(body: &[u8]) -> Result<impl ExactSizeIterator<Item = &[u8]>, ApiProblem> {
+pub(crate) fn split(body: &[u8]) -> Result<impl ExactSizeIterator<Item = &[u8]>, ApiProblem> {
     let items: JsonArray<'_> =
         serde_json::from_slice(body).map_err(|error| ApiProblem::in_json(&error))?;
     Ok(items.0.into_iter().map(|item| item.get().as_bytes()))

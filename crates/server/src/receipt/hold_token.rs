@@ -209,8 +209,8 @@ impl fmt::Debug for TokenPart<'_> {
     }
 }
 
-/// Reads arbitrary bytes as the text of a hold token and as its content. Content must be the same after it is written and
-/// read again.
+/// Reads arbitrary bytes as the text of a hold token, as its content, and as a change of a signed token. Content must be
+/// the same after it is written and read again, and a changed token must be refused.
 pub(super) fn fuzz(receipts: &Receipts, input: &[u8]) {
     if let Ok(text) = str::from_utf8(input) {
         assert!(receipts.read_hold(text).is_none(), "unsigned text is accepted as a hold");
@@ -220,4 +220,10 @@ pub(super) fn fuzz(receipts: &Receipts, input: &[u8]) {
     let Some(text) = receipts.hold_token(by, parts.iter().copied()) else { return };
     let again = receipts.read_hold(&text);
     assert_eq!(again.as_ref().and_then(SignedHold::content), Some((by, parts)));
+    // Changes one character. The sum of the input's bytes chooses which.
+    let mut changed = text.into_bytes();
+    let at = input.iter().map(|&byte| usize::from(byte)).sum::<usize>() % changed.len();
+    changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+    let changed = String::from_utf8(changed).unwrap_or_default();
+    assert!(receipts.read_hold(&changed).is_none(), "a changed token is accepted: {changed}");
 }

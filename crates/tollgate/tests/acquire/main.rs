@@ -8,6 +8,7 @@ mod changed;
 mod forecast;
 mod max_wait;
 mod order;
+mod paced;
 mod random;
 mod setup;
 mod shaping;

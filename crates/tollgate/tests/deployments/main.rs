@@ -11,6 +11,7 @@ mod changed_limits;
 #[path = "../shared/child.rs"]
 mod child;
 mod cluster;
+mod failover_holds;
 mod history;
 mod live_processes;
 mod polling;

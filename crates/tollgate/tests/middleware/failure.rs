@@ -29,7 +29,11 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn start() -> Store {
-        let server = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+        Store::of(Flavour::Redis)
+    }
+
+    pub(crate) fn of(flavour: Flavour) -> Store {
+        let server = Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"));
         let proxy = Proxy::start(server.addr()).unwrap();
         Store { server, proxy }
     }
@@ -43,6 +47,29 @@ impl Store {
         self.builder().build().unwrap()
     }
 
+    /// A limiter of another process, which the failures do not affect.
+    pub(crate) fn observer(&self) -> Limiter {
+        Redis::at(&self.server.url()).unwrap().deadline(PATIENCE).build().unwrap()
+    }
+
+    /// Makes the server answer no writes, until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        let mut pause = redis::cmd("CLIENT");
+        self.server.ask::<()>(pause.arg("PAUSE").arg(600_000).arg("WRITE")).unwrap();
+    }
+
+    pub(crate) fn resume(&self) {
+        self.server.ask::<()>(redis::cmd("CLIENT").arg("UNPAUSE")).unwrap();
+    }
+
+    /// The number in a line of the server's `INFO`, after this text; 0 without such a line.
+    pub(crate) fn info(&self, start: &str) -> u64 {
+        let info: String = self.server.ask(redis::cmd("INFO").arg("all")).unwrap();
+        let value = info.lines().find_map(|line| line.strip_prefix(start));
+        let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+        value.map_or(0, |value| digits(value).parse().unwrap())
+    }
+
     /// Makes the store fail from now on.
     pub(crate) fn fail(&self) {
         self.proxy.refuse_connections();
@@ -50,7 +77,7 @@ impl Store {
     }
 
     /// Makes the store answer again, and waits until the limiter uses it.
-    async fn recover(&self, limiter: &Limiter) {
+    pub(crate) async fn recover(&self, limiter: &Limiter) {
         // A connection that has lost a reply carries no more replies.
         self.proxy.cut_connections();
         self.proxy.pass();

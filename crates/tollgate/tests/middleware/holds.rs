@@ -8,6 +8,7 @@
 //! - `concurrency`: places under concurrency limits
 //! - `rules`: several limits of one request
 //! - `failures`: stores that fail; `store`: such a store
+//! - `on_redis`: holds on a real server, as another process sees them
 //! - `streams`: many streams on one budget
 
 mod bodies;
@@ -16,6 +17,7 @@ mod ends;
 mod failures;
 mod grpc;
 mod handles;
+mod on_redis;
 mod renewals;
 mod rules;
 mod sockets;

@@ -218,6 +218,45 @@ async fn dropped_reservation_is_released() {
     }
 }
 
+/// The release waits behind the two batches in flight, which a frozen server does not answer, for longer than the deadline
+/// of its scope.
+#[tokio::test]
+async fn dropped_place_is_released_although_the_deadline_of_its_scope_has_passed() {
+    let text = "concurrency limit=1 for=1h";
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let steady = scope(&open(&server), text);
+        let short = scope(&within(&server.url(), Duration::from_millis(60)), text);
+        let long = short.clone().deadline(PATIENCE);
+        let began = Instant::now();
+        let place = loop {
+            // On a busy machine the deadline may pass.
+            match short.reserve("a").await {
+                Ok(reserved) => break reserved.into_hold().unwrap(),
+                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+            }
+        };
+        server.freeze();
+        let mut in_flight = Vec::new();
+        for _ in 0..2 {
+            in_flight.push(long.peek("b").into_future());
+            // When this has failed, the request before it is in flight.
+            store_error(short.peek("b").await);
+        }
+        drop(place);
+        // The release is behind the requests in flight for as long as the deadline of its scope.
+        store_error(short.peek("b").await);
+        server.thaw();
+        let began = Instant::now();
+        while remaining(&steady, "a").await == 0 {
+            assert!(began.elapsed() < PATIENCE, "{flavour}: the release was not sent");
+        }
+        for answer in in_flight {
+            assert_eq!(answer.await.unwrap().remaining(), 1, "{flavour}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn holds_stay_when_the_server_fails_between_reservation_and_settlement() {
     for flavour in Flavour::ALL {

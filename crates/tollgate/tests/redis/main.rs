@@ -17,6 +17,7 @@ mod expiry;
 mod failures;
 mod fake;
 mod garbage;
+mod holders;
 mod holds;
 mod keys;
 mod nonsense;

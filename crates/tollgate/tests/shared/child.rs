@@ -4,6 +4,8 @@ use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use tollgate_launcher::{freeze_process, thaw_process};
+
 /// Precedes each line that a child prints for the test that started it. The test harness prints lines too.
 const MARK: &str = "child: ";
 
@@ -36,6 +38,21 @@ impl ChildTest {
     /// Writes a line to the standard input of the child.
     pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
+    }
+
+    /// Stops the child where it is, until [`thaw`](Self::thaw).
+    pub(crate) fn freeze(&self) {
+        assert!(freeze_process(&self.process));
+    }
+
+    pub(crate) fn thaw(&self) {
+        assert!(thaw_process(&self.process));
+    }
+
+    /// Kills the child at any point, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
     }
 
     /// Returns the next line that the child [says](say).

@@ -88,8 +88,8 @@ impl RequestHold {
     /// Adds `more` units to the hold under each of its limits, if a check of them would be allowed. If one of the limits
     /// refuses, the hold stays as it was. `None` if the hold has ended.
     ///
-    /// The extension is sent when this is called, even if the future is dropped. Places under concurrency limits are
-    /// added only if nothing else is held.
+    /// The extension is sent when this is called. If the future is dropped before it returns the answer, the units count
+    /// as granted. Places under concurrency limits are added only if nothing else is held.
     pub fn extend(
         &self,
         more: u64,

@@ -3,7 +3,6 @@
 use std::mem;
 use std::time::Duration;
 
-use tollgate_core::MAX_UNITS;
 use tollgate_limiter::{Answer, Hold, HoldSettlement, JointExtension, JointHold};
 use tollgate_rules::{HeldRule, RulesHold};
 
@@ -50,9 +49,10 @@ impl HeldLimits {
         self.joint.holds()
     }
 
-    /// Returns each hold with its units.
-    pub(super) fn with_units(&self) -> impl Iterator<Item = (&Hold, u64)> {
-        self.holds().iter().zip(self.parts.iter().map(|part| part.units))
+    /// Returns each hold with the units that its settlement charges: these, or what is held if they are not known.
+    pub(super) fn with_uses(&self, used: Option<u64>) -> impl Iterator<Item = (&Hold, u64)> {
+        let uses = self.parts.iter().map(move |part| used.unwrap_or(part.units));
+        self.holds().iter().zip(uses)
     }
 
     /// Whether nothing but places is held.
@@ -80,18 +80,12 @@ impl HeldLimits {
     /// Ends the hold, and charges these units under each limit, or what is held there if they are not known.
     pub(super) fn settle(self, used: Option<u64>) -> Answer<Vec<HoldSettlement>> {
         let mut parts = self.parts.iter();
-        self.joint.settle(|_| {
-            let held = parts.next().map_or(0, |part| part.units);
-            used.unwrap_or(held).min(MAX_UNITS)
-        })
+        self.joint.settle(|_| used.unwrap_or(parts.next().map_or(0, |part| part.units)))
     }
 
     /// Ends the hold, and charges under each limit what `used` returns.
-    pub(super) fn settle_each(
-        self,
-        mut used: impl FnMut(&Hold) -> u64,
-    ) -> Answer<Vec<HoldSettlement>> {
-        self.joint.settle(|hold| used(hold).min(MAX_UNITS))
+    pub(super) fn settle_each(self, used: impl FnMut(&Hold) -> u64) -> Answer<Vec<HoldSettlement>> {
+        self.joint.settle(used)
     }
 
     /// Sends an extension: by `more` units under each limit. Places are added only if nothing else is held. All

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tollgate_core::HoldReference;
-use tollgate_limiter::{Answer, Clock, Error, Hold, HoldSettlement, JointHold, Scope};
+use tollgate_limiter::{Answer, Clock, Error, Hold, HoldSettlement, JointHold};
 
 use super::held_limits::HeldLimits;
 use super::terms::HoldSettings;
@@ -37,24 +36,18 @@ struct RemoteSettlement {
     parts: Vec<RemotePart>,
 }
 
+/// A hold, and the units that its settlement charges.
 struct RemotePart {
-    scope: Scope,
-    key: Box<[u8]>,
-    hold: HoldReference,
+    hold: Hold,
     used: u64,
 }
 
 impl RemoteSettlement {
     /// Leaves out holds in memory, whose settlement cannot fail, and holds that the failure policy has admitted.
     fn of(held: &HeldLimits, used: Option<u64>) -> RemoteSettlement {
-        let remote = |hold: &Hold| !hold.scope().is_local() && !hold.is_degraded();
-        let part = |(hold, units): (&Hold, u64)| RemotePart {
-            scope: hold.scope().clone(),
-            key: hold.key().into(),
-            hold: hold.reference(),
-            used: used.unwrap_or(units),
-        };
-        let parts = held.with_units().filter(|(hold, _)| remote(hold)).map(part).collect();
+        let is_remote = |hold: &Hold| !hold.scope().is_local() && !hold.is_degraded();
+        let uses = held.with_uses(used).filter(|(hold, _)| is_remote(hold));
+        let parts = uses.map(|(hold, used)| RemotePart { hold: hold.again(), used }).collect();
         RemoteSettlement { parts }
     }
 
@@ -66,7 +59,7 @@ impl RemoteSettlement {
         clock: Clock,
         settings: Arc<HoldSettings>,
     ) {
-        let expires_us = self.parts.iter().map(|part| part.hold.expires_us).max();
+        let expires_us = self.parts.iter().map(|part| part.hold.expires_at_us()).max();
         let mut wait = FIRST_RETRY;
         while let Err(error) = answer.await {
             sleep(wait).await;
@@ -83,7 +76,10 @@ impl RemoteSettlement {
 
     /// Makes the holds again.
     fn holds(&self) -> Result<JointHold, Error> {
-        let hold = |part: &RemotePart| part.scope.hold(&*part.key, part.hold);
-        JointHold::of(self.parts.iter().map(hold).collect::<Result<_, _>>()?)
+        JointHold::of(self.parts.iter().map(|part| part.hold.again()).collect())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use tollgate_core::{
@@ -31,6 +32,8 @@ pub(super) struct HeldKeys {
     by_id: BTreeMap<HeldKeyId, Box<HeldKey>>,
     /// The number of keys at which dead ones are removed next.
     sweep_at: usize,
+    /// The key after which the next search for dead keys begins, when there is no memory for a hold.
+    cursor: HeldKeyId,
 }
 
 /// A key with its holds. The key stays here without holds while the table has no room for it.
@@ -44,6 +47,13 @@ pub(super) struct HeldKey {
 
 /// The fewest keys at which dead ones are removed.
 const MIN_SWEEP: usize = 8;
+
+/// How many keys are examined for dead ones when there is no memory for a hold: all keys of a shard of the planned size,
+/// and few enough that a refusal takes microseconds in a larger one.
+pub(super) const MAX_EXAMINED_KEYS: usize = 128;
+
+/// After this many holds, no further key is examined: to examine a key takes longer the more holds it has.
+pub(super) const MAX_EXAMINED_HOLDS: usize = 1_024;
 
 /// The bytes of a key in the budget, without its holds and its log. A node of the map has 11 places, of which at least
 /// 5 are used, and all inner nodes together take less than a third of the leaves: at most 11/5 * 4/3 places for each
@@ -66,7 +76,8 @@ const fn holds_bytes(heap_bytes: usize) -> usize {
 
 impl Default for HeldKeys {
     fn default() -> HeldKeys {
-        HeldKeys { by_id: BTreeMap::new(), sweep_at: MIN_SWEEP }
+        let cursor = (0, KeyIdentity::default());
+        HeldKeys { by_id: BTreeMap::new(), sweep_at: MIN_SWEEP, cursor }
     }
 }
 
@@ -116,9 +127,36 @@ impl HeldKeys {
         self.sweep_at = (2 * self.by_id.len()).max(MIN_SWEEP);
     }
 
-    /// Returns the earliest expiry after `now_us` of all holds.
-    pub(super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
-        self.keys().filter_map(|key| key.first_expiry_us(now_us)).min()
+    /// Removes the dead keys among the next few, except the keys of the request that is being decided. Returns the earliest
+    /// expiry after `now_us` of the other holds that were examined. Each call continues where the last one has ended.
+    pub(super) fn remove_some_dead(
+        &mut self,
+        except: &[HeldKeyId],
+        now_us: u64,
+        budget: &StoreBudget,
+    ) -> Option<u64> {
+        let (mut dead, mut examined_holds, mut first_expiry) = (Vec::new(), 0, None);
+        let (later, earlier) =
+            ((Excluded(self.cursor), Unbounded), (Unbounded, Included(self.cursor)));
+        let next = self.by_id.range(later).chain(self.by_id.range(earlier));
+        for (id, key) in next.take(MAX_EXAMINED_KEYS) {
+            if examined_holds >= MAX_EXAMINED_HOLDS {
+                break;
+            }
+            self.cursor = *id;
+            examined_holds += key.holds.len();
+            if !except.contains(id) && key.is_dead(now_us) {
+                dead.push(*id);
+            } else {
+                first_expiry = first_expiry.into_iter().chain(key.first_expiry_us(now_us)).min();
+            }
+        }
+        for id in dead {
+            if let Some(key) = self.by_id.remove(&id) {
+                budget.give_back(key.bytes());
+            }
+        }
+        first_expiry
     }
 
     /// Returns the bytes of the list and its keys in the budget.

@@ -16,6 +16,7 @@ use super::slot::{Slot, SlotState};
 use super::table::{SlotPosition, SlotTable};
 use super::view::StoreView;
 use super::words::Words;
+pub(super) use reserve::HoldMemory;
 
 /// How many slots are examined for dead keys with each new key: more than one, so that dead keys are removed faster
 /// than new keys arrive, and few enough that the delay does not matter.

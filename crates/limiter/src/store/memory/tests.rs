@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::thread;
+use std::time::Duration;
 
 use tollgate_core::{
     ChargeReceipt, CombinedDecision, Cost, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
-    Intent, Reservation, ReserveAnswer, Retry, Role, Verdict,
+    Holds, Intent, Reservation, ReserveAnswer, Retry, Role, Verdict,
 };
 
+use super::held::{HeldKey, HeldKeys, MAX_EXAMINED_HOLDS, MAX_EXAMINED_KEYS};
 use super::*;
 use crate::joint::{Demand, HoldTerms};
 use crate::receipt::Receipt;
@@ -915,4 +917,58 @@ fn refused_reservation_leaves_no_trace() {
     let empty = memory.budget.used();
     assert!(reserve(&memory, &scope, "a", NOW_US, 10, S).hold.is_none());
     assert_eq!((memory.budget.used(), held(&memory)), (empty, 0));
+}
+
+/// Keys with this many holds each, all expired long before `LATER_US`.
+fn dead_held_keys(
+    keys: u64,
+    holds_each: u64,
+    scope: &Arc<MemoryScope>,
+    budget: &StoreBudget,
+) -> HeldKeys {
+    let mut held = HeldKeys::default();
+    for nth in 0..keys {
+        let (mut state, mut holds) = (scope.limit.fresh(), Holds::default());
+        for id in 0..holds_each {
+            let hold_for = HoldTime::try_from(Duration::from_secs(1 + nth)).unwrap();
+            let reservation = Reservation { id: HoldId(id), cost: Cost::ONE, hold_for };
+            scope.limit.reserve(&mut state, &mut holds, NOW_US, reservation).unwrap();
+        }
+        let key = HeldKey { scope: Arc::clone(scope), state, holds };
+        assert!(budget.take(key.bytes()));
+        held.insert((scope.family(), KeyIdentity([nth, nth])), key);
+    }
+    held
+}
+
+/// A refusal for lack of memory examines few keys, however many there are. The next one continues there.
+#[test]
+fn search_for_dead_keys_without_memory_for_a_hold_is_bounded_and_continues() {
+    for (keys, holds_each, most) in
+        [(1_000, 1, MAX_EXAMINED_KEYS), (100, 64, MAX_EXAMINED_HOLDS / 64)]
+    {
+        let memory = MemoryStore::new(Some(64 << 20));
+        let scope =
+            memory.scope(&named("api"), limit("fixed-window limit=1000 window=1s")).unwrap();
+        let (budget, empty) = (&memory.budget, memory.budget.used());
+        let mut held = dead_held_keys(keys, holds_each, &scope, budget);
+        // Nothing is dead yet. The first call sees the first keys, and the second one the next.
+        assert_eq!(held.remove_some_dead(&[], NOW_US, budget), Some(NOW_US + S));
+        let next_us = NOW_US + (most as u64 + 1) * S;
+        assert_eq!(held.remove_some_dead(&[], NOW_US, budget), Some(next_us));
+        let later_us = NOW_US + 2_000 * S;
+        let excepted = (scope.family(), KeyIdentity([0, 0]));
+        for call in 1.. {
+            let before = held.count();
+            assert_eq!(held.remove_some_dead(&[excepted], later_us, budget), None);
+            let removed = before - held.count();
+            assert!(removed <= most, "{removed} keys in one call");
+            if held.count() == 1 {
+                assert!(call <= keys as usize / most + 2, "{call} calls");
+                break;
+            }
+        }
+        assert_eq!(held.remove_some_dead(&[], later_us, budget), None);
+        assert_eq!((held.count(), budget.used()), (0, empty));
+    }
 }

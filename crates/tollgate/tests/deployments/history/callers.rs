@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -126,20 +125,16 @@ impl CallerProcesses {
 
     /// Kills a process at any point of its requests.
     pub(super) fn kill(&mut self, number: usize) {
-        self.processes[number].process.kill().unwrap();
+        self.processes[number].kill();
     }
 
     /// Stops a process where it is, until [`thaw`](Self::thaw).
     pub(super) fn freeze(&self, number: usize) {
-        self.signal(number, Signal::STOP);
+        self.processes[number].freeze();
     }
 
     pub(super) fn thaw(&self, number: usize) {
-        self.signal(number, Signal::CONT);
-    }
-
-    fn signal(&self, number: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.processes[number].process), signal).unwrap();
+        self.processes[number].thaw();
     }
 
     /// Stops all processes that live, and returns what all of them recorded.

@@ -18,14 +18,14 @@ use super::*;
 use crate::servers::*;
 
 /// Returns the units that remain for clients of this machine, and how many holds they have.
-async fn state_of_localhost(scope: &Scope) -> (u64, usize) {
+pub(super) async fn state_of_localhost(scope: &Scope) -> (u64, usize) {
     let key = "ip=127.0.0.1";
     let state = scope.state(key).await.unwrap();
     (scope.peek(key).await.unwrap().remaining(), state.holds.iter().count())
 }
 
 /// Waits until clients of this machine have this number of holds. Returns the units that remain.
-async fn until_held(scope: &Scope, wanted: usize) -> u64 {
+pub(super) async fn until_held(scope: &Scope, wanted: usize) -> u64 {
     let held = async {
         loop {
             match state_of_localhost(scope).await {

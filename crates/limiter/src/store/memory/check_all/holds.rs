@@ -5,6 +5,7 @@ use tollgate_core::{LimitDecision, Role};
 use super::{CheckLocks, JointCharge, StateStorage};
 use crate::store::memory::held::{self, FIRST_HOLD_BYTES, HeldKey, HeldKeyId, LIST_BYTES};
 use crate::store::memory::logs;
+use crate::store::memory::shard::HoldMemory;
 use crate::store::memory::view::StoreView;
 
 impl JointCharge<'_> {
@@ -56,12 +57,12 @@ impl CheckLocks<'_> {
             if !is_admitted {
                 continue;
             }
-            if shard.take_for_hold(bytes, &taken_out, view) {
+            let HoldMemory::Missing { expiry_us } = shard.take_for_hold(bytes, &taken_out, view)
+            else {
                 charge.held_bytes += bytes;
                 continue;
-            }
-            let of_shard = || shard.first_expiry_us(view.now_us);
-            let until_us = held::first_expiry_us(&charge.holds, view.now_us).or_else(of_shard);
+            };
+            let until_us = held::first_expiry_us(&charge.holds, view.now_us).or(expiry_us);
             charge.without_memory_us = Some(held::wait_at_ceiling_us(until_us, view.now_us));
             if charge.part.demand.role == Role::Enforced {
                 return false;

@@ -14,6 +14,18 @@ use crate::store::memory::scopes::MemoryScope;
 use crate::store::memory::view::StoreView;
 use crate::store::stored::reserve;
 
+/// Whether there is memory for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum HoldMemory {
+    /// Its bytes were taken.
+    Taken,
+    /// There is no memory.
+    Missing {
+        /// The earliest expiry of the other holds that were examined, if there are any.
+        expiry_us: Option<u64>,
+    },
+}
+
 impl Shard {
     /// Returns a key with holds.
     pub(in super::super) fn held_key(
@@ -119,20 +131,26 @@ impl Shard {
         self.drop_empty_held(view.budget);
     }
 
-    /// Takes bytes for a hold. At the ceiling, dead keys and the spare memory of logs make room.
+    /// Takes bytes for a hold. At the ceiling, the dead keys among a few and the spare memory of logs make room.
     /// None of the keys `except` is removed.
     pub(in super::super) fn take_for_hold(
         &mut self,
         bytes: usize,
         except: &[HeldKeyId],
         view: &StoreView<'_>,
-    ) -> bool {
+    ) -> HoldMemory {
         if view.budget.take(bytes) {
-            return true;
+            return HoldMemory::Taken;
         }
-        self.remove_dead_held(except, view);
+        let held = self.held.as_mut();
+        let expiry_us =
+            held.and_then(|held| held.remove_some_dead(except, view.now_us, view.budget));
+        self.drop_empty_held(view.budget);
         self.logs.give_back_spare(view.budget);
-        view.budget.take(bytes)
+        match view.budget.take(bytes) {
+            true => HoldMemory::Taken,
+            false => HoldMemory::Missing { expiry_us },
+        }
     }
 
     /// Sets units of a key aside, if they fit. The key's state is first carried over to the scope's limit, as for a
@@ -150,19 +168,18 @@ impl Shard {
         };
         let decides = key.carry_over(scope, view, reservation.cost);
         let bytes = key.growth_bytes();
-        let is_taken = self.take_for_hold(bytes, &[id], view);
-        // Looks at every held key, and is needed only for a refusal.
-        let expiry_us = if is_taken { None } else { self.first_expiry_us(view.now_us) };
+        let memory = self.take_for_hold(bytes, &[id], view);
         let Some(key) = self.held_key_mut(place, scope) else {
             // Not reached: making room for the hold does not remove its own key.
             return Err(HoldError::Shaping);
         };
-        let answer = if is_taken {
-            key.reserve(&decides, view, reservation, bytes)
-        } else {
-            let until_us = key.first_expiry_us(view.now_us).or(expiry_us);
-            let (state, holds) = (&key.state, &key.holds);
-            refuse_at_ceiling(&decides, state, holds, view, reservation, until_us)
+        let answer = match memory {
+            HoldMemory::Taken => key.reserve(&decides, view, reservation, bytes),
+            HoldMemory::Missing { expiry_us } => {
+                let until_us = key.first_expiry_us(view.now_us).or(expiry_us);
+                let (state, holds) = (&key.state, &key.holds);
+                refuse_at_ceiling(&decides, state, holds, view, reservation, until_us)
+            }
         };
         self.release(place, scope, view);
         in_place_of(&decides, scope, answer)
@@ -196,19 +213,19 @@ impl Shard {
             .peek_reserve(&state, &holds, view.now_us, reservation.cost)
             .is_ok_and(|decision| decision.is_allowed());
         let bytes = FIRST_HOLD_BYTES + if self.has_held() { 0 } else { held::LIST_BYTES };
-        let is_taken = is_allowed && self.take_for_hold(bytes, &[id], view);
-        let answer = if is_allowed && !is_taken {
-            let until_us = self.first_expiry_us(view.now_us);
-            refuse_at_ceiling(&decides, &state, &holds, view, reservation, until_us)
-        } else {
-            reserve(&decides, &mut state, &mut holds, view.now_us, reservation)
+        let memory = is_allowed.then(|| self.take_for_hold(bytes, &[id], view));
+        let answer = match memory {
+            Some(HoldMemory::Missing { expiry_us }) => {
+                refuse_at_ceiling(&decides, &state, &holds, view, reservation, expiry_us)
+            }
+            _ => reserve(&decides, &mut state, &mut holds, view.now_us, reservation),
         };
         if holds.is_empty() {
             if let Some(FoundSlot { at, .. }) = carried {
                 let slot = self.table.slot_mut(at);
                 slot.set_state(slot.state().put_state(state, &mut self.logs, view.budget));
             }
-            if is_taken {
+            if memory == Some(HoldMemory::Taken) {
                 view.budget.give_back(bytes);
             }
             return in_place_of(&decides, scope, answer);
@@ -266,11 +283,6 @@ impl Shard {
     /// Whether any key has holds.
     pub(in super::super) fn has_held(&self) -> bool {
         self.held.is_some()
-    }
-
-    /// Returns the earliest expiry after `now_us` of all holds.
-    pub(in super::super) fn first_expiry_us(&self, now_us: u64) -> Option<u64> {
-        self.held.as_ref()?.first_expiry_us(now_us)
     }
 
     /// Charges what was used of a hold, under the limit that the key is under now.
