@@ -1,5 +1,6 @@
 //! Processes that hold units and are frozen or killed: what they hold ends exactly at its expiry.
 
+use std::env;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
@@ -14,6 +15,9 @@ const HELD_FOR: Duration = Duration::from_secs(2);
 
 /// How often a holder extends its holds.
 const EXTENDED_EVERY: Duration = Duration::from_millis(20);
+
+/// The environment variable with the URL of a holder's server.
+const URL: &str = "TOLLGATE_HOLDER_URL";
 
 /// The test that a holder runs.
 const HOLDER: &str = "holders::holder";
