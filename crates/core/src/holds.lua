@@ -589,10 +589,10 @@ function held.extend(limit, state, holds, now_us, id, expires_us, more, hold_for
   return extension, held.grow(limit, state, holds, now_us, id, more, hold_for_us)
 end
 
--- Takes an extension back: removes `less` units from a hold, and moves its expiry back to expires_us, unless that has
--- passed. For extensions of several holds that cannot be decided in one step; Rust has no such function. Returns
--- "granted" and the expiry; or why the hold is not open, "expired" or "unknown".
-function held.shrink(limit, state, holds, now_us, id, expires_us, less)
+-- Takes an extension back: removes `less` units from a hold, and moves its expiry from granted_us, which the extension
+-- set, back to expires_us. The expiry stays if the hold was extended again meanwhile, or if expires_us has passed.
+-- Returns "granted" and the expiry; or why the hold is not open, "expired" or "unknown".
+function held.take_back(limit, state, holds, now_us, id, expires_us, less, granted_us)
   restart_clock(limit, state, holds, now_us)
   local open, ended = find_open(limit, state, holds, now_us, id, expires_us)
   if not open then
@@ -600,12 +600,13 @@ function held.shrink(limit, state, holds, now_us, id, expires_us, less)
   end
   local at_us, dropped = bring_up(limit, state, holds, now_us)
   open = open - dropped
-  local units, used = holds.units[open], holds:used(open)
-  local old_expires_us = expires_us > at_us and expires_us or holds.expires[open]
+  local units, used, until_us = holds.units[open], holds:used(open), holds.expires[open]
+  if until_us == granted_us and expires_us > at_us then
+    until_us = expires_us
+  end
   holds:remove(open)
-  holds:insert(
-    position_for(holds, id, old_expires_us), id, max(units - less, 0), old_expires_us, used)
-  return "granted", old_expires_us
+  holds:insert(position_for(holds, id, until_us), id, max(units - less, 0), until_us, used)
+  return "granted", until_us
 end
 
 -- The decision that a settlement or an extension reports. Returns the same values as `algorithm.peek`.

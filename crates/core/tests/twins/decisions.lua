@@ -8,6 +8,7 @@
 --                      reserve now_us cost hold_for_us id
 --                      settle now_us used expires_us id 0|1: whether the hold ends
 --                      extend now_us more expires_us id hold_for_us
+--                      take-back now_us less expires_us id granted_us
 -- Returns    for each trace a line for each step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
@@ -285,6 +286,13 @@ local function play(trace)
         after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       end
       answer = done .. (until_us and " " .. digits(until_us) or "") .. ", " .. after
+    elseif step == "take-back" then
+      local expires_us, id, granted_us = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d+)")
+      local done, until_us = held.take_back(
+        limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost,
+        tonumber(granted_us))
+      answer = done .. (until_us and " " .. digits(until_us) or "") .. ", "
+        .. show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
     elseif step == "carry-over" then
       local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
       local is_done

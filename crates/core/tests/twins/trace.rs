@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    ChargeReceipt, Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime,
-    HoldUse, Holds, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation,
-    Retry, Settlement, State, UnitRequest, Verdict,
+    ChargeReceipt, Cost, EndedHold, Extension, GrantedExtension, HoldGrowth, HoldId, HoldReference,
+    HoldTime, HoldUse, Holds, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode,
+    Reservation, Retry, Settlement, State, UnitRequest, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -35,6 +35,8 @@ enum Act {
     Settle(usize, u64, bool),
     /// Adds units to one of the holds, or none, and moves its expiry.
     Extend(usize, bool, Hold),
+    /// Takes one of the granted extensions back; the number is modulo how many there have been.
+    TakeBack(usize),
 }
 
 /// How long units are held.
@@ -118,6 +120,7 @@ pub(crate) fn holding_steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(which, part, is_last)| Act::Settle(which, part, is_last)),
         2 => (any::<usize>(), any::<bool>(), hold())
             .prop_map(|(which, adds, hold)| Act::Extend(which, adds, hold)),
+        1 => any::<usize>().prop_map(Act::TakeBack),
         1 => Just(Act::CarryOver),
     ];
     prop::collection::vec(step(act), 1..60)
@@ -223,6 +226,8 @@ struct Walk {
     holds: Holds,
     /// Every hold that was granted, and its units at first.
     granted: Vec<(HoldReference, u64)>,
+    /// Every extension that was granted.
+    extensions: Vec<GrantedExtension>,
 }
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
@@ -239,6 +244,7 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
         receipts: Vec::new(),
         holds: Holds::default(),
         granted: Vec::new(),
+        extensions: Vec::new(),
     };
     let mut played = PlayedTrace { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
@@ -303,6 +309,7 @@ impl Walk {
             Act::Extend(which, adds, hold) => {
                 self.extend(*which, adds.then_some(cost), self.hold_time(hold))?
             }
+            Act::TakeBack(which) => self.take_back(*which)?,
         })
     }
 
@@ -351,17 +358,25 @@ impl Walk {
         let (state, holds) = (&mut self.state, &mut self.holds);
         let growth = HoldGrowth { more, hold_for };
         let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
-        let shown = match answer.extension {
-            Extension::Granted { expires_us } => {
-                self.granted[index].0.expires_us = expires_us;
-                format!("granted {expires_us}")
-            }
-            Extension::Refused => "refused".to_owned(),
-            Extension::Ended(ended) => show_ended(ended),
-        };
+        if let Extension::Granted { expires_us } = answer.extension {
+            self.granted[index].0.expires_us = expires_us;
+            self.extensions.push(GrantedExtension { hold, more, expires_us });
+        }
+        let shown = show_extension(answer.extension);
         let (id, expires_us, us) = (hold.id.0, hold.expires_us, hold_for.as_us());
         let more = more.map_or(0, Cost::units);
         let text = format!("extend {now_us} {more} {expires_us} {id} {us}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn take_back(&mut self, which: usize) -> Option<(String, String)> {
+        let extended = *self.extensions.get(which.checked_rem(self.extensions.len())?)?;
+        let (now_us, state, holds) = (self.now_us, &mut self.state, &mut self.holds);
+        let answer = self.limit.take_back_extension(state, holds, now_us, extended);
+        let GrantedExtension { hold, more, expires_us } = extended;
+        let (more, id) = (more.map_or(0, Cost::units), hold.id.0);
+        let text = format!("take-back {now_us} {more} {} {id} {expires_us}", hold.expires_us);
+        let shown = show_extension(answer.extension);
         Some((text, format!("{shown}, {}", show_decision(answer.decision))))
     }
 
@@ -487,6 +502,14 @@ fn show_decision(decision: LimitDecision) -> String {
         "{answer} of {limit}, {remaining} left, \
          retry {retry}, reset {reset}, delay {delay}, first {first}"
     )
+}
+
+fn show_extension(extension: Extension) -> String {
+    match extension {
+        Extension::Granted { expires_us } => format!("granted {expires_us}"),
+        Extension::Refused => "refused".to_owned(),
+        Extension::Ended(ended) => show_ended(ended),
+    }
 }
 
 fn show_ended(ended: EndedHold) -> String {

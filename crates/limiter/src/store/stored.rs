@@ -1,9 +1,9 @@
 //! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
 use tollgate_core::{
-    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, Extension, HoldError,
-    HoldGrowth, HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation,
-    ReserveAnswer, SettleAnswer, State, UnitRequest, Verdict, check_all,
+    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, HoldError, HoldGrowth,
+    HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation, ReserveAnswer,
+    SettleAnswer, State, UnitRequest, check_all,
 };
 
 use super::{Charge, ExtendPart, KeyState};
@@ -194,18 +194,14 @@ impl Charge {
             part.charge.extend(stored, now_us, part.hold, part.growth)
         };
         let mut answers: Vec<ExtendAnswer> = parts.iter().zip(&mut *stored).map(extend).collect();
-        let is_granted =
-            |answer: &ExtendAnswer| matches!(answer.extension, Extension::Granted { .. });
-        if answers.iter().all(is_granted) {
+        if answers.iter().all(ExtendAnswer::is_granted) {
             return answers;
         }
         let all = answers.iter_mut().zip(parts).zip(stored.iter_mut().zip(before));
-        for ((answer, part), (stored, before)) in all.filter(|((it, _), _)| is_granted(it)) {
+        for ((answer, part), (stored, before)) in all.filter(|((it, _), _)| it.is_granted()) {
             *stored = before;
-            let decision = part.charge.peek(stored.as_ref(), now_us);
-            answer.decision =
-                core::LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision };
-            answer.extension = Extension::Refused;
+            let peeked = part.charge.peek(stored.as_ref(), now_us);
+            *answer = ExtendAnswer::refused_for_another(peeked);
         }
         answers
     }
