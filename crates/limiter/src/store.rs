@@ -86,7 +86,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    self as core, ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds,
+    self as core, ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Intent,
     LeaseAnswer, Limit, SettleAnswer, State,
 };
 
@@ -251,6 +251,13 @@ impl Charge {
     /// Returns the fingerprint that receipts for this name and key carry.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(self.name(), self.key())
+    }
+
+    /// Returns a peek of the same cost.
+    #[must_use]
+    pub fn as_peek(&self) -> Charge {
+        let demand = Demand { intent: Intent::Peek, hold: None, ..*self.demand() };
+        Charge::new(Arc::clone(self.name()), self.key(), *self.limit(), demand)
     }
 
     /// Whether both have the same name and key.

@@ -31,6 +31,7 @@
 --             b         for a check or peek whose units are set aside, for how long
 --                       for a refund, the second number of the place
 --                       to extend, for how long from now
+--                       to take an extension back, the expiry that it set
 --             id        <c8, only of a charge whose units are set aside, to settle, to extend, and to take
 --                       an extension back
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
@@ -77,7 +78,7 @@
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: a request that fails has changed nothing.
-local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, SHRINK =
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, TAKE_BACK =
   0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
@@ -280,6 +281,8 @@ end
 
 -- The first and last charge of the check "all or none" that a charge belongs to, if any.
 local siblings_of
+-- Makes void what a corrupt state would leave half done.
+local void_siblings
 -- Reads the rest of a request that is not a plain check, and decides it. Returns where it ends, and its
 -- last key.
 local decide_beyond
@@ -370,6 +373,29 @@ local function add_siblings(count)
   for index = siblings.first, siblings.last do
     siblings_of[index] = siblings
   end
+  return siblings
+end
+
+-- A request of several parts must not be written in part. If a state of it turns out to be corrupt, the states of its
+-- other parts are not written either. All decisions on these states are void then, also the decisions of other requests.
+function void_siblings()
+  local is_more = true
+  while is_more do
+    is_more = false
+    for index = 1, answered do
+      local siblings, state = siblings_of[index], states[KEYS[index]]
+      if siblings and state and not siblings.are_void then
+        local failed = siblings.failed
+        if state.problem and not failed then
+          siblings.failed, is_more = state, true
+        elseif failed and not state.problem and state.ttl_s then
+          -- The answers name the key of the corrupt state.
+          packed_failure(failed)
+          state.problem, state.text, is_more = failed.problem, failed.text, true
+        end
+      end
+    end
+  end
 end
 
 -- Puts a request off, with all of its keys, so that later requests of these keys are put off too.
@@ -402,7 +428,7 @@ end
 -- Twin of check_all in crates/core/src/check_all.rs, which also combines the answers.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
-  add_siblings(#charges)
+  local siblings = add_siblings(#charges)
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
@@ -415,6 +441,7 @@ local function check_all(charges, now_us, spare_s)
     end
     problem = problem or (state.problem and state)
   end
+  siblings.are_void = problem ~= nil
   for _, charge in ipairs(charges) do
     local state, limit, decided = charge.state, charge.limit, charge.decided
     if problem then
@@ -564,6 +591,10 @@ while position <= end_of_requests do
 end
 
 -- ---- now it is written
+
+if has_failed and siblings_of then
+  void_siblings()
+end
 
 local ttls = {}
 for index = 1, #changed do

@@ -215,11 +215,11 @@ local function replace_for_holds()
     end
   end
 
-  local function shrink(part, now_us, spare_s)
+  local function take_back(part, now_us, spare_s)
     local state = part.state
     local limit, holds = state.limit, state.holds or hold_list.new()
-    local done, until_us =
-      held.shrink(limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost)
+    local done, until_us = held.take_back(
+      limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost, part.hold_for_us)
     local decided = { held.decision_after(limit, state, holds, now_us, done == "granted") }
     if done ~= "granted" then
       return answer_part(ENDED[done], limit, decided)
@@ -269,14 +269,14 @@ local function replace_for_holds()
     if is_refused == nil then
       return put_all_off(parts)
     end
-    add_siblings(#parts)
+    add_siblings(#parts).are_void = problem ~= nil
     for _, part in ipairs(parts) do
       if problem then
         answer(packed_failure(problem) .. struct_pack("<I7", 0))
       elseif what == SETTLE then
         settle(part, now_us, spare_s)
-      elseif what == SHRINK then
-        shrink(part, now_us, spare_s)
+      elseif what == TAKE_BACK then
+        take_back(part, now_us, spare_s)
       else
         extend(part, now_us, spare_s, is_refused)
       end

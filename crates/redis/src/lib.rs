@@ -22,7 +22,7 @@
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
 //! - several places: `split_check` decides checks whose keys are on different servers, and `split_holds` settlements and
-//!   extensions
+//!   extensions; `split_parts` sends the parts of both
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
 //! - one server: `node`, with its queue (`batcher`) and its `breaker`
@@ -62,6 +62,7 @@ mod shared;
 mod slots;
 mod split_check;
 mod split_holds;
+mod split_parts;
 mod target;
 mod tls;
 mod waiting;
@@ -111,7 +112,7 @@ impl RedisStore {
         let servers = split_check::servers(&Arc::new(shared), deployment);
         let sender = Arc::clone(&servers);
         let send = move |refund, wake| sender.give_back(refund, FollowUp::Wake(wake));
-        let refunds = Arc::new(Refunds::new(send));
+        let refunds = Arc::new(Refunds::new(send, fallback));
         Ok(RedisStore { servers, refunds, keys: Keys::new(&prefix) })
     }
 
@@ -205,7 +206,7 @@ impl RemoteStore for RedisStore {
         match self.joint(request) {
             Ok((request, call)) => {
                 let unread = request.has_holds().then(|| {
-                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call.at_us);
+                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call);
                     UnreadUnits::Holds(Arc::new(holds))
                 });
                 let follow_up = FollowUp::giving_back(&unread);

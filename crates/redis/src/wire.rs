@@ -12,8 +12,8 @@ mod number;
 mod state;
 
 use tollgate_core::{
-    self as core, ChargePlace, DecisionPart, ExtendAnswer, HoldGrowth, HoldReference, HoldUse,
-    Holds, Intent, Limit, MAX_TIME_US, SettleAnswer, State,
+    self as core, ChargePlace, DecisionPart, ExtendAnswer, GrantedExtension, HoldGrowth,
+    HoldReference, HoldUse, Holds, Intent, Limit, MAX_TIME_US, SettleAnswer, State,
 };
 use tollgate_limiter::store::{Demand, HoldTerms};
 use tollgate_limiter::{Decision, JointDecision, store};
@@ -153,11 +153,10 @@ pub(crate) enum StoreRequest {
         growths: Vec<(HoldReference, HoldGrowth)>,
         at_us: Option<u64>,
     },
-    /// Takes back extensions that were granted, because another place has refused the rest of them. The references are
-    /// those from before the extension.
-    Shrink {
-        charges: Vec<ServerCharge>,
-        growths: Vec<(HoldReference, HoldGrowth)>,
+    /// Takes an extension back, because another place has refused the rest of its request.
+    TakeBack {
+        charge: ServerCharge,
+        extended: GrantedExtension,
         at_us: Option<u64>,
     },
 }
@@ -222,13 +221,13 @@ impl StoreRequest {
         match self {
             StoreRequest::CheckAll { charges, .. }
             | StoreRequest::Settle { charges, .. }
-            | StoreRequest::Extend { charges, .. }
-            | StoreRequest::Shrink { charges, .. } => charges,
+            | StoreRequest::Extend { charges, .. } => charges,
             StoreRequest::Check { charge, .. }
             | StoreRequest::Peek { charge, .. }
             | StoreRequest::Refund { charge, .. }
             | StoreRequest::Reset { charge }
-            | StoreRequest::State { charge, .. } => std::slice::from_ref(charge),
+            | StoreRequest::State { charge, .. }
+            | StoreRequest::TakeBack { charge, .. } => std::slice::from_ref(charge),
         }
     }
 
@@ -236,7 +235,9 @@ impl StoreRequest {
     pub(super) fn is_on_open_holds(&self) -> bool {
         matches!(
             self,
-            StoreRequest::Settle { .. } | StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }
+            StoreRequest::Settle { .. }
+                | StoreRequest::Extend { .. }
+                | StoreRequest::TakeBack { .. }
         )
     }
 
@@ -250,21 +251,14 @@ impl StoreRequest {
         }
     }
 
-    /// Returns the same settlement or extension of some of the holds; all other requests have no such parts.
-    pub(super) fn of_parts(&self, parts: &[usize]) -> StoreRequest {
-        let charges = parts.iter().map(|&part| self.charges()[part].clone()).collect();
-        let at_us = self.at_us();
-        match self {
-            StoreRequest::Settle { uses, .. } => {
-                let uses = parts.iter().map(|&part| uses[part]).collect();
-                StoreRequest::Settle { charges, uses, at_us }
-            }
-            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
-                let growths = parts.iter().map(|&part| growths[part]).collect();
-                StoreRequest::Extend { charges, growths, at_us }
-            }
-            _ => StoreRequest::CheckAll { charges, at_us },
-        }
+    /// Returns the request that ends a hold and charges nothing.
+    pub(super) fn release(
+        charge: ServerCharge,
+        hold: HoldReference,
+        at_us: Option<u64>,
+    ) -> StoreRequest {
+        let none = HoldUse { units: 0, is_last: true };
+        StoreRequest::Settle { charges: vec![charge], uses: vec![(hold, none)], at_us }
     }
 
     pub(super) fn at_us(&self) -> Option<u64> {
@@ -275,7 +269,7 @@ impl StoreRequest {
             | StoreRequest::Refund { at_us, .. }
             | StoreRequest::Settle { at_us, .. }
             | StoreRequest::Extend { at_us, .. }
-            | StoreRequest::Shrink { at_us, .. }
+            | StoreRequest::TakeBack { at_us, .. }
             | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             StoreRequest::Reset { .. } => None,
         }

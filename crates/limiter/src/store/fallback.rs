@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Holds, Intent, State, check_all};
+use tollgate_core::{self as core, HoldReference, HoldUse, Holds, Intent, State, check_all};
 
 use super::memory::{self, MemoryBackend, MemoryStore};
 use super::stored::limit_check;
@@ -88,6 +88,15 @@ impl Fallback {
             OnFailure::Open => Some(all_unspent(charges, now_us)),
             OnFailure::Local { processes } => decide_here(self.local(), processes, charges, now_us),
         }
+    }
+
+    /// Releases a hold that [`decide_all`](Self::decide_all) has set aside on this process's share of the limit. Without
+    /// effect under the other policies, which hold nothing.
+    pub fn release(&self, charge: &Charge, hold: HoldReference, call: &Call) {
+        let OnFailure::Local { processes } = call.on_failure else { return };
+        let Some(scope) = scope_of(self.local(), processes, charge) else { return };
+        let none = HoldUse { units: 0, is_last: true };
+        self.local().settle(&scope, charge.key(), self.now_us(call), hold, none);
     }
 
     /// Decides one charge as if its key had spent nothing. It is for the charge of a shadow limit whose server failed,

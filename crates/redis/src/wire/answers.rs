@@ -142,7 +142,7 @@ impl ScriptReply {
                 let answers = raw.iter().map(settle_answer).collect::<Option<_>>();
                 answers.map(Reply::Settled).ok_or_else(Fault::unexpected_reply)
             }
-            (StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }, raw) => {
+            (StoreRequest::Extend { .. } | StoreRequest::TakeBack { .. }, raw) => {
                 let answers = raw.iter().map(extend_answer).collect::<Option<_>>();
                 answers.map(Reply::Extended).ok_or_else(Fault::unexpected_reply)
             }
@@ -309,7 +309,9 @@ fn extend_answer(raw: &RawAnswer) -> Option<ExtendAnswer> {
     let allowed = Verdict::Allowed { delay_us: 0 };
     let (verdict, extension) = match (raw.status, raw.more[0]) {
         (EXTENDED, expires_us) => (allowed, Extension::Granted { expires_us }),
-        (NOT_EXTENDED, WAIT_OF_OTHERS) => (allowed, Extension::Refused),
+        (NOT_EXTENDED, WAIT_OF_OTHERS) => {
+            return Some(ExtendAnswer::refused_for_another(part_decision(raw, allowed)));
+        }
         (NOT_EXTENDED, wait_us) => {
             let retry = if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };
             (Verdict::Denied { retry }, Extension::Refused)

@@ -1,7 +1,7 @@
 //! A batch of requests as the script's keys and arguments.
 
 use redis::Cmd;
-use tollgate_core::{ChargePlace, Cost, HoldId, Intent, Limit, MAX_UNITS, Role};
+use tollgate_core::{ChargePlace, Cost, GrantedExtension, HoldId, Intent, Limit, MAX_UNITS, Role};
 
 use super::number::put_number;
 use super::{ServerCharge, StoreRequest, limit};
@@ -122,7 +122,7 @@ impl StoreRequest {
             StoreRequest::State { .. } => 6,
             StoreRequest::Settle { .. } => 7,
             StoreRequest::Extend { .. } => 8,
-            StoreRequest::Shrink { .. } => 9,
+            StoreRequest::TakeBack { .. } => 9,
         }
     }
 
@@ -156,7 +156,12 @@ impl StoreRequest {
                 let (role, id) = (u8::from(used.is_last), Some(hold.id));
                 SentCharge { cost, role, a: hold.expires_us, b: 0, id }
             }
-            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
+            StoreRequest::TakeBack { extended, .. } => {
+                let GrantedExtension { hold, more, expires_us } = *extended;
+                let (cost, id) = (more.map_or(0, Cost::units), Some(hold.id));
+                SentCharge { cost, role: 0, a: hold.expires_us, b: expires_us, id }
+            }
+            StoreRequest::Extend { growths, .. } => {
                 // OK because there is a hold for each charge.
                 let (hold, growth) = growths[index];
                 let cost = growth.more.map_or(0, Cost::units);
