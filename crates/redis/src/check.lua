@@ -14,7 +14,7 @@
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
 --           and for each charge <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state, 7 settle,
---                       8 extend, 9 take an extension back
+--                       8 extend, 9 take an extension back, 10 open or renew a lease
 --             limit     its index in ARGV[1], from 1
 --             cost      to settle, the units used, may be 0
 --                       to extend, the units to add, may be 0
@@ -23,17 +23,21 @@
 --                       the charge is a peek; 4 if its units are set aside
 --                       for a refund, the kind of the place: 0 in a window, 1 in a log, 2 in a bucket
 --                       to settle, 1 if the hold ends
+--                       for a lease, 1 if a check of the cost waits for the answer
 --             at_us     the caller's time, or 2^53 for the server's time
 --             a         for a check or peek, the longest wait, 2^53 for any
 --                       for a refund, the first number of the place
 --                       to settle or extend, the last expiry that was granted
 --                       to take an extension back, the last expiry that was granted before the extension
+--                       for a lease, the last expiry that was granted, 2^53 to open it
 --             b         for a check or peek whose units are set aside, for how long
 --                       for a refund, the second number of the place
 --                       to extend, for how long from now
 --                       to take an extension back, the expiry that it set
---             id        <c8, only of a charge whose units are set aside, to settle, to extend, and to take
---                       an extension back
+--                       for a lease, for how long from now
+--             id        <c8, only of a charge whose units are set aside, and of what 7 to 10
+--             for a lease also <I7 I7 I7: the units taken from it so far, the unused units that are wanted, and
+--             the most unused units
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
@@ -70,16 +74,21 @@
 --             32 to 35, 40 to 43  0 to 3 and 8 to 11 of a key with holds, and more: <B I7 I7, the kind of
 --                                 the place, its second number, and the size of the limit that decided.
 --                                 If units were set aside, the expiry replaces the part of the place in 2.
+--             32 to 35, 40 to 43 of a lease
+--                                 the same for the check that waits; and more: <B I7 I7 I7 I7, 0 if the lease
+--                                 is open, 1 if there is none, 2 if it has expired, 3 if it is unknown; and
+--                                 of an open lease the unused units, the expiry, how long it lasts, and how
+--                                 many leases of the key are open
 --           The answer to each charge of a check "all or none" is followed by one more <I7: how many
 --           such requests fit, if the charge has a longest wait, otherwise 0. The answer to each part of a
 --           request to settle, to extend, or to take an extension back is followed by the size of the
---           limit that the key is under.
+--           limit that the key is under, and the answer for a lease by 0.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: a request that fails has changed nothing.
-local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, TAKE_BACK =
-  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, TAKE_BACK, LEASE =
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
 -- Added to a status if first_back_us follows.
@@ -472,8 +481,10 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if at_us < TWO_53 then
       now_us, spare_s = at_us, CALLERS_SPARE_S
     end
-    local hold_id
-    if what >= SETTLE or (what == CHECK_ALL and role >= HOLD_ROLE) then
+    local hold_id, used, want, most
+    if what == LEASE then
+      hold_id, used, want, most, position = struct_unpack("<c8I7I7I7", requests, position)
+    elseif what >= SETTLE or (what == CHECK_ALL and role >= HOLD_ROLE) then
       hold_id, position = struct_unpack("<c8", requests, position)
     end
     local limit, max_wait_us = limits[limit_at], a < TWO_53 and a or nil
@@ -482,7 +493,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     local state
     if is_over then
       state = nil
-    elseif what == STATE or what == REFUND or what >= SETTLE then
+    elseif what == STATE or what == REFUND or (what >= SETTLE and what ~= LEASE) then
       -- The state stays under the limit that it has: of these requests, only an extension may carry it over, and
       -- decide_holds does that.
       state = found_at(key, limit)
@@ -512,6 +523,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
         key = key, state = state, limit = limit, cost = cost, max_wait_us = max_wait_us,
         is_shadow = role % PEEK_ROLE == SHADOW_ROLE, is_peek = role % HOLD_ROLE >= PEEK_ROLE,
         hold_id = hold_id, is_last = role == 1, expires_us = a, hold_for_us = b,
+        used = used, want = want, most = most,
       }
     elseif not state then
       put_off_from(key)

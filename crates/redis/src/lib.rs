@@ -72,10 +72,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, SettleAnswer};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, LeaseAnswer, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest, KeyState,
-    RemoteStore, SettleRequest, UnreadPolicy, Wake,
+    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest,
+    KeyLeaseRequest, KeyState, RemoteStore, SettleRequest, Task, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
@@ -287,6 +287,25 @@ impl RemoteStore for RedisStore {
             Reply::Extended(answers) => Some(answers),
             _ => None,
         })
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    /// If the answer comes too late, the lease is left to expire: the process may have sent the same request again, and use
+    /// the lease that this opened.
+    fn lease(&self, request: KeyLeaseRequest) -> Answer<LeaseAnswer> {
+        let KeyLeaseRequest { charge, lease, call } = request;
+        let request = StoreRequest::Lease { charge: self.charge(charge), lease, at_us: call.at_us };
+        self.send(request, &call, FollowUp::Nothing, |reply| match reply {
+            Reply::Leased(answer) => Some(*answer),
+            _ => None,
+        })
+    }
+
+    fn spawn(&self, task: Task) {
+        self.servers.shared().executor.spawn(task);
     }
 
     fn health(&self) -> Health {

@@ -13,7 +13,8 @@ mod state;
 
 use tollgate_core::{
     self as core, ChargePlace, DecisionPart, ExtendAnswer, GrantedExtension, HoldGrowth,
-    HoldReference, HoldUse, Holds, Intent, Limit, MAX_TIME_US, SettleAnswer, State,
+    HoldReference, HoldUse, Holds, Intent, LeaseAnswer, LeaseRequest, Limit, MAX_TIME_US,
+    SettleAnswer, State,
 };
 use tollgate_limiter::store::{Demand, HoldTerms};
 use tollgate_limiter::{Decision, JointDecision, store};
@@ -159,6 +160,12 @@ pub(crate) enum StoreRequest {
         extended: GrantedExtension,
         at_us: Option<u64>,
     },
+    /// Opens or renews a lease, and decides the check that waits.
+    Lease {
+        charge: ServerCharge,
+        lease: LeaseRequest,
+        at_us: Option<u64>,
+    },
 }
 
 /// A server's reply to a [`StoreRequest`]. A check and a peek get a decision, a check of several limits gets a joint decision,
@@ -180,6 +187,8 @@ pub(crate) enum Reply {
     },
     Settled(Vec<SettleAnswer>),
     Extended(Vec<ExtendAnswer>),
+    /// Boxed, for the same reason.
+    Leased(Box<LeaseAnswer>),
 }
 
 impl StoreRequest {
@@ -227,7 +236,8 @@ impl StoreRequest {
             | StoreRequest::Refund { charge, .. }
             | StoreRequest::Reset { charge }
             | StoreRequest::State { charge, .. }
-            | StoreRequest::TakeBack { charge, .. } => std::slice::from_ref(charge),
+            | StoreRequest::TakeBack { charge, .. }
+            | StoreRequest::Lease { charge, .. } => std::slice::from_ref(charge),
         }
     }
 
@@ -247,6 +257,7 @@ impl StoreRequest {
             StoreRequest::CheckAll { charges, .. } => {
                 charges.iter().any(|charge| charge.hold_terms().is_some())
             }
+            StoreRequest::Lease { .. } => true,
             _ => self.is_on_open_holds(),
         }
     }
@@ -270,6 +281,7 @@ impl StoreRequest {
             | StoreRequest::Settle { at_us, .. }
             | StoreRequest::Extend { at_us, .. }
             | StoreRequest::TakeBack { at_us, .. }
+            | StoreRequest::Lease { at_us, .. }
             | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             StoreRequest::Reset { .. } => None,
         }
@@ -279,7 +291,10 @@ impl StoreRequest {
     pub(super) fn is_decision(&self) -> bool {
         matches!(
             self,
-            StoreRequest::Check { .. } | StoreRequest::Peek { .. } | StoreRequest::CheckAll { .. }
+            StoreRequest::Check { .. }
+                | StoreRequest::Peek { .. }
+                | StoreRequest::CheckAll { .. }
+                | StoreRequest::Lease { .. }
         )
     }
 }

@@ -73,6 +73,11 @@ impl<'a> Arguments<'a> {
         if let Some(HoldId(id)) = id {
             self.requests.extend_from_slice(&id.to_be_bytes());
         }
+        if let StoreRequest::Lease { lease, .. } = request {
+            for units in [lease.used, lease.want, lease.most] {
+                put_number(&mut self.requests, units.min(MAX_UNITS));
+            }
+        }
     }
 
     /// Returns the number of a limit in this batch, from 1.
@@ -123,6 +128,7 @@ impl StoreRequest {
             StoreRequest::Settle { .. } => 7,
             StoreRequest::Extend { .. } => 8,
             StoreRequest::TakeBack { .. } => 9,
+            StoreRequest::Lease { .. } => 10,
         }
     }
 
@@ -160,6 +166,12 @@ impl StoreRequest {
                 let GrantedExtension { hold, more, expires_us } = *extended;
                 let (cost, id) = (more.map_or(0, Cost::units), Some(hold.id));
                 SentCharge { cost, role: 0, a: hold.expires_us, b: expires_us, id }
+            }
+            StoreRequest::Lease { lease, .. } => {
+                let cost = lease.need.map_or(fields.cost, Cost::units);
+                let a = lease.expires_us.map_or(NONE, |us| us.min(NONE - 1));
+                let (role, b) = (u8::from(lease.need.is_some()), lease.lease_for.as_us());
+                SentCharge { cost, role, a, b, id: Some(lease.id) }
             }
             StoreRequest::Extend { growths, .. } => {
                 // OK because there is a hold for each charge.
