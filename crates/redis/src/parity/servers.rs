@@ -233,6 +233,7 @@ impl Player {
                 (Ok(Reply::Extended(own)), ExpectedReply::Extended(expected)) => {
                     own[..] == [*expected]
                 }
+                (Ok(Reply::Leased(own)), ExpectedReply::Leased(expected)) => **own == *expected,
                 (Ok(Reply::Reset), ExpectedReply::Reset) => true,
                 _ => false,
             };
