@@ -414,7 +414,8 @@ impl Key {
             self.granted_lease(HoldReference { id: request.id, expires_us });
         }
         let is_changed = state != state_before || holds != holds_before;
-        let was_renewed = holds.contains(request.id) && holds_before.contains(request.id);
+        let is_open = matches!(answer.lease, LeaseState::Open { .. });
+        let was_renewed = is_open && holds_before.contains(request.id);
         if is_changed || self.is_restarted || was_renewed || answer.receipt.is_some() {
             self.write(is_carried, (state, holds), when.spare(Spare::AtLeast));
         }
