@@ -494,15 +494,23 @@ function held.peek_reserve(limit, state, holds, now_us, cost)
   return decision_on_hold(look(limit, state, holds, now_us), cost)
 end
 
+-- Charges a check if it fits. Returns the view of the key before, whether it fits, and the place of its charge.
+local function charge_check(limit, state, holds, now_us, cost)
+  local seen = look(limit, state, holds, now_us)
+  if limit.decide.only_holds or not fits(seen, cost) then
+    return seen, false
+  end
+  local at_us = bring_up(limit, state, holds, now_us)
+  return seen, true, charge_anyway(limit, state, at_us, cost)
+end
+
 -- Decides a check, and charges it if it is allowed. Returns a decision, and its place.
 function held.check(limit, state, holds, now_us, cost)
   restart_clock(limit, state, holds, now_us)
-  local seen = look(limit, state, holds, now_us)
-  if limit.decide.only_holds or not fits(seen, cost) then
+  local seen, is_charged, place, place_too = charge_check(limit, state, holds, now_us, cost)
+  if not is_charged then
     return decision_on_check(seen, cost)
   end
-  local at_us = bring_up(limit, state, holds, now_us)
-  local place, place_too = charge_anyway(limit, state, at_us, cost)
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us =
     decision_after(limit, state, holds, now_us)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us,
@@ -673,7 +681,9 @@ local function grow_lease(limit, state, holds, now_us, request, is_refused)
   end
   if not is_refused then
     local remaining = max(limit.size - seen.taken, 0)
-    local share = (remaining - remaining % (2 * leases)) / (2 * leases)
+    -- At least 1, also for an id without the lease bit.
+    local parts = 2 * max(leases, 1)
+    local share = (remaining - remaining % parts) / parts
     more = min(max(min(request.want, request.most) - unused, 0), share)
   end
   if open then
@@ -701,26 +711,23 @@ end
 function held.lease(limit, state, holds, now_us, request)
   restart_clock(limit, state, holds, now_us)
   local is_renewed, ended = renew_lease(limit, state, holds, now_us, request)
-  local need, decided, is_refused = request.need, nil, false
+  local need, is_charged, seen, place, place_too = request.need, false, nil, nil, nil
   if need then
-    decided = { held.check(limit, state, holds, now_us, need) }
-    is_refused = not decided[1]
+    seen, is_charged, place, place_too = charge_check(limit, state, holds, now_us, need)
   end
+  local is_refused, decided = need and not is_charged, nil
   local is_opened, unused, expires_us, lasts_us, leases
   if not ended then
     is_opened, unused, expires_us, lasts_us, leases =
       grow_lease(limit, state, holds, now_us, request, is_refused)
   end
-  if not is_refused then
-    local place, place_too
-    if need then
-      place, place_too = decided[7], decided[8]
-    end
-    decided = { held.decision_after(limit, state, holds, now_us, need or not ended) }
-    decided[1], decided[7], decided[8] = decided[1] and true, place, place_too
+  if is_refused then
+    decided = { decision_on_check(seen, need) }
+  else
+    decided = { held.decision_after(limit, state, holds, now_us, is_charged or not ended) }
+    decided[7], decided[8] = place, place_too
   end
-  local is_changed = is_renewed or is_opened or (need and not is_refused)
-  return is_changed, decided, ended or (unused and "open") or "none",
+  return is_renewed or is_opened or is_charged, decided, ended or (unused and "open") or "none",
     unused, expires_us, lasts_us, leases
 end
 

@@ -75,10 +75,10 @@
 --                                 the place, its second number, and the size of the limit that decided.
 --                                 If units were set aside, the expiry replaces the part of the place in 2.
 --             32 to 35, 40 to 43 of a lease
---                                 the same for the check that waits; and more: <B I7 I7 I7 I7, 0 if the lease
---                                 is open, 1 if there is none, 2 if it has expired, 3 if it is unknown; and
---                                 of an open lease the unused units, the expiry, how long it lasts, and how
---                                 many leases of the key are open
+--                                 the same for the check that waits; and more: <B I7 I7 I7 I7, the state of
+--                                 the lease (0 open, 1 not opened, 2 expired, 3 unknown); and of an open
+--                                 lease the unused units, the expiry, how long it lasts, and how many leases
+--                                 of the key are open
 --           The answer to each charge of a check "all or none" is followed by one more <I7: how many
 --           such requests fit, if the charge has a longest wait, otherwise 0. The answer to each part of a
 --           request to settle, to extend, or to take an extension back is followed by the size of the

@@ -173,6 +173,29 @@ fn lease() -> impl Strategy<Value = Act> {
     )
 }
 
+/// Traces of leases on keys that may stay under a limit without leases.
+pub(super) fn leasing_batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        4 => Just(Time::Stay),
+        4 => (0..20_u64).prop_map(Time::ByUs),
+        4 => (0..1_500_u64).prop_map(Time::Part),
+        1 => (-1..=1_i64).prop_map(Time::Retry),
+    ];
+    let price = prop_oneof![
+        4 => (1..4_u64).prop_map(Price::Units),
+        3 => (1..=1_000_u64).prop_map(Price::Part),
+        3 => (-1..=1_i64).prop_map(Price::Remaining),
+    ];
+    let act = prop_oneof![4 => lease(), 2 => Just(Act::Check), 1 => Just(Act::Peek)];
+    let batch = (time, steps(price.boxed(), act.boxed(), 1..6));
+    let batch = batch.prop_map(|(time, mut steps)| {
+        // The limits change more often than in other traces.
+        steps.iter_mut().for_each(|step| step.is_changing |= step.key % 4 == 0);
+        Batch { time, steps }
+    });
+    prop::collection::vec(batch, 1..40)
+}
+
 /// Traces that fill a log: many charges, close together.
 pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
     let time = prop_oneof![

@@ -48,7 +48,7 @@ struct RawAnswer {
     last: u64,
 }
 
-/// What follows the answer to a charge.
+/// The fields that follow the answer to a charge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AnswerForm {
     Plain,

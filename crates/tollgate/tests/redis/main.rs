@@ -17,6 +17,7 @@ mod fake;
 mod garbage;
 mod holds;
 mod keys;
+mod leases;
 mod nonsense;
 mod processes;
 mod runtimes;
