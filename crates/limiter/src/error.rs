@@ -15,7 +15,8 @@ pub enum Error {
     /// An invalid limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping.
+    /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping. A concurrency limit cannot be
+    /// leased.
     #[error(transparent)]
     Hold(#[from] HoldError),
     /// A check of a concurrency limit, whose units are only ever held.

@@ -53,6 +53,9 @@
 //! [tasks](RemoteStore::spawn) that renew them. The limiter does all else; it settles a lease that ends as it settles
 //! any hold.
 //!
+//! A store never ends a lease by itself before its expiry, also if the answer that opened it was not read: the limiter may have
+//! sent the same request again, and use the lease.
+//!
 //! # Writing a store
 //!
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
@@ -62,7 +65,7 @@
 //!    answer is never read, and [`StoredState::expires_at_us`] says how long a state is kept.
 //! 3. Hand it to [`Builder::store`](crate::Builder::store).
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
-//!    `suite!`.
+//!    `suite!`. `hold_suite!` and `lease_suite!` do the same for holds and leases.
 //!
 //! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes the suite,
 //! with reasons in its comments.
