@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A store with holds ([`RemoteStore::has_holds`](tollgate_limiter::store::RemoteStore::has_holds)) also calls
-//! [`hold_suite!`].
+//! [`hold_suite!`], and one with leases ([`has_leases`](tollgate_limiter::store::RemoteStore::has_leases))
+//! [`lease_suite!`].
 //!
 //! - The limiter must be empty, because tests use the same names and keys. A store that is shared by the tests needs a
 //!   prefix of its own for each limiter.
@@ -58,6 +59,8 @@ pub mod holds;
 pub mod joint_holds;
 #[doc(hidden)]
 pub mod keys;
+#[doc(hidden)]
+pub mod leases;
 #[doc(hidden)]
 pub mod promises;
 #[doc(hidden)]

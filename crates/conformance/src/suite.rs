@@ -233,3 +233,31 @@ macro_rules! hold_suite {
         }
     };
 }
+
+/// Makes every behaviour and property of leases a `#[test]` of the module that calls it, for a store that has leases.
+///
+/// Takes the same function as [`suite!`](crate::suite). A request for a lease has one key, so it does not matter whether
+/// keys are in several places.
+#[macro_export]
+macro_rules! lease_suite {
+    ($make:expr) => {
+        $crate::suite! { @behaviours $make,
+            leases: [
+                lease_takes_units_and_its_use_is_charged,
+                request_for_a_lease_sent_twice_charges_nothing_twice,
+                check_that_waits_for_a_lease_is_charged_beside_it,
+                expired_lease_is_charged_in_full_and_not_renewed,
+                lease_that_was_settled_or_reset_is_unknown,
+                lease_of_a_window_ends_with_the_window,
+                leases_of_a_key_share_half_of_what_remains,
+                use_beyond_a_lease_is_charged_as_excess,
+                key_with_the_most_holds_gets_no_lease,
+                open_leases_stay_valid_when_the_limit_changes,
+                key_under_an_old_limit_without_leases_gets_none,
+            ]
+        }
+        $crate::suite! { @properties $make,
+            leases: [every_request_for_a_lease_is_the_algorithms_own]
+        }
+    };
+}

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use core::time::Duration;
 
-use crate::decision::{ChargeReceipt, Cost, LimitDecision};
+use crate::decision::{ChargeReceipt, Cost, LimitDecision, Verdict};
 use crate::range::MAX_WINDOW_US;
 
 /// The most holds that one key can have at a time.
@@ -117,6 +117,18 @@ pub struct HoldGrowth {
     pub more: Option<Cost>,
     /// How long the hold lasts from now on.
     pub hold_for: HoldTime,
+}
+
+/// An extension that was granted for one hold, and is to be taken back because another hold of the same request could not
+/// be extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantedExtension {
+    /// The hold, with the expiry from before the extension.
+    pub hold: HoldReference,
+    /// The units that were added.
+    pub more: Option<Cost>,
+    /// The expiry that the extension set.
+    pub expires_us: u64,
 }
 
 /// A hold that has been neither settled nor charged at its expiry.
@@ -297,6 +309,20 @@ pub struct ExtendAnswer {
     pub decision: LimitDecision,
     /// The effect on the hold.
     pub extension: Extension,
+}
+
+impl ExtendAnswer {
+    /// Returns the answer for a hold that could be extended, but was not, because another hold of the same request could
+    /// not. The decision says allowed.
+    pub fn refused_for_another(decision: LimitDecision) -> ExtendAnswer {
+        let decision = LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision };
+        ExtendAnswer { decision, extension: Extension::Refused }
+    }
+
+    /// Whether the hold has grown.
+    pub fn is_granted(&self) -> bool {
+        matches!(self.extension, Extension::Granted { .. })
+    }
 }
 
 /// The effect of an extension.

@@ -67,8 +67,9 @@ pub use decision::{
     Verdict,
 };
 pub use holds::{
-    EndedHold, ExtendAnswer, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime,
-    HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement,
+    EndedHold, ExtendAnswer, Extension, GrantedExtension, HoldError, HoldGrowth, HoldId,
+    HoldReference, HoldTime, HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer,
+    SettleAnswer, Settlement,
 };
 pub use lease::{LeaseAnswer, LeaseRequest, LeaseState};
 pub use limit::{Bound, CarryOver, Limit, State};

@@ -15,7 +15,8 @@ pub enum Error {
     /// An invalid limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping.
+    /// Units that cannot be held: the time is 0 or above 366 days, or the limit is shaping. A concurrency limit cannot be
+    /// leased.
     #[error(transparent)]
     Hold(#[from] HoldError),
     /// A check of a concurrency limit, whose units are only ever held.
@@ -27,8 +28,10 @@ pub enum Error {
         /// The name of the limit, or of the rule and its domain.
         scope: String,
     },
-    /// The store across the network has no holds.
-    #[error("this store has no holds; use a limiter in memory for reservations")]
+    /// A reservation, a settlement or an extension on a [store](crate::store::RemoteStore::has_holds) that has no holds.
+    #[error(
+        "this store has no holds, so units cannot be reserved, settled or extended; use a limiter in memory or on Redis"
+    )]
     HoldsUnsupported,
     /// The numbers that a request brings for a rule's limit are not valid for that limit.
     #[error("the request's numbers do not fit the limit `{scope}`: {problem}")]
@@ -75,7 +78,8 @@ pub enum Error {
     /// The limits of one check need more work than one call to Redis may take.
     #[error(
         "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 4096 units, \
-         16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most {most}"
+         16 for one above 64 units, 2 for a smaller one, 1 for any other limit; a hold counts as 64 under a log above 4096 \
+         units and as 16 under any other limit; use at most {most}"
     )]
     TooMuchWork {
         /// The units of work.

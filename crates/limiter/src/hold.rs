@@ -1,5 +1,10 @@
 //! Holds: units of a key that are set aside, and settled when it is known how many were used.
+//!
+//! - `operations`: settles and extends one or several holds
 
+pub(crate) mod operations;
+
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +20,7 @@ use crate::hold_answers::{HoldExtension, HoldSettlement};
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::scope::{RemoteScope, Scope, ScopeBackend, bounded};
-use crate::store::{Call, ExtendPart, ExtendRequest, SettlePart, SettleRequest};
+use crate::store::{Call, ExtendPart, SettlePart};
 
 /// How long the store has at least to release a dropped hold. No caller waits for that.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -350,23 +355,14 @@ impl Hold {
     /// now. If that is refused, the hold does not change. If `more` is 0, only the expiry moves, which is never
     /// refused.
     pub fn extend(&self, more: u64, hold_for: Duration) -> Answer<HoldExtension> {
-        let ScopeBackend::Remote(scope) = self.scope.backend() else {
+        if let ScopeBackend::Memory { .. } = self.scope.backend() {
             return Answer::ready(self.extend_now(more, hold_for));
-        };
+        }
         let growth = match growth(more, hold_for) {
             Ok(growth) => growth,
             Err(error) => return Answer::ready(Err(error)),
         };
-        if self.source == HoldSource::Nowhere {
-            return Answer::ready(Ok(self.extend_nowhere(growth)));
-        }
-        let parts = vec![self.extend_part(scope, growth)];
-        let answer = scope.remote.store.extend(ExtendRequest { parts, call: self.call(scope) });
-        let expires_us = Arc::clone(&self.expires_us);
-        answer.then(move |answers| {
-            let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
-            Ok(HoldExtension::new(answer, &expires_us))
-        })
+        operations::extend(slice::from_ref(self), &[growth]).then(only)
     }
 
     /// [`extend`](Self::extend), in memory.
@@ -387,6 +383,11 @@ impl Hold {
     pub(crate) fn use_so_far(&self, used: u64) -> HoldUse {
         let units = used.saturating_add(self.checked_units).min(MAX_UNITS);
         HoldUse { units, is_last: false }
+    }
+
+    /// Returns the time that [`at_us`](Self::at_us) has set.
+    pub(crate) fn given_at_us(&self) -> Option<u64> {
+        self.at_us
     }
 
     pub(crate) fn now_us(&self, clock: impl FnOnce() -> u64) -> u64 {
@@ -416,21 +417,10 @@ impl Hold {
         used: HoldUse,
         least_deadline: Duration,
     ) -> Answer<HoldSettlement> {
-        let ScopeBackend::Remote(scope) = self.scope.backend() else {
+        if let ScopeBackend::Memory { .. } = self.scope.backend() {
             return Answer::ready(self.settle_here(used));
-        };
-        if self.source == HoldSource::Nowhere {
-            return Answer::ready(Ok(self.settle_nowhere()));
         }
-        let (parts, wake) = (vec![self.settle_part_of(scope, used)], self.scope.wake(&self.key));
-        let call = self.call(scope);
-        let call = Call { deadline: call.deadline.max(least_deadline), ..call };
-        let answer = scope.remote.store.settle(SettleRequest { parts, call, wake });
-        let (scope, key) = (self.scope.clone(), self.key.clone());
-        answer.then(move |answers| {
-            let answer = answers?.pop().ok_or(Error::AnswerTaken)?;
-            Ok(HoldSettlement::new(answer, &scope, &key))
-        })
+        operations::settle(slice::from_ref(self), &[used], least_deadline).then(only)
     }
 
     /// Returns this hold's part in a settlement on a store across the network.
@@ -462,12 +452,12 @@ impl Hold {
         HoldSettlement::of_nothing(self.unspent())
     }
 
-    /// Returns the extension of a hold that is nowhere.
-    pub(crate) fn extend_nowhere(&self, growth: HoldGrowth) -> HoldExtension {
+    /// Returns the extension of a hold that is nowhere, which is always granted.
+    pub(crate) fn extended_nowhere(&self, growth: HoldGrowth) -> ExtendAnswer {
         let now_us = self.now_us(|| self.scope.limiter().clock().now_us());
         let expires_us = now_us.saturating_add(growth.hold_for.as_us());
         let extension = Extension::Granted { expires_us, held_units: 0 };
-        self.extension(ExtendAnswer { decision: self.unspent(), extension })
+        ExtendAnswer { decision: self.unspent(), extension }
     }
 
     /// Returns the decision that [`OnFailure::Open`](crate::OnFailure::Open) makes: nothing is spent.
@@ -491,6 +481,12 @@ impl Drop for Hold {
             drop(self.send_settlement_within(nothing, RELEASE_DEADLINE));
         }
     }
+}
+
+/// Returns the only answer to an operation on one hold.
+fn only<T>(answers: Result<Vec<T>, Error>) -> Result<T, Error> {
+    // OK because there is one answer for each hold.
+    answers?.pop().ok_or(Error::AnswerTaken)
 }
 
 /// Returns the growth of a hold by `more` units, or by none, and by this time.

@@ -1,18 +1,13 @@
 //! A hold of several limits: settled and extended together.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tollgate_core::{ExtendAnswer, Extension, HoldGrowth, HoldUse, SettleAnswer};
+use tollgate_core::{HoldGrowth, HoldUse};
 
 use crate::answer::Answer;
 use crate::error::Error;
-use crate::hold::{Hold, HoldSource, growth};
-use crate::hold_answers::{HoldExtension, HoldSettlement, JointExtension};
-use crate::scope::{RemoteScope, ScopeBackend};
-use crate::store::memory::{HoldPart, MemoryBackend};
-use crate::store::{Call, ExtendRequest, SettleRequest, Wake};
+use crate::hold::{Hold, growth, operations};
+use crate::hold_answers::{HoldSettlement, JointExtension};
 
 /// Units of several limits that are set aside together ([`Limiter::reserve_all`](crate::Limiter::reserve_all)), until they
 /// are settled or expire.
@@ -112,7 +107,7 @@ impl JointHold {
     /// The answer has one entry for each hold, in their order.
     pub fn settle(mut self, used: impl FnMut(&Hold) -> u64) -> Answer<Vec<HoldSettlement>> {
         self.keep_open();
-        self.send_settlements(self.last_uses(used))
+        operations::settle(&self.holds, &self.last_uses(used), Duration::ZERO)
     }
 
     /// [`settle`](Self::settle), in memory.
@@ -135,7 +130,7 @@ impl JointHold {
         &self,
         used_so_far: impl FnMut(&Hold) -> u64,
     ) -> Answer<Vec<HoldSettlement>> {
-        self.send_settlements(self.uses_so_far(used_so_far))
+        operations::settle(&self.holds, &self.uses_so_far(used_so_far), Duration::ZERO)
     }
 
     /// [`settle_part`](Self::settle_part), in memory.
@@ -160,7 +155,9 @@ impl JointHold {
     /// lasts from now. See [`Hold::extend`].
     pub fn extend(&self, growth: impl FnMut(&Hold) -> (u64, Duration)) -> Answer<JointExtension> {
         match self.growths(growth) {
-            Ok(growths) => self.send_extensions(growths),
+            Ok(growths) => {
+                operations::extend(&self.holds, &growths).then(|each| each.map(JointExtension::new))
+            }
             Err(error) => Answer::ready(Err(error)),
         }
     }
@@ -171,9 +168,8 @@ impl JointHold {
         growth: impl FnMut(&Hold) -> (u64, Duration),
     ) -> Result<JointExtension, Error> {
         let growths = self.growths(growth)?;
-        let all: Vec<usize> = (0..self.holds.len()).collect();
-        self.check_local()?;
-        Ok(JointExtension::new(self.extend_in_memory(&all, &growths)))
+        let all = self.all_local()?;
+        Ok(JointExtension::new(operations::extend_in_memory(&self.holds, &all, &growths)))
     }
 
     fn uses_so_far(&self, mut used: impl FnMut(&Hold) -> u64) -> Vec<HoldUse> {
@@ -195,198 +191,19 @@ impl JointHold {
         self.holds.iter().map(growth).collect()
     }
 
-    /// Returns an error if a hold is on a store across the network.
-    fn check_local(&self) -> Result<(), Error> {
-        self.holds.iter().try_for_each(|hold| hold.scope().local().map(drop))
+    /// Returns the indices of all holds; an error if a hold is on a store across the network.
+    fn all_local(&self) -> Result<Vec<usize>, Error> {
+        self.holds.iter().try_for_each(|hold| hold.scope().local().map(drop))?;
+        Ok((0..self.holds.len()).collect())
     }
 
     fn settle_here(&self, uses: &[HoldUse]) -> Result<Vec<HoldSettlement>, Error> {
-        self.check_local()?;
-        let all: Vec<usize> = (0..self.holds.len()).collect();
-        Ok(self.settle_in_memory(&all, uses))
+        Ok(operations::settle_in_memory(&self.holds, &self.all_local()?, uses))
     }
-
-    fn send_settlements(&self, uses: Vec<HoldUse>) -> Answer<Vec<HoldSettlement>> {
-        let HoldPlaces { memory, nowhere, remote } = self.places();
-        let mut settled: Vec<Option<HoldSettlement>> = self.holds.iter().map(|_| None).collect();
-        for (index, own) in memory.iter().zip(self.settle_in_memory(&memory, &uses)) {
-            settled[*index] = Some(own);
-        }
-        for index in nowhere {
-            settled[index] = Some(self.holds[index].settle_nowhere());
-        }
-        let Some(first) = self.remote_scope(&remote) else {
-            return Answer::ready(
-                settled.into_iter().collect::<Option<_>>().ok_or(Error::AnswerTaken),
-            );
-        };
-        let scopes = remote.iter().filter_map(|&index| Some((index, self.scope_of(index)?)));
-        let part = |(index, scope): (usize, &RemoteScope)| {
-            self.holds[index].settle_part_of(scope, uses[index])
-        };
-        let parts = scopes.map(part).collect();
-        let (call, wake) = (self.call(first, &remote), self.wake(&remote));
-        let answer = first.remote.store.settle(SettleRequest { parts, call, wake });
-        let keys: Vec<_> = remote
-            .iter()
-            .map(|&index| (self.holds[index].scope().clone(), self.holds[index].key().to_vec()))
-            .collect();
-        answer.then(move |answers| {
-            let answers: Vec<SettleAnswer> = answers?;
-            for ((&index, answer), (scope, key)) in remote.iter().zip(answers).zip(&keys) {
-                settled[index] = Some(HoldSettlement::new(answer, scope, key));
-            }
-            // OK because a store returns one answer for each part.
-            settled.into_iter().collect::<Option<_>>().ok_or(Error::AnswerTaken)
-        })
-    }
-
-    /// Extends the holds on this process's share of a limit first: if their units do not fit, nothing is sent. If the store
-    /// then refuses, the holds on the share stay extended. A hold has parts on both only if one of several servers failed.
-    fn send_extensions(&self, growths: Vec<HoldGrowth>) -> Answer<JointExtension> {
-        let HoldPlaces { memory, nowhere, remote } = self.places();
-        let mut extended: Vec<Option<HoldExtension>> = self.holds.iter().map(|_| None).collect();
-        let mut is_refused = false;
-        for (index, own) in memory.iter().zip(self.extend_in_memory(&memory, &growths)) {
-            is_refused |= !own.is_granted();
-            extended[*index] = Some(own);
-        }
-        for index in nowhere {
-            let hold = &self.holds[index];
-            extended[index] = Some(match is_refused {
-                true => refused_for_another(hold),
-                false => hold.extend_nowhere(growths[index]),
-            });
-        }
-        let first = match self.remote_scope(&remote) {
-            Some(first) if !is_refused => first,
-            _ => {
-                for index in remote {
-                    extended[index] = Some(refused_for_another(&self.holds[index]));
-                }
-                return Answer::ready(joined(extended));
-            }
-        };
-        let scopes = remote.iter().filter_map(|&index| Some((index, self.scope_of(index)?)));
-        let part = |(index, scope): (usize, &RemoteScope)| {
-            self.holds[index].extend_part(scope, growths[index])
-        };
-        let (parts, call) = (scopes.map(part).collect(), self.call(first, &remote));
-        let answer = first.remote.store.extend(ExtendRequest { parts, call });
-        let expiries: Vec<Arc<AtomicU64>> =
-            remote.iter().map(|&index| self.holds[index].shared_expiry()).collect();
-        answer.then(move |answers| {
-            let answers: Vec<ExtendAnswer> = answers?;
-            for ((&index, answer), expiry) in remote.iter().zip(answers).zip(&expiries) {
-                extended[index] = Some(HoldExtension::new(answer, expiry));
-            }
-            joined(extended)
-        })
-    }
-
-    fn places(&self) -> HoldPlaces {
-        let mut places = HoldPlaces::default();
-        for (index, hold) in self.holds.iter().enumerate() {
-            let of_place = match (hold.source(), hold.scope().backend()) {
-                (HoldSource::Nowhere, _) => &mut places.nowhere,
-                (_, ScopeBackend::Memory { .. }) => &mut places.memory,
-                (_, ScopeBackend::Remote(_)) => &mut places.remote,
-            };
-            of_place.push(index);
-        }
-        places
-    }
-
-    fn scope_of(&self, index: usize) -> Option<&RemoteScope> {
-        match self.holds[index].scope().backend() {
-            ScopeBackend::Remote(scope) => Some(scope),
-            ScopeBackend::Memory { .. } => None,
-        }
-    }
-
-    fn remote_scope(&self, remote: &[usize]) -> Option<&RemoteScope> {
-        self.scope_of(*remote.first()?)
-    }
-
-    /// Returns the time of a request on these holds, and the shortest of their deadlines.
-    fn call(&self, first: &RemoteScope, remote: &[usize]) -> Call {
-        let calls =
-            remote.iter().filter_map(|&index| Some(self.holds[index].call(self.scope_of(index)?)));
-        let shortest = calls.min_by_key(|call| call.deadline);
-        shortest.unwrap_or_else(|| first.call())
-    }
-
-    /// Returns a function that wakes the waiters of the keys of these holds.
-    fn wake(&self, remote: &[usize]) -> Wake {
-        let wakes = remote.iter().map(|&index| {
-            let hold = &self.holds[index];
-            hold.scope().wake(hold.key())
-        });
-        let wakes: Vec<Wake> = wakes.collect();
-        Arc::new(move || wakes.iter().for_each(|wake| wake()))
-    }
-
-    /// Returns the memory that these holds are in. All are in the same: the limiter's, or its share of the limits.
-    fn memory(&self, memory: &[usize]) -> Option<(&MemoryBackend, u64)> {
-        let hold = &self.holds[*memory.first()?];
-        let (backend, _) = hold.scope().local().ok()?;
-        Some((backend, hold.now_us(|| backend.clock.now_us())))
-    }
-
-    /// Returns these holds, each with what is to be done with it.
-    fn memory_parts<'h, T: Copy>(
-        &'h self,
-        memory: &[usize],
-        of_all: &[T],
-    ) -> Vec<(HoldPart<'h>, T)> {
-        let part = |&index: &usize| {
-            let hold = &self.holds[index];
-            let (_, scope) = hold.scope().local().ok()?;
-            Some((HoldPart { scope, key: hold.key(), hold: hold.reference() }, of_all[index]))
-        };
-        memory.iter().filter_map(part).collect()
-    }
-
-    fn settle_in_memory(&self, memory: &[usize], uses: &[HoldUse]) -> Vec<HoldSettlement> {
-        let Some((backend, now_us)) = self.memory(memory) else { return Vec::new() };
-        let answers = backend.memory.settle_all(&self.memory_parts(memory, uses), now_us);
-        let holds = memory.iter().map(|&index| &self.holds[index]);
-        let settlement = |(answer, hold): (SettleAnswer, &Hold)| {
-            hold.scope().wake_waiters(hold.key());
-            hold.settlement(HoldSettlement::new(answer, hold.scope(), hold.key()))
-        };
-        answers.into_iter().zip(holds).map(settlement).collect()
-    }
-
-    fn extend_in_memory(&self, memory: &[usize], growths: &[HoldGrowth]) -> Vec<HoldExtension> {
-        let Some((backend, now_us)) = self.memory(memory) else { return Vec::new() };
-        let answers = backend.memory.extend_all(&self.memory_parts(memory, growths), now_us);
-        let holds = memory.iter().map(|&index| &self.holds[index]);
-        answers.into_iter().zip(holds).map(|(answer, hold)| hold.extension(answer)).collect()
-    }
-}
-
-/// The indices of holds, by where their units are set aside.
-#[derive(Default)]
-struct HoldPlaces {
-    memory: Vec<usize>,
-    nowhere: Vec<usize>,
-    remote: Vec<usize>,
 }
 
 /// Whether both are holds of one key under one name.
 fn is_same_key(one: &Hold, other: &Hold) -> bool {
     let number = |hold: &Hold| hold.scope().registered_name().number();
     number(one) == number(other) && one.key() == other.key()
-}
-
-/// Returns the answer for a hold that was not extended because another hold of its request could not be.
-fn refused_for_another(hold: &Hold) -> HoldExtension {
-    hold.extension(ExtendAnswer { decision: hold.unspent(), extension: Extension::Refused })
-}
-
-fn joined(extended: Vec<Option<HoldExtension>>) -> Result<JointExtension, Error> {
-    // OK because a store returns one answer for each part.
-    let each: Option<Vec<HoldExtension>> = extended.into_iter().collect();
-    each.map(JointExtension::new).ok_or(Error::AnswerTaken)
 }

@@ -14,6 +14,7 @@
 //!   `acquire`: waiting until a request is admitted
 //! - `hold`: units that are set aside and settled later, with `hold_answers`; `hold_request`: a reservation of one limit;
 //!   `joint_hold`: a hold of several limits; `reserve_all`: a reservation of several limits
+//! - `store_lease`: requests for leases as a store gets them, for the conformance suite
 //! - `serialize`: decisions and receipts for serde (feature `serde`)
 
 mod acquire;
@@ -41,6 +42,7 @@ mod scope;
 #[cfg(feature = "serde")]
 mod serialize;
 pub mod store;
+mod store_lease;
 
 pub use acquire::{Acquire, AcquireFuture, AcquireOutcome, Gate};
 pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};

@@ -53,6 +53,9 @@
 //! [tasks](RemoteStore::spawn) that renew them. The limiter does all else; it settles a lease that ends as it settles
 //! any hold.
 //!
+//! A store never ends a lease by itself before its expiry, also if the answer that opened it was not read: the limiter may have
+//! sent the same request again, and use the lease.
+//!
 //! # Writing a store
 //!
 //! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
@@ -64,7 +67,7 @@
 //!    [`Fallback::set_live_processes`] with each new number; otherwise each process decides on the whole limit while the
 //!    store fails.
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
-//!    `suite!`.
+//!    `suite!`. `hold_suite!` and `lease_suite!` do the same for holds and leases.
 //!
 //! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes the suite,
 //! with reasons in its comments.
@@ -88,7 +91,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    self as core, ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds,
+    self as core, ChargeReceipt, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, Holds, Intent,
     LeaseAnswer, Limit, SettleAnswer, State,
 };
 
@@ -253,6 +256,13 @@ impl Charge {
     /// Returns the fingerprint that receipts for this name and key carry.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(self.name(), self.key())
+    }
+
+    /// Returns a peek of the same cost.
+    #[must_use]
+    pub fn as_peek(&self) -> Charge {
+        let demand = Demand { intent: Intent::Peek, hold: None, ..*self.demand() };
+        Charge::new(Arc::clone(self.name()), self.key(), *self.limit(), demand)
     }
 
     /// Whether both have the same name and key.

@@ -14,7 +14,7 @@
 --           <B I2 I7: 0, its limit, its cost. Any other request is <B I2, what and the number of charges,
 --           and for each charge <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state, 7 settle,
---                       8 extend, 9 take an extension back
+--                       8 extend, 9 take an extension back, 10 open or renew a lease
 --             limit     its index in ARGV[1], from 1
 --             cost      to settle, the units used, may be 0
 --                       to extend, the units to add, may be 0
@@ -23,16 +23,21 @@
 --                       the charge is a peek; 4 if its units are set aside
 --                       for a refund, the kind of the place: 0 in a window, 1 in a log, 2 in a bucket
 --                       to settle, 1 if the hold ends
+--                       for a lease, 1 if a check of the cost waits for the answer
 --             at_us     the caller's time, or 2^53 for the server's time
 --             a         for a check or peek, the longest wait, 2^53 for any
 --                       for a refund, the first number of the place
 --                       to settle or extend, the last expiry that was granted
 --                       to take an extension back, the last expiry that was granted before the extension
+--                       for a lease, the last expiry that was granted, 2^53 to open it
 --             b         for a check or peek whose units are set aside, for how long
 --                       for a refund, the second number of the place
 --                       to extend, for how long from now
---             id        <c8, only of a charge whose units are set aside, to settle, to extend, and to take
---                       an extension back
+--                       to take an extension back, the expiry that it set
+--                       for a lease, for how long from now
+--             id        <c8, only of a charge whose units are set aside, and of what 7 to 10
+--             for a lease also <I7 I7 I7: the units taken from it so far, the unused units that are wanted, and
+--             the most unused units
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
 --           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
 --             0 denied            remaining, reset_after_us, retry_after_us
@@ -71,16 +76,21 @@
 --             32 to 35, 40 to 43  0 to 3 and 8 to 11 of a key with holds, and more: <B I7 I7, the kind of
 --                                 the place, its second number, and the size of the limit that decided.
 --                                 If units were set aside, the expiry replaces the part of the place in 2.
+--             32 to 35, 40 to 43 of a lease
+--                                 the same for the check that waits; and more: <B I7 I7 I7 I7, the state of
+--                                 the lease (0 open, 1 not opened, 2 expired, 3 unknown); and of an open
+--                                 lease the unused units, the expiry, how long it lasts, and how many leases
+--                                 of the key are open
 --           The answer to each charge of a check "all or none" is followed by one more <I7: how many
 --           such requests fit, if the charge has a longest wait, otherwise 0. The answer to each part of a
 --           request to settle, to extend, or to take an extension back is followed by the size of the
---           limit that the key is under.
+--           limit that the key is under, and the answer for a lease by 0.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: a request that fails has changed nothing.
-local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, SHRINK =
-  0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE, SETTLE, EXTEND, TAKE_BACK, LEASE =
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
   0, 1, 2, 3, 4, 5, 6, 7
 -- Added to a status if first_back_us follows.
@@ -282,6 +292,8 @@ end
 
 -- The first and last charge of the check "all or none" that a charge belongs to, if any.
 local siblings_of
+-- Makes void what a corrupt state would leave half done.
+local void_siblings
 -- Reads the rest of a request that is not a plain check, and decides it. Returns where it ends, and its
 -- last key.
 local decide_beyond
@@ -372,6 +384,29 @@ local function add_siblings(count)
   for index = siblings.first, siblings.last do
     siblings_of[index] = siblings
   end
+  return siblings
+end
+
+-- A request of several parts must not be written in part. If a state of it turns out to be corrupt, the states of its
+-- other parts are not written either. All decisions on these states are void then, also the decisions of other requests.
+function void_siblings()
+  local is_more = true
+  while is_more do
+    is_more = false
+    for index = 1, answered do
+      local siblings, state = siblings_of[index], states[KEYS[index]]
+      if siblings and state and not siblings.are_void then
+        local failed = siblings.failed
+        if state.problem and not failed then
+          siblings.failed, is_more = state, true
+        elseif failed and not state.problem and state.ttl_s then
+          -- The answers name the key of the corrupt state.
+          packed_failure(failed)
+          state.problem, state.text, is_more = failed.problem, failed.text, true
+        end
+      end
+    end
+  end
 end
 
 -- Puts a request off, with all of its keys, so that later requests of these keys are put off too.
@@ -404,7 +439,7 @@ end
 -- Twin of check_all in crates/core/src/check_all.rs, which also combines the answers.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
-  add_siblings(#charges)
+  local siblings = add_siblings(#charges)
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
@@ -417,6 +452,7 @@ local function check_all(charges, now_us, spare_s)
     end
     problem = problem or (state.problem and state)
   end
+  siblings.are_void = problem ~= nil
   for _, charge in ipairs(charges) do
     local state, limit, decided = charge.state, charge.limit, charge.decided
     if problem then
@@ -447,8 +483,10 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     if at_us < TWO_53 then
       now_us, spare_s = at_us, CALLERS_SPARE_S
     end
-    local hold_id
-    if what >= SETTLE or (what == CHECK_ALL and role >= HOLD_ROLE) then
+    local hold_id, used, want, most
+    if what == LEASE then
+      hold_id, used, want, most, position = struct_unpack("<c8I7I7I7", requests, position)
+    elseif what >= SETTLE or (what == CHECK_ALL and role >= HOLD_ROLE) then
       hold_id, position = struct_unpack("<c8", requests, position)
     end
     local limit, max_wait_us = limits[limit_at], a < TWO_53 and a or nil
@@ -457,7 +495,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     local state
     if is_over then
       state = nil
-    elseif what == STATE or what == REFUND or what >= SETTLE then
+    elseif what == STATE or what == REFUND or (what >= SETTLE and what ~= LEASE) then
       -- The state stays under the limit that it has: of these requests, only an extension may carry it over, and
       -- decide_holds does that.
       state = found_at(key, limit)
@@ -487,6 +525,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
         key = key, state = state, limit = limit, cost = cost, max_wait_us = max_wait_us,
         is_shadow = role % PEEK_ROLE == SHADOW_ROLE, is_peek = role % HOLD_ROLE >= PEEK_ROLE,
         hold_id = hold_id, is_last = role == 1, expires_us = a, hold_for_us = b,
+        used = used, want = want, most = most,
       }
     elseif not state then
       put_off_from(key)
@@ -566,6 +605,10 @@ while position <= end_of_requests do
 end
 
 -- ---- now it is written
+
+if has_failed and siblings_of then
+  void_siblings()
+end
 
 local ttls = {}
 for index = 1, #changed do

@@ -81,6 +81,12 @@ local function replace_for_holds()
       part.limit, state, state.holds, now_us, part.hold_id, part.cost, part.hold_for_us)
   end
 
+  -- Adds to a packed decision what the answer of a key with holds has more.
+  local function with_holds(packed, limit, place_too)
+    return string.char(packed:byte(1) + AND_HOLDS) .. packed:sub(2)
+      .. struct_pack("<BI7I7", place_kind(limit), place_too or 0, limit.size)
+  end
+
   function packed_decision(limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us,
     first_back_us, place, place_too, state)
     local packed = packed_alone(
@@ -88,8 +94,7 @@ local function replace_for_holds()
     if not (state and state.holds) then
       return packed
     end
-    return string.char(packed:byte(1) + AND_HOLDS) .. packed:sub(2)
-      .. struct_pack("<BI7I7", place_kind(limit), place_too or 0, limit.size)
+    return with_holds(packed, limit, place_too)
   end
 
   function refund(state, limit, now_us, cost, kind, place, place_too, spare_s)
@@ -215,17 +220,55 @@ local function replace_for_holds()
     end
   end
 
-  local function shrink(part, now_us, spare_s)
+  local function take_back(part, now_us, spare_s)
     local state = part.state
     local limit, holds = state.limit, state.holds or hold_list.new()
-    local done, until_us, units =
-      held.shrink(limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost)
+    local done, until_us, units = held.take_back(
+      limit, state, holds, now_us, part.hold_id, part.expires_us, part.cost, part.hold_for_us)
     local decided = { held.decision_after(limit, state, holds, now_us, done == "granted") }
     if done ~= "granted" then
       return answer_part(ENDED[done], limit, decided)
     end
     answer_part(EXTENDED, limit, decided, struct_pack("<I7I7", until_us, units))
     change(state, now_us, decided[4], spare_s)
+  end
+
+  local LEASE_STATES = { open = 0, none = 1, expired = 2, unknown = 3 }
+
+  -- Decides a request for a lease on a key that cannot have one, because it is still under an old limit. Returns the same
+  -- values as held.lease.
+  local function lease_nothing(limit, state, now_us, request)
+    local ended = request.expires_us and "unknown" or "none"
+    if request.need then
+      local decided = { check(limit, state, now_us, request.need) }
+      return decided[1], decided, ended
+    end
+    local decided = { algorithm.peek(limit, state, now_us, 1) }
+    decided[1], decided[3], decided[5] = not request.expires_us, NEVER, 0
+    return false, decided, ended
+  end
+
+  local function lease(part, now_us, spare_s)
+    local state, limit = part.state, part.limit
+    local request = {
+      id = part.hold_id, used = part.used, want = part.want, most = part.most,
+      lease_for_us = part.hold_for_us, need = part.is_last and part.cost or nil,
+      expires_us = part.expires_us < TWO_53 and part.expires_us or nil,
+    }
+    local is_changed, decided, what, unused, expires_us, lasts_us, leases
+    if limit.is_shaping or limit.decide.only_holds then
+      is_changed, decided, what = lease_nothing(limit, state, now_us, request)
+    else
+      state.holds = state.holds or hold_list.new()
+      is_changed, decided, what, unused, expires_us, lasts_us, leases =
+        held.lease(limit, state, state.holds, now_us, request)
+    end
+    answer(with_holds(packed_alone(limit, unpack(decided, 1, 7)), limit, decided[8])
+      .. struct_pack("<BI7I7I7I7I7",
+        LEASE_STATES[what], unused or 0, expires_us or 0, lasts_us or 0, leases or 0, 0))
+    if is_changed or state.is_restarted or state.is_carried then
+      change(state, now_us, decided[4], spare_s)
+    end
   end
 
   -- Decides each part. A part that adds units to a hold of its key is decided as its request's limit says, and its
@@ -269,14 +312,16 @@ local function replace_for_holds()
     if is_refused == nil then
       return put_all_off(parts)
     end
-    add_siblings(#parts)
+    add_siblings(#parts).are_void = problem ~= nil
     for _, part in ipairs(parts) do
       if problem then
         answer(packed_failure(problem) .. struct_pack("<I7", 0))
       elseif what == SETTLE then
         settle(part, now_us, spare_s)
-      elseif what == SHRINK then
-        shrink(part, now_us, spare_s)
+      elseif what == LEASE then
+        lease(part, now_us, spare_s)
+      elseif what == TAKE_BACK then
+        take_back(part, now_us, spare_s)
       else
         extend(part, now_us, spare_s, is_refused)
       end

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use redis::{Connection, Value};
 use tollgate_core::{
-    ChargePlace, Cost, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse, Limit, MAX_HOLDS,
-    MAX_LOG_UNITS, Reservation, UnitRequest,
+    ChargePlace, Cost, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse, LeaseRequest, Limit,
+    MAX_HOLDS, MAX_LOG_UNITS, Reservation, UnitRequest,
 };
 use tollgate_launcher::{Flavour, Launch, Server};
 
@@ -284,6 +284,21 @@ fn extend(keys: &[String], limit: Limit) -> StoreRequest {
     StoreRequest::Extend { charges, growths: vec![(first_hold(), growth); keys.len()], at_us: None }
 }
 
+/// A renewal of the hold that was reserved first, as a lease, with a check that waits.
+fn renew_lease(key: &str, limit: Limit) -> StoreRequest {
+    let HoldReference { id, expires_us } = first_hold();
+    let lease = LeaseRequest {
+        id,
+        expires_us: Some(expires_us),
+        used: 1,
+        need: Some(Cost::ONE),
+        want: 100,
+        most: 100,
+        lease_for: HoldTime::from_us(3_600_000_000).unwrap(),
+    };
+    StoreRequest::Lease { charge: charge(key, limit, 1), lease, at_us: None }
+}
+
 fn state(key: &str, limit: Limit) -> StoreRequest {
     StoreRequest::State { charge: charge(key, limit, 1), at_us: None }
 }
@@ -499,6 +514,7 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
             let checks = || full_batch("key", |key| check(key, limit));
             let refusals = || full_batch("key", |key| refused(key, limit));
             let settlements = || full_batch("key", |key| settle(&[key.to_owned()], limit));
+            let renewals = || full_batch("key", |key| renew_lease(key, limit));
             let reservations = || full_batch("key", |key| reserve(key, limit, 5_000));
 
             bench.hold("key", limit, 8);
@@ -514,6 +530,12 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
                 smallest,
                 settlements,
             );
+            bench.case_on(
+                &format!("renewal of a lease beside 8 holds, {kind}"),
+                copies,
+                smallest,
+                renewals,
+            );
             let name = format!("check beside 8 holds, {kind}");
             let one_check = || vec![check("key 0", limit)];
             bench.case_on(&name, copies, beside, one_check);
@@ -528,6 +550,7 @@ fn no_call_on_keys_with_holds_takes_longer_than_2_ms() {
                 ("refused reservation", reservations(), smallest),
                 ("settlement", settlements(), smallest),
                 ("extension", full_batch("key", |key| extend(&[key.to_owned()], limit)), smallest),
+                ("renewal of a lease", renewals(), smallest),
                 ("check", checks(), beside),
                 ("refused check", refusals(), beside),
             ] {

@@ -22,7 +22,7 @@
 //!
 //! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
 //! - several places: `split_check` decides checks whose keys are on different servers, and `split_holds` settlements and
-//!   extensions
+//!   extensions; `split_parts` sends the parts of both
 //! - `heartbeat` counts the limiters that share the servers
 //! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
 //!   key's slot in a `cluster` (`slots`)
@@ -64,6 +64,7 @@ mod shared;
 mod slots;
 mod split_check;
 mod split_holds;
+mod split_parts;
 mod target;
 mod tls;
 mod waiting;
@@ -73,10 +74,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, SettleAnswer};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, Intent, LeaseAnswer, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest, KeyState,
-    RemoteStore, SettleRequest, UnreadPolicy, Wake,
+    Call, Charge, CheckRequest, DecisionSource, ExtendRequest, Fallback, JointRequest,
+    KeyLeaseRequest, KeyState, RemoteStore, SettleRequest, Task, UnreadPolicy, Wake,
 };
 use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
@@ -116,7 +117,7 @@ impl RedisStore {
         let servers = split_check::servers(&Arc::new(shared), deployment);
         let sender = Arc::clone(&servers);
         let send = move |refund, wake| sender.give_back(refund, FollowUp::Wake(wake));
-        let refunds = Arc::new(Refunds::new(send));
+        let refunds = Arc::new(Refunds::new(send, fallback));
         let (keys, heartbeat) = (Keys::new(&prefix), Heartbeat::default());
         Ok(RedisStore { servers, refunds, keys, prefix, heartbeat })
     }
@@ -213,7 +214,7 @@ impl RemoteStore for RedisStore {
         match self.joint(request) {
             Ok((request, call)) => {
                 let unread = request.has_holds().then(|| {
-                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call.at_us);
+                    let holds = UnreadHolds::new(&self.refunds, request.charges(), call);
                     UnreadUnits::Holds(Arc::new(holds))
                 });
                 let follow_up = FollowUp::giving_back(&unread);
@@ -294,6 +295,25 @@ impl RemoteStore for RedisStore {
             Reply::Extended(answers) => Some(answers),
             _ => None,
         })
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    /// If the answer comes too late, the lease is left to expire: the process may have sent the same request again, and use
+    /// the lease that this opened.
+    fn lease(&self, request: KeyLeaseRequest) -> Answer<LeaseAnswer> {
+        let KeyLeaseRequest { charge, lease, call } = request;
+        let request = StoreRequest::Lease { charge: self.charge(charge), lease, at_us: call.at_us };
+        self.send(request, &call, FollowUp::Nothing, |reply| match reply {
+            Reply::Leased(answer) => Some(*answer),
+            _ => None,
+        })
+    }
+
+    fn spawn(&self, task: Task) {
+        self.servers.shared().executor.spawn(task);
     }
 
     fn health(&self) -> Health {

@@ -125,6 +125,12 @@ fn holds_agree() {
     agree_on_limits((limit.clone(), limit), start_us, trace::holding_batches());
 }
 
+#[test]
+fn leases_of_keys_that_change_between_any_limits_agree() {
+    let start_us = prop_oneof![4 => Just(1_700_000_000_000_000_u64), 1 => 0..100_u64];
+    agree_on_limits((any::limit(), any::limit()), start_us, trace::leasing_batches());
+}
+
 /// A regression: a refund on a clock that is behind let an empty bucket expire before its own time. The next check took
 /// the expiry to be in the same step as before, and its charge was forgotten too early.
 #[test]

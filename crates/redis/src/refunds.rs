@@ -1,27 +1,35 @@
-//! Refunds of charges, and releases of holds, whose answers were dropped before the caller read them.
+//! Refunds of charges, releases of holds, and extensions that are taken back, because the answers were not read: the caller
+//! dropped them, or they came too late.
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{ChargePlace, HoldUse, Limit, Mode};
+use tollgate_core::{
+    ChargePlace, ExtendAnswer, Extension, GrantedExtension, HoldGrowth, HoldReference, Limit, Mode,
+};
 
 use super::refund_order::RefundOrder;
 use super::wire::{Reply, ServerCharge, StoreRequest};
 use tollgate_limiter::Decision;
-use tollgate_limiter::store::Wake;
+use tollgate_limiter::store::{Call, Fallback, Wake};
 
 /// Sends the refunds of one limiter. The refunds of one bucket are sent in the order of their charges.
 pub(super) struct Refunds {
     order: RefundOrder<OwedRefund>,
     /// Sends a refund that no caller waits for. Calls the [`Wake`] when the units are back.
     send: Box<dyn Fn(StoreRequest, Wake) + Send + Sync>,
+    fallback: Arc<Fallback>,
 }
 
 /// A refund, and how to wake the waiters for its units.
 type OwedRefund = (StoreRequest, Wake);
 
 impl Refunds {
-    pub(super) fn new(send: impl Fn(StoreRequest, Wake) + Send + Sync + 'static) -> Refunds {
-        Refunds { order: RefundOrder::new(), send: Box::new(send) }
+    pub(super) fn new(
+        send: impl Fn(StoreRequest, Wake) + Send + Sync + 'static,
+        fallback: &Arc<Fallback>,
+    ) -> Refunds {
+        let fallback = Arc::clone(fallback);
+        Refunds { order: RefundOrder::new(), send: Box::new(send), fallback }
     }
 }
 
@@ -30,6 +38,7 @@ impl Refunds {
 pub(super) enum UnreadUnits {
     Charge(Arc<UnreadCharge>),
     Holds(Arc<UnreadHolds>),
+    Extensions(Arc<UnreadExtensions>),
 }
 
 impl UnreadUnits {
@@ -38,6 +47,7 @@ impl UnreadUnits {
         match self {
             UnreadUnits::Charge(charge) => charge.refund(unread),
             UnreadUnits::Holds(holds) => holds.release(&unread),
+            UnreadUnits::Extensions(extensions) => extensions.take_back(&unread),
         }
     }
 }
@@ -47,30 +57,76 @@ impl UnreadUnits {
 pub(super) struct UnreadHolds {
     refunds: Arc<Refunds>,
     charges: Vec<ServerCharge>,
-    at_us: Option<u64>,
+    call: Call,
 }
 
 impl UnreadHolds {
     /// Returns the holds of a reservation that will be sent next.
-    pub(super) fn new(
-        refunds: &Arc<Refunds>,
-        charges: &[ServerCharge],
-        at_us: Option<u64>,
-    ) -> UnreadHolds {
-        UnreadHolds { refunds: Arc::clone(refunds), charges: charges.to_vec(), at_us }
+    pub(super) fn new(refunds: &Arc<Refunds>, charges: &[ServerCharge], call: Call) -> UnreadHolds {
+        UnreadHolds { refunds: Arc::clone(refunds), charges: charges.to_vec(), call }
+    }
+
+    /// Returns the holds of a part of the reservation, which is sent by itself.
+    pub(super) fn of_parts(&self, parts: &[usize]) -> UnreadHolds {
+        let charges: Vec<ServerCharge> =
+            parts.iter().map(|&part| self.charges[part].clone()).collect();
+        UnreadHolds::new(&self.refunds, &charges, self.call)
     }
 
     fn release(&self, unread: &Reply) {
         let Reply::JointDecision(joint) = unread else { return };
-        let none = HoldUse { units: 0, is_last: true };
         for (index, charge) in self.charges.iter().enumerate() {
-            let is_degraded = joint.each().get(index).is_none_or(Decision::is_degraded);
-            if let Some(hold) = joint.hold(index).filter(|_| !is_degraded) {
-                let (charges, uses) = (vec![charge.clone()], vec![(hold, none)]);
-                let release = StoreRequest::Settle { charges, uses, at_us: self.at_us };
-                (self.refunds.send)(release, Arc::new(|| {}));
+            let Some(hold) = joint.hold(index) else { continue };
+            if joint.each().get(index).is_none_or(Decision::is_degraded) {
+                // It is on this process's share of the limit.
+                self.refunds.fallback.release(&charge.original, hold, &self.call);
+                continue;
+            }
+            let release = StoreRequest::release(charge.clone(), hold, self.call.at_us);
+            (self.refunds.send)(release, Arc::new(|| {}));
+        }
+    }
+}
+
+/// Extensions of holds in one of several places. Without the reply it is not known that they were granted, so they are taken
+/// back.
+pub(super) struct UnreadExtensions {
+    send: Box<dyn Fn(StoreRequest) + Send + Sync>,
+    parts: Vec<(ServerCharge, (HoldReference, HoldGrowth))>,
+    at_us: Option<u64>,
+}
+
+impl UnreadExtensions {
+    /// Returns the extensions of a request that will be sent next. `send` sends a request that no caller waits for.
+    pub(super) fn new(
+        send: impl Fn(StoreRequest) + Send + Sync + 'static,
+        charges: &[ServerCharge],
+        growths: &[(HoldReference, HoldGrowth)],
+        at_us: Option<u64>,
+    ) -> UnreadExtensions {
+        let parts = charges.iter().cloned().zip(growths.iter().copied()).collect();
+        UnreadExtensions { send: Box::new(send), parts, at_us }
+    }
+
+    fn take_back(&self, unread: &Reply) {
+        let Reply::Extended(answers) = unread else { return };
+        for ((charge, growth), answer) in self.parts.iter().zip(answers) {
+            if let Some(extended) = granted(*growth, answer) {
+                let (charge, at_us) = (charge.clone(), self.at_us);
+                (self.send)(StoreRequest::TakeBack { charge, extended, at_us });
             }
         }
+    }
+}
+
+/// Returns what has to be taken back of a part of an extension, if the part was granted.
+pub(super) fn granted(
+    (hold, HoldGrowth { more, .. }): (HoldReference, HoldGrowth),
+    answer: &ExtendAnswer,
+) -> Option<GrantedExtension> {
+    match answer.extension {
+        Extension::Granted { expires_us, .. } => Some(GrantedExtension { hold, more, expires_us }),
+        Extension::Refused | Extension::Ended(_) => None,
     }
 }
 

@@ -9,10 +9,8 @@
 use std::mem;
 use std::sync::{Arc, Weak};
 
-use tokio::time::Instant;
 use tollgate_core::{
-    CombinedDecision, DecisionPart, HoldReference, HoldUse, Limit, Mode, Role, TightestLimit,
-    Verdict,
+    CombinedDecision, DecisionPart, HoldReference, Limit, Mode, Role, TightestLimit, Verdict,
 };
 use tollgate_limiter::store::{self, Call};
 use tollgate_limiter::{Decision, JointDecision, StoreError};
@@ -21,6 +19,7 @@ use super::address::Deployment;
 use super::servers::Servers;
 use super::shared::StoreContext;
 use super::split_holds;
+use super::split_parts::PartSender;
 use super::waiting::{FollowUp, Receiver, WaitingRequest};
 use super::wire::{Reply, ServerCharge, StoreRequest};
 
@@ -74,9 +73,7 @@ async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
 
 /// A check of several limits while its places are charged.
 struct SplitCheck {
-    servers: Arc<Servers>,
-    call: Call,
-    deadline: Instant,
+    sender: PartSender,
     /// The decision on each charge, once it is made.
     answers: Vec<Option<Decision>>,
     /// The hold of each charge whose units were set aside.
@@ -89,15 +86,8 @@ impl SplitCheck {
     fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> SplitCheck {
         let (mut answers, count) = (Vec::new(), waiting.request.charges().len());
         answers.resize_with(count, || None);
-        let (call, deadline) = (waiting.call(), waiting.deadline);
-        SplitCheck {
-            servers,
-            call,
-            deadline,
-            answers,
-            holds: vec![None; count],
-            results: Vec::new(),
-        }
+        let sender = PartSender::new(servers, waiting);
+        SplitCheck { sender, answers, holds: vec![None; count], results: Vec::new() }
     }
 
     /// Decides the check. The places are taken in this order:
@@ -114,7 +104,7 @@ impl SplitCheck {
                         (!can_refuse(charges, group), has_charge(charges, group));
                     (is_last, is_charged, is_shaping(charges, group))
                 });
-                let decided = self.charge_all(charges, &groups).await;
+                let decided = self.charge_all(charges, &groups, &waiting).await;
                 decided.and_then(|combined| self.reply(combined).ok_or(StoreError::Gone))
             }
             _ => Err(StoreError::Gone),
@@ -127,9 +117,10 @@ impl SplitCheck {
         &mut self,
         charges: &[ServerCharge],
         groups: &[Vec<usize>],
+        whole: &WaitingRequest,
     ) -> Result<CombinedDecision, StoreError> {
         for (index, group) in groups.iter().enumerate() {
-            match self.charge(charges, group).await {
+            match self.charge(charges, group, whole.follow_up_of_parts(group)).await {
                 Ok(combined) if combined.verdict.is_allowed() => self.results.push(combined),
                 Ok(_) => {
                     self.give_back(charges, &groups[..index]);
@@ -151,24 +142,25 @@ impl SplitCheck {
         Ok(combined(&self.results))
     }
 
-    /// Charges one place, all or none.
+    /// Charges one place, all or none. If its reply comes too late, the holds in it are released (`follow_up`).
     async fn charge(
         &mut self,
         charges: &[ServerCharge],
         group: &[usize],
+        follow_up: FollowUp,
     ) -> Result<CombinedDecision, StoreError> {
         let own: Vec<ServerCharge> = group.iter().map(|&at| charges[at].clone()).collect();
         let originals: Vec<store::Charge> =
             own.iter().map(|charge| charge.original.clone()).collect();
-        let request = StoreRequest::CheckAll { charges: own, at_us: self.call.at_us };
-        let joint = match self.send(request).await {
-            Ok(Reply::JointDecision(joint)) => joint,
-            Ok(_) => return Err(StoreError::Gone),
+        let PartSender { servers, call, .. } = &self.sender;
+        let request = StoreRequest::CheckAll { charges: own, at_us: call.at_us };
+        let joint = match self.sender.submit(request, follow_up).await {
+            Ok(Ok(Reply::JointDecision(joint))) => joint,
             // If the server failed, the failure policy decides its charges. The other servers are charged all the same.
-            Err(error) => {
-                let fallback = &self.servers.shared().fallback;
-                fallback.decide_all(&originals, &self.call).ok_or(error)?
+            Ok(Err(error)) => {
+                servers.shared().fallback.decide_all(&originals, call).ok_or(error)?
             }
+            _ => return Err(StoreError::Gone),
         };
         let combined = *joint.decided();
         for (index, &at) in group.iter().enumerate() {
@@ -184,65 +176,47 @@ impl SplitCheck {
     /// same place is decided after the refund, except if the key is under another limit: then the script may put the refund
     /// off.
     fn give_back(&mut self, charges: &[ServerCharge], groups: &[Vec<usize>]) {
+        let PartSender { servers, call, .. } = &self.sender;
         for &at in groups.iter().flatten() {
             let is_degraded = self.answers[at].as_ref().is_some_and(Decision::is_degraded);
-            if let Some(hold) = self.holds[at].take().filter(|_| !is_degraded) {
-                let none = HoldUse { units: 0, is_last: true };
-                let charges = vec![charges[at].clone()];
-                let uses = vec![(hold, none)];
-                let release = StoreRequest::Settle { charges, uses, at_us: self.call.at_us };
-                self.servers.give_back(release, FollowUp::Nothing);
+            match self.holds[at].take() {
+                Some(hold) if is_degraded => {
+                    // It is on this process's share of the limit.
+                    servers.shared().fallback.release(&charges[at].original, hold, call);
+                }
+                Some(hold) => {
+                    let release = StoreRequest::release(charges[at].clone(), hold, call.at_us);
+                    servers.give_back(release, FollowUp::Nothing);
+                }
+                None => {}
             }
             let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
-                let refund = StoreRequest::Refund { charge, place, at_us: self.call.at_us };
-                self.servers.give_back(refund, FollowUp::Nothing);
+                let refund = StoreRequest::Refund { charge, place, at_us: call.at_us };
+                servers.give_back(refund, FollowUp::Nothing);
             }
         }
     }
 
     /// Peeks at the charges that did not refuse, because the answer has a decision for each charge.
     async fn peek_others(&mut self, charges: &[ServerCharge], others: Vec<usize>) {
-        let peeks: Vec<_> = others
-            .into_iter()
-            .map(|at| {
-                let (charge, at_us) = (charges[at].clone(), self.call.at_us);
-                (at, self.submit(StoreRequest::Peek { charge, at_us }))
-            })
-            .collect();
-        for (at, receiver) in peeks {
-            match receiver.await {
-                Ok(Ok(Reply::Decision(decision))) => self.answers[at] = Some(decision),
-                _ => {
-                    let (fallback, charge) =
-                        (&self.servers.shared().fallback, charges[at].original.clone());
-                    let decision = fallback.decide(&charge, &self.call);
-                    self.answers[at] =
-                        decision.or_else(|| Some(fallback.decide_unspent(&charge, &self.call)));
-                }
-            }
+        let PartSender { servers, call, .. } = &self.sender;
+        let instead = |charge: &ServerCharge| {
+            // A peek, because a charge would be made on the share although the check is refused.
+            let decided = servers.shared().fallback.decide(&charge.original.as_peek(), call);
+            decided.unwrap_or_else(|| self.sender.decide_unspent(charge))
+        };
+        for (at, decision) in self.sender.peek_all(charges, others, instead).await {
+            self.answers[at] = Some(decision);
         }
-    }
-
-    async fn send(&self, request: StoreRequest) -> Result<Reply, StoreError> {
-        self.submit(request).await.unwrap_or(Err(StoreError::Gone))
-    }
-
-    /// Sends a part of the check, with the deadline and the failure policy of the whole check.
-    fn submit(&self, request: StoreRequest) -> Receiver {
-        let (waiting, receiver) = WaitingRequest::new(self.servers.shared(), request, &self.call);
-        self.servers.put(waiting.no_later_than(self.deadline));
-        receiver
     }
 
     /// Decides shadow charges whose server failed as if their keys had spent nothing: they cannot refuse, so the answer
     /// does not depend on them.
     fn decide_unspent(&mut self, charges: &[ServerCharge], group: &[usize]) {
-        let fallback = &self.servers.shared().fallback;
         for &at in group {
-            self.answers[at] =
-                Some(fallback.decide_unspent(&charges[at].original.clone(), &self.call));
+            self.answers[at] = Some(self.sender.decide_unspent(&charges[at]));
         }
     }
 

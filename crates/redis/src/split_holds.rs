@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-use tollgate_core::{
-    ExtendAnswer, Extension, HoldGrowth, HoldReference, LimitDecision, SettleAnswer, Verdict,
-};
+use tollgate_core::{ExtendAnswer, Extension, HoldGrowth, HoldReference, HoldUse, SettleAnswer};
 use tollgate_limiter::StoreError;
 use tollgate_limiter::store::Call;
 
+use super::refunds::{UnreadExtensions, UnreadUnits, granted};
 use super::servers::Servers;
+use super::split_parts::PartSender;
 use super::waiting::{FollowUp, Receiver, WaitingRequest};
 use super::wire::{Reply, ServerCharge, StoreRequest};
 
@@ -42,11 +41,11 @@ pub(super) async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) 
 }
 
 async fn decide(servers: Arc<Servers>, waiting: WaitingRequest, groups: Vec<Vec<usize>>) {
-    let split = SplitHolds { servers, call: waiting.call(), deadline: waiting.deadline };
+    let split = SplitHolds { sender: PartSender::new(servers, &waiting) };
     let reply = match &waiting.request {
-        StoreRequest::Settle { .. } => split.settle(&waiting.request, &groups).await,
+        StoreRequest::Settle { charges, uses, .. } => split.settle(charges, uses, &groups).await,
         StoreRequest::Extend { charges, growths, .. } => {
-            split.extend(&waiting.request, (charges, growths), &groups).await
+            split.extend(charges, growths, &groups).await
         }
         _ => Err(StoreError::Gone),
     };
@@ -55,28 +54,24 @@ async fn decide(servers: Arc<Servers>, waiting: WaitingRequest, groups: Vec<Vec<
 
 /// A request on holds in several places.
 struct SplitHolds {
-    servers: Arc<Servers>,
-    call: Call,
-    deadline: Instant,
+    sender: PartSender,
 }
 
 impl SplitHolds {
-    /// Sends a part of the request, with the deadline of the whole request.
-    fn submit(&self, request: StoreRequest) -> Receiver {
-        let (waiting, receiver) = WaitingRequest::new(self.servers.shared(), request, &self.call);
-        self.servers.put(waiting.no_later_than(self.deadline));
-        receiver
-    }
-
     async fn settle(
         &self,
-        request: &StoreRequest,
+        charges: &[ServerCharge],
+        uses: &[(HoldReference, HoldUse)],
         groups: &[Vec<usize>],
     ) -> Result<Reply, StoreError> {
-        let receivers: Vec<Receiver> =
-            groups.iter().map(|group| self.submit(request.of_parts(group))).collect();
+        let settle = |group: &Vec<usize>| {
+            let (charges, uses) = (picked(charges, group), picked(uses, group));
+            let request = StoreRequest::Settle { charges, uses, at_us: self.sender.call.at_us };
+            self.sender.submit(request, FollowUp::Nothing)
+        };
+        let receivers: Vec<Receiver> = groups.iter().map(settle).collect();
         let mut answers: Vec<Option<SettleAnswer>> = Vec::new();
-        answers.resize_with(request.charges().len(), || None);
+        answers.resize_with(charges.len(), || None);
         let mut failed = None;
         for (group, receiver) in groups.iter().zip(receivers) {
             match receiver.await {
@@ -94,75 +89,89 @@ impl SplitHolds {
 
     async fn extend(
         &self,
-        request: &StoreRequest,
-        (charges, growths): (&[ServerCharge], &[(HoldReference, HoldGrowth)]),
+        charges: &[ServerCharge],
+        growths: &[(HoldReference, HoldGrowth)],
         groups: &[Vec<usize>],
     ) -> Result<Reply, StoreError> {
         let mut answers: Vec<Option<ExtendAnswer>> = vec![None; charges.len()];
-        for (index, group) in groups.iter().enumerate() {
-            let extended = match self.submit(request.of_parts(group)).await {
-                Ok(Ok(Reply::Extended(extended))) => extended,
-                failed => {
-                    self.take_back(charges, growths, &groups[..index]);
-                    return Err(failed.ok().and_then(Result::err).unwrap_or(StoreError::Gone));
+        for group in groups {
+            let (own, own_growths) = (picked(charges, group), picked(growths, group));
+            let extended = match self.extend_group(own, own_growths).await {
+                Ok(extended) => extended,
+                Err(error) => {
+                    self.take_back(charges, growths, &answers);
+                    return Err(error);
                 }
             };
-            let is_granted = extended.iter().all(is_granted);
-            group.iter().zip(extended).for_each(|(&part, answer)| answers[part] = Some(answer));
-            if !is_granted {
-                self.take_back(charges, growths, &groups[..index]);
-                self.peek_others(charges, &mut answers).await;
-                break;
+            if extended.iter().all(ExtendAnswer::is_granted) {
+                group.iter().zip(extended).for_each(|(&part, answer)| answers[part] = Some(answer));
+                continue;
             }
+            self.take_back(charges, growths, &answers);
+            group.iter().zip(extended).for_each(|(&part, answer)| answers[part] = Some(answer));
+            self.peek_others(charges, growths, &mut answers).await;
+            break;
         }
         let answers = answers.into_iter().collect::<Option<_>>();
         answers.map(Reply::Extended).ok_or(StoreError::Gone)
     }
 
-    /// Takes the extensions of these groups back, without waiting for the replies.
+    /// Extends the holds of one place, all or none. If the reply comes too late, the extensions are taken back.
+    async fn extend_group(
+        &self,
+        charges: Vec<ServerCharge>,
+        growths: Vec<(HoldReference, HoldGrowth)>,
+    ) -> Result<Vec<ExtendAnswer>, StoreError> {
+        let servers = Arc::clone(&self.sender.servers);
+        let take_back = move |request| servers.give_back(request, FollowUp::Nothing);
+        let at_us = self.sender.call.at_us;
+        let unread = UnreadExtensions::new(take_back, &charges, &growths, at_us);
+        let follow_up = FollowUp::GiveBackUnlessRead(UnreadUnits::Extensions(Arc::new(unread)));
+        let request = StoreRequest::Extend { charges, growths, at_us };
+        match self.sender.submit(request, follow_up).await {
+            Ok(Ok(Reply::Extended(extended))) => Ok(extended),
+            failed => Err(failed.ok().and_then(Result::err).unwrap_or(StoreError::Gone)),
+        }
+    }
+
+    /// Takes the extensions back that were granted, without waiting for the replies.
     fn take_back(
         &self,
         charges: &[ServerCharge],
         growths: &[(HoldReference, HoldGrowth)],
-        groups: &[Vec<usize>],
+        answers: &[Option<ExtendAnswer>],
     ) {
-        for &part in groups.iter().flatten() {
-            let (charges, growths) = (vec![charges[part].clone()], vec![growths[part]]);
-            let request = StoreRequest::Shrink { charges, growths, at_us: self.call.at_us };
-            self.servers.give_back(request, FollowUp::Nothing);
-        }
-    }
-
-    /// Answers the other parts, by a peek: parts whose extension is taken back, and parts that were sent to no server.
-    async fn peek_others(&self, charges: &[ServerCharge], answers: &mut [Option<ExtendAnswer>]) {
-        for (charge, answer) in charges.iter().zip(answers) {
-            if let Some(own) = answer.filter(|own| !is_granted(own)) {
-                *answer = Some(own);
-                continue;
+        for (charge, (&growth, answer)) in charges.iter().zip(growths.iter().zip(answers)) {
+            if let Some(extended) = answer.as_ref().and_then(|own| granted(growth, own)) {
+                let (charge, at_us) = (charge.clone(), self.sender.call.at_us);
+                let request = StoreRequest::TakeBack { charge, extended, at_us };
+                self.sender.servers.give_back(request, FollowUp::Nothing);
             }
-            let peek = StoreRequest::Peek { charge: charge.clone(), at_us: self.call.at_us };
-            let peeked = match self.submit(peek).await {
-                Ok(Ok(Reply::Decision(decision))) => Some(decision),
-                _ => None,
-            };
-            *answer = match (peeked, *answer) {
-                (Some(decision), None) => Some(refused(*decision.decided())),
-                (Some(decision), Some(_)) => Some(refused(allowed(*decision.decided()))),
-                (None, Some(own)) => Some(refused(own.decision)),
-                (None, None) => None,
-            };
+        }
+    }
+
+    /// Answers the other parts, by peeks: parts whose extension is taken back, and parts that were sent to no server.
+    async fn peek_others(
+        &self,
+        charges: &[ServerCharge],
+        growths: &[(HoldReference, HoldGrowth)],
+        answers: &mut [Option<ExtendAnswer>],
+    ) {
+        let is_other = |answer: &Option<ExtendAnswer>| answer.is_none_or(|own| own.is_granted());
+        let others = (0..charges.len()).filter(|&at| is_other(&answers[at])).collect();
+        let unspent = |charge: &ServerCharge| self.sender.decide_unspent(charge);
+        for (at, peeked) in self.sender.peek_all(charges, others, unspent).await {
+            let decision = *peeked.decided();
+            // An extension that adds no units is never refused.
+            let would_fit = answers[at].is_some() || growths[at].1.more.is_none();
+            answers[at] = Some(match would_fit || decision.is_allowed() {
+                true => ExtendAnswer::refused_for_another(decision),
+                false => ExtendAnswer { decision, extension: Extension::Refused },
+            });
         }
     }
 }
 
-fn is_granted(answer: &ExtendAnswer) -> bool {
-    matches!(answer.extension, Extension::Granted { .. })
-}
-
-fn allowed(decision: LimitDecision) -> LimitDecision {
-    LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision }
-}
-
-fn refused(decision: LimitDecision) -> ExtendAnswer {
-    ExtendAnswer { decision, extension: Extension::Refused }
+fn picked<T: Clone>(all: &[T], parts: &[usize]) -> Vec<T> {
+    parts.iter().map(|&part| all[part].clone()).collect()
 }

@@ -164,6 +164,18 @@ impl WaitingRequest {
         self.is_refundable() && !self.is_awaited()
     }
 
+    /// Returns the follow-up of a part of this request that is sent by itself: it gives the part's holds back unless its reply
+    /// is read.
+    pub(super) fn follow_up_of_parts(&self, parts: &[usize]) -> FollowUp {
+        match &self.follow_up {
+            FollowUp::GiveBackUnlessRead(UnreadUnits::Holds(holds)) => {
+                let own = UnreadUnits::Holds(Arc::new(holds.of_parts(parts)));
+                FollowUp::GiveBackUnlessRead(own)
+            }
+            _ => FollowUp::Nothing,
+        }
+    }
+
     /// Returns the time, the deadline and the failure policy that it was made with.
     pub(super) fn call(&self) -> Call {
         let (at_us, deadline) = (self.request.at_us(), self.within);

@@ -12,8 +12,9 @@ mod number;
 mod state;
 
 use tollgate_core::{
-    self as core, ChargePlace, DecisionPart, ExtendAnswer, HoldGrowth, HoldReference, HoldUse,
-    Holds, Intent, Limit, MAX_TIME_US, SettleAnswer, State,
+    self as core, ChargePlace, DecisionPart, ExtendAnswer, GrantedExtension, HoldGrowth,
+    HoldReference, HoldUse, Holds, Intent, LeaseAnswer, LeaseRequest, Limit, MAX_TIME_US,
+    SettleAnswer, State,
 };
 use tollgate_limiter::store::{Demand, HoldTerms};
 use tollgate_limiter::{Decision, JointDecision, store};
@@ -153,11 +154,16 @@ pub(crate) enum StoreRequest {
         growths: Vec<(HoldReference, HoldGrowth)>,
         at_us: Option<u64>,
     },
-    /// Takes back extensions that were granted, because another place has refused the rest of them. The references are
-    /// those from before the extension.
-    Shrink {
-        charges: Vec<ServerCharge>,
-        growths: Vec<(HoldReference, HoldGrowth)>,
+    /// Takes an extension back, because another place has refused the rest of its request.
+    TakeBack {
+        charge: ServerCharge,
+        extended: GrantedExtension,
+        at_us: Option<u64>,
+    },
+    /// Opens or renews a lease, and decides the check that waits.
+    Lease {
+        charge: ServerCharge,
+        lease: LeaseRequest,
         at_us: Option<u64>,
     },
 }
@@ -181,6 +187,8 @@ pub(crate) enum Reply {
     },
     Settled(Vec<SettleAnswer>),
     Extended(Vec<ExtendAnswer>),
+    /// Boxed, for the same reason.
+    Leased(Box<LeaseAnswer>),
 }
 
 impl StoreRequest {
@@ -222,13 +230,14 @@ impl StoreRequest {
         match self {
             StoreRequest::CheckAll { charges, .. }
             | StoreRequest::Settle { charges, .. }
-            | StoreRequest::Extend { charges, .. }
-            | StoreRequest::Shrink { charges, .. } => charges,
+            | StoreRequest::Extend { charges, .. } => charges,
             StoreRequest::Check { charge, .. }
             | StoreRequest::Peek { charge, .. }
             | StoreRequest::Refund { charge, .. }
             | StoreRequest::Reset { charge }
-            | StoreRequest::State { charge, .. } => std::slice::from_ref(charge),
+            | StoreRequest::State { charge, .. }
+            | StoreRequest::TakeBack { charge, .. }
+            | StoreRequest::Lease { charge, .. } => std::slice::from_ref(charge),
         }
     }
 
@@ -236,7 +245,9 @@ impl StoreRequest {
     pub(super) fn is_on_open_holds(&self) -> bool {
         matches!(
             self,
-            StoreRequest::Settle { .. } | StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }
+            StoreRequest::Settle { .. }
+                | StoreRequest::Extend { .. }
+                | StoreRequest::TakeBack { .. }
         )
     }
 
@@ -246,25 +257,19 @@ impl StoreRequest {
             StoreRequest::CheckAll { charges, .. } => {
                 charges.iter().any(|charge| charge.hold_terms().is_some())
             }
+            StoreRequest::Lease { .. } => true,
             _ => self.is_on_open_holds(),
         }
     }
 
-    /// Returns the same settlement or extension of some of the holds; all other requests have no such parts.
-    pub(super) fn of_parts(&self, parts: &[usize]) -> StoreRequest {
-        let charges = parts.iter().map(|&part| self.charges()[part].clone()).collect();
-        let at_us = self.at_us();
-        match self {
-            StoreRequest::Settle { uses, .. } => {
-                let uses = parts.iter().map(|&part| uses[part]).collect();
-                StoreRequest::Settle { charges, uses, at_us }
-            }
-            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
-                let growths = parts.iter().map(|&part| growths[part]).collect();
-                StoreRequest::Extend { charges, growths, at_us }
-            }
-            _ => StoreRequest::CheckAll { charges, at_us },
-        }
+    /// Returns the request that ends a hold and charges nothing.
+    pub(super) fn release(
+        charge: ServerCharge,
+        hold: HoldReference,
+        at_us: Option<u64>,
+    ) -> StoreRequest {
+        let none = HoldUse { units: 0, is_last: true };
+        StoreRequest::Settle { charges: vec![charge], uses: vec![(hold, none)], at_us }
     }
 
     pub(super) fn at_us(&self) -> Option<u64> {
@@ -275,7 +280,8 @@ impl StoreRequest {
             | StoreRequest::Refund { at_us, .. }
             | StoreRequest::Settle { at_us, .. }
             | StoreRequest::Extend { at_us, .. }
-            | StoreRequest::Shrink { at_us, .. }
+            | StoreRequest::TakeBack { at_us, .. }
+            | StoreRequest::Lease { at_us, .. }
             | StoreRequest::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
             StoreRequest::Reset { .. } => None,
         }
@@ -285,7 +291,10 @@ impl StoreRequest {
     pub(super) fn is_decision(&self) -> bool {
         matches!(
             self,
-            StoreRequest::Check { .. } | StoreRequest::Peek { .. } | StoreRequest::CheckAll { .. }
+            StoreRequest::Check { .. }
+                | StoreRequest::Peek { .. }
+                | StoreRequest::CheckAll { .. }
+                | StoreRequest::Lease { .. }
         )
     }
 }

@@ -16,6 +16,7 @@ use tollgate_limiter::{Limiter, ManualClock, OnFailure};
 
 tollgate_conformance::suite!(make);
 tollgate_conformance::hold_suite!(make);
+tollgate_conformance::lease_suite!(make);
 
 fn make(clock: &ManualClock) -> Limiter {
     let store = Limiter::builder().clock(clock).store(|_| Ok(ExampleStore::start())).unwrap();

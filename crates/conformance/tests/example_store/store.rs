@@ -9,11 +9,12 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, thread};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tollgate_core::{ChargeReceipt, ExtendAnswer, SettleAnswer};
+use tollgate_core::{ChargeReceipt, ExtendAnswer, LeaseAnswer, SettleAnswer};
 use tollgate_limiter::store::{
-    Call, Charge, CheckRequest, ExtendPart, ExtendRequest, JointRequest, KeyState, RemoteStore,
-    SettlePart, SettleRequest, StoredState, Wake,
+    Call, Charge, CheckRequest, ExtendPart, ExtendRequest, JointRequest, KeyLeaseRequest, KeyState,
+    RemoteStore, SettlePart, SettleRequest, StoredState, Task, Wake,
 };
 use tollgate_limiter::{
     Answer, BreakerState, Decision, Error, Health, JointDecision, ServerHealth, StoreError,
@@ -155,6 +156,30 @@ impl RemoteStore for ExampleStore {
 
     fn extend(&self, ExtendRequest { parts, call }: ExtendRequest) -> Answer<Vec<ExtendAnswer>> {
         call.answer(SERVER, || self.request(move |table| table.extend_all(&parts, &call)))
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn lease(
+        &self,
+        KeyLeaseRequest { charge, lease, call }: KeyLeaseRequest,
+    ) -> Answer<LeaseAnswer> {
+        call.answer(SERVER, || {
+            self.request(move |table| {
+                let act = |stored: &mut _, now_us| charge.lease(stored, now_us, lease);
+                table.change(&charge, &call, act)
+            })
+        })
+    }
+
+    /// The tasks that renew leases run on the runtime of the caller. A store that may be used without a runtime starts one
+    /// of its own.
+    fn spawn(&self, task: Task) {
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(task);
+        }
     }
 
     fn health(&self) -> Health {

@@ -12,8 +12,9 @@ use crate::decision::{
     ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, UnitRequest, Verdict,
 };
 use crate::holds::{
-    EndedHold, ExtendAnswer, Extension, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds,
-    MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement, units_of,
+    EndedHold, ExtendAnswer, Extension, GrantedExtension, HoldGrowth, HoldReference, HoldTime,
+    HoldUse, Holds, MAX_HOLDS, OpenHold, Reservation, ReserveAnswer, SettleAnswer, Settlement,
+    units_of,
 };
 use crate::range::MAX_UNITS;
 
@@ -430,6 +431,34 @@ pub(crate) fn extend<A: BesideHolds>(
     let decision = decision_after(limit, state, holds, now_us);
     let extension = Extension::Granted { expires_us, held_units: units };
     ExtendAnswer { decision, extension }
+}
+
+/// Takes an extension back: removes its units from the hold, and moves the expiry back, unless the hold was extended again
+/// meanwhile, or the old expiry has passed.
+pub(crate) fn take_back<A: BesideHolds>(
+    limit: &A,
+    state: &mut A::State,
+    holds: &mut Holds,
+    now_us: u64,
+    extended: GrantedExtension,
+) -> ExtendAnswer {
+    restart_clock(limit, state, holds, now_us);
+    let open = match find(limit, state, holds, now_us, extended.hold) {
+        Ok(open) => open,
+        Err(ended) => {
+            let decision = decision_on_ended(limit, state, holds, now_us);
+            return ExtendAnswer { decision, extension: Extension::Ended(ended) };
+        }
+    };
+    let at_us = bring_up(limit, state, holds, now_us);
+    holds.remove(open.id);
+    let before_us = extended.hold.expires_us;
+    let goes_back = open.expires_us == extended.expires_us && before_us > at_us;
+    let expires_us = if goes_back { before_us } else { open.expires_us };
+    let units = open.units.saturating_sub(extended.more.map_or(0, Cost::units));
+    holds.insert(OpenHold { units, expires_us, ..open });
+    let decision = decision_after(limit, state, holds, now_us);
+    ExtendAnswer { decision, extension: Extension::Granted { expires_us, held_units: units } }
 }
 
 /// Gives back the part of a charge that still counts. Returns by how much `remaining` grew.

@@ -78,7 +78,8 @@ fn grow<A: BesideHolds>(
         let leases = view.open.iter().filter(|hold| hold.id.is_lease()).count() as u64;
         (view.remaining(), leases, view.open.len() < MAX_HOLDS)
     });
-    let leases = leases + u64::from(leased.is_none());
+    // At least 1, also for an id without the lease bit.
+    let leases = (leases + u64::from(leased.is_none())).max(1);
     let wanted = request.want.min(request.most).saturating_sub(unused);
     let more = wanted.min(remaining / (2 * leases));
     if more > 0 && (leased.is_some() || has_place) {

@@ -7,8 +7,8 @@ use crate::algorithm::leased;
 use crate::algorithm::{BesideHolds, KeyClock};
 use crate::decision::{ChargeReceipt, CheckResult, Cost, LimitDecision, Retry, Verdict};
 use crate::holds::{
-    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds, Reservation,
-    ReserveAnswer, SettleAnswer,
+    ExtendAnswer, GrantedExtension, HoldError, HoldGrowth, HoldReference, HoldTime, HoldUse, Holds,
+    Reservation, ReserveAnswer, SettleAnswer,
 };
 use crate::lease::{LeaseAnswer, LeaseRequest};
 use crate::range::MAX_UNITS;
@@ -223,6 +223,20 @@ impl Limit {
     ) -> ExtendAnswer {
         each!(self, limit => change(limit, state, now_us, |own| {
             held::extend(limit, own, holds, now_us, hold, growth)
+        }))
+    }
+
+    /// Takes an extension back, because another hold of the same request could not be extended. The hold keeps a later
+    /// expiry that was granted meanwhile. The answer has the expiry that the hold has now.
+    pub fn take_back_extension(
+        &self,
+        state: &mut State,
+        holds: &mut Holds,
+        now_us: u64,
+        extended: GrantedExtension,
+    ) -> ExtendAnswer {
+        each!(self, limit => change(limit, state, now_us, |own| {
+            held::take_back(limit, own, holds, now_us, extended)
         }))
     }
 

@@ -8,6 +8,9 @@
 --                      reserve now_us cost hold_for_us id
 --                      settle now_us used expires_us id 0|1: whether the hold ends
 --                      extend now_us more expires_us id hold_for_us
+--                      take-back now_us less expires_us id granted_us
+--                      lease now_us need|0 expires_us|none id used want most lease_for_us
+--                      The id of a lease begins with an L.
 -- Returns    for each trace a line for each step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
@@ -206,10 +209,21 @@ local function show_decision(
     .. ", first " .. digits(first_back_us)
 end
 
+-- Returns an id as the 8 bytes that stand for it in these traces. As in all ids, the highest bit says that it is of a
+-- lease.
+local function id_of(text)
+  local number = text:match("^L(%d+)")
+  return number and "\128" .. string.format("%07d", number) or string.format("%08d", text)
+end
+
+local function show_id(id)
+  return id:byte() == 128 and "L" .. digits(tonumber(id:sub(2))) or digits(tonumber(id))
+end
+
 local function show_holds(holds)
   local shown = {}
   for position = 1, holds.count do
-    shown[position] = " held " .. digits(tonumber(holds:id(position)))
+    shown[position] = " held " .. show_id(holds:id(position))
       .. ":" .. digits(holds.units[position]) .. ":" .. digits(holds.expires[position])
       .. ":" .. digits(holds:used(position))
   end
@@ -255,14 +269,14 @@ local function play(trace)
       state, holds = fresh(), no_holds()
       answer = "reset"
     elseif step == "reserve" then
-      local hold_for_us, id = line:match("%S+ %d+ %d+ (%d+) (%d+)")
+      local hold_for_us, id = line:match("%S+ %d+ %d+ (%d+) (%S+)")
       local reserved = { held.reserve(
-        limit, state, holds, now_us, string.format("%08d", id), cost, tonumber(hold_for_us)) }
+        limit, state, holds, now_us, id_of(id), cost, tonumber(hold_for_us)) }
       answer = show_decision(limit, unpack(reserved, 1, 6)) .. ", until " .. digits(reserved[7])
     elseif step == "settle" then
-      local expires_us, id, last = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d)")
+      local expires_us, id, last = line:match("%S+ %d+ %d+ (%d+) (%S+) (%d)")
       local done, charged, excess, cut, freed, place, place_too = held.settle(
-        limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost, last == "1")
+        limit, state, holds, now_us, id_of(id), tonumber(expires_us), cost, last == "1")
       if done == "done" then
         if charged > 0 then
           keep_receipt(charged, place, place_too)
@@ -275,9 +289,9 @@ local function play(trace)
       answer = answer .. ", "
         .. show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "done"))
     elseif step == "extend" then
-      local expires_us, id, hold_for_us = line:match("%S+ %d+ %d+ (%d+) (%d+) (%d+)")
+      local expires_us, id, hold_for_us = line:match("%S+ %d+ %d+ (%d+) (%S+) (%d+)")
       local done, until_us, units = held.extend(
-        limit, state, holds, now_us, string.format("%08d", id), tonumber(expires_us), cost,
+        limit, state, holds, now_us, id_of(id), tonumber(expires_us), cost,
         tonumber(hold_for_us))
       local after
       if done == "refused" then
@@ -285,6 +299,35 @@ local function play(trace)
       else
         after = show_decision(limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       end
+      if until_us then
+        done = done .. " " .. digits(until_us) .. " " .. digits(units)
+      end
+      answer = done .. ", " .. after
+    elseif step == "lease" then
+      local expires_us, id, used, want, most, lease_for_us =
+        line:match("%S+ %d+ %d+ (%S+) (%S+) (%d+) (%d+) (%d+) (%d+)")
+      local _, decided, what, unused, until_us, lasts_us, leases =
+        held.lease(limit, state, holds, now_us, {
+          id = id_of(id), expires_us = tonumber(expires_us), used = tonumber(used),
+          want = tonumber(want), most = tonumber(most), lease_for_us = tonumber(lease_for_us),
+          need = cost > 0 and cost or nil,
+        })
+      if decided[1] and cost > 0 then
+        keep_receipt(cost, decided[7], decided[8])
+      end
+      answer = what
+      if what == "open" then
+        answer = table.concat({ what, digits(unused), digits(until_us), digits(lasts_us),
+          digits(leases) }, " ")
+      end
+      answer = answer .. ", " .. show_decision(limit, unpack(decided, 1, 6))
+    elseif step == "take-back" then
+      local expires_us, id, granted_us = line:match("%S+ %d+ %d+ (%d+) (%S+) (%d+)")
+      local done, until_us, units = held.take_back(
+        limit, state, holds, now_us, id_of(id), tonumber(expires_us), cost,
+        tonumber(granted_us))
+      local after = show_decision(
+        limit, held.decision_after(limit, state, holds, now_us, done == "granted"))
       if until_us then
         done = done .. " " .. digits(until_us) .. " " .. digits(units)
       end

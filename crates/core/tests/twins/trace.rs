@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    ChargeReceipt, Cost, EndedHold, Extension, HoldGrowth, HoldId, HoldReference, HoldTime,
-    HoldUse, Holds, Limit, LimitDecision, MAX_TIME_US, MAX_UNITS, MAX_WINDOW_US, Mode, Reservation,
-    Retry, Settlement, State, UnitRequest, Verdict,
+    ChargeReceipt, Cost, EndedHold, Extension, GrantedExtension, HoldGrowth, HoldId, HoldReference,
+    HoldTime, HoldUse, Holds, LeaseRequest, LeaseState, Limit, LimitDecision, MAX_TIME_US,
+    MAX_UNITS, MAX_WINDOW_US, Mode, Reservation, Retry, Settlement, State, UnitRequest, Verdict,
 };
 
 /// One action of a trace, and when it happens.
@@ -35,6 +35,26 @@ enum Act {
     Settle(usize, u64, bool),
     /// Adds units to one of the holds, or none, and moves its expiry.
     Extend(usize, bool, Hold),
+    /// Takes one of the granted extensions back; the number is modulo how many there have been.
+    TakeBack(usize),
+    Lease(LeaseStep),
+}
+
+/// A request to open or renew a lease.
+#[derive(Clone, Debug)]
+struct LeaseStep {
+    /// The lease to renew, modulo how many there have been; `None` to open another one.
+    which: Option<usize>,
+    /// Whether the request is the one that opened the lease, sent again.
+    is_repeated: bool,
+    /// Whether a check waits for the answer.
+    needs: bool,
+    /// Thousandths of the units that the lease has had.
+    used: u64,
+    /// Thousandths of the limit.
+    want: u64,
+    most: u64,
+    hold: Hold,
 }
 
 /// How long units are held.
@@ -101,15 +121,26 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Traces with holds, in the middle of which the limit may change.
+fn hold() -> impl Strategy<Value = Hold> {
+    prop_oneof![
+        2 => (1..60_u64).prop_map(Hold::Us),
+        3 => (1..2_500_u64).prop_map(Hold::Part),
+        1 => Just(Hold::Us(MAX_WINDOW_US)),
+    ]
+}
+
+fn lease() -> impl Strategy<Value = Act> {
+    let used = prop_oneof![5 => 0..=1_000_u64, 1 => 1_000..3_000_u64, 1 => Just(u64::MAX)];
+    let units = || prop_oneof![4 => 0..=600_u64, 1 => Just(u64::MAX)];
+    let which = prop::option::weighted(0.7, any::<usize>());
+    let request = (which, prop::bool::weighted(0.2), any::<bool>(), used, units(), units(), hold());
+    request.prop_map(|(which, is_repeated, needs, used, want, most, hold)| {
+        Act::Lease(LeaseStep { which, is_repeated, needs, used, want, most, hold })
+    })
+}
+
+/// Traces with holds and leases, in the middle of which the limit may change.
 pub(crate) fn holding_steps() -> impl Strategy<Value = Vec<Step>> {
-    let hold = || {
-        prop_oneof![
-            2 => (1..60_u64).prop_map(Hold::Us),
-            3 => (1..2_500_u64).prop_map(Hold::Part),
-            1 => Just(Hold::Us(MAX_WINDOW_US)),
-        ]
-    };
     let used = prop_oneof![5 => 0..=1_000_u64, 2 => 1_000..4_000_u64, 1 => Just(u64::MAX)];
     let act = prop_oneof![
         8 => act(),
@@ -118,6 +149,8 @@ pub(crate) fn holding_steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(which, part, is_last)| Act::Settle(which, part, is_last)),
         2 => (any::<usize>(), any::<bool>(), hold())
             .prop_map(|(which, adds, hold)| Act::Extend(which, adds, hold)),
+        1 => any::<usize>().prop_map(Act::TakeBack),
+        6 => lease(),
         1 => Just(Act::CarryOver),
     ];
     prop::collection::vec(step(act), 1..60)
@@ -223,6 +256,10 @@ struct Walk {
     holds: Holds,
     /// Every hold that was granted, and its units at first.
     granted: Vec<(HoldReference, u64)>,
+    /// Every lease, with the last expiry that was granted and the units that it has had.
+    leases: Vec<(HoldId, Option<u64>, u64)>,
+    /// Every extension that was granted.
+    extensions: Vec<GrantedExtension>,
 }
 
 /// Plays the steps in Rust. On the server a log's running sums are raised by `age` units, which must not
@@ -239,6 +276,8 @@ pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) 
         receipts: Vec::new(),
         holds: Holds::default(),
         granted: Vec::new(),
+        leases: Vec::new(),
+        extensions: Vec::new(),
     };
     let mut played = PlayedTrace { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
@@ -303,12 +342,14 @@ impl Walk {
             Act::Extend(which, adds, hold) => {
                 self.extend(*which, adds.then_some(cost), self.hold_time(hold))?
             }
+            Act::TakeBack(which) => self.take_back(*which)?,
+            Act::Lease(step) => self.lease(step, cost)?,
         })
     }
 
     fn reserve(&mut self, cost: Cost, hold_for: HoldTime) -> Option<(String, String)> {
         let now_us = self.now_us;
-        let id = HoldId(self.granted.len() as u64);
+        let id = HoldId::of_hold(self.granted.len() as u64);
         let (state, holds) = (&mut self.state, &mut self.holds);
         let reservation = Reservation { id, cost, hold_for };
         let answer = self.limit.reserve(state, holds, now_us, reservation).ok()?;
@@ -334,7 +375,7 @@ impl Walk {
             }
             Settlement::Ended(ended) => show_ended(ended),
         };
-        let (id, expires_us, last) = (hold.id.0, hold.expires_us, u8::from(is_last));
+        let (id, expires_us, last) = (show_id(hold.id), hold.expires_us, u8::from(is_last));
         let text = format!("settle {now_us} {units} {expires_us} {id} {last}");
         Some((text, format!("{shown}, {}", show_decision(answer.decision))))
     }
@@ -351,17 +392,71 @@ impl Walk {
         let (state, holds) = (&mut self.state, &mut self.holds);
         let growth = HoldGrowth { more, hold_for };
         let answer = self.limit.extend_hold(state, holds, now_us, hold, growth);
-        let shown = match answer.extension {
-            Extension::Granted { expires_us, held_units } => {
-                self.granted[index].0.expires_us = expires_us;
-                format!("granted {expires_us} {held_units}")
-            }
-            Extension::Refused => "refused".to_owned(),
-            Extension::Ended(ended) => show_ended(ended),
-        };
-        let (id, expires_us, us) = (hold.id.0, hold.expires_us, hold_for.as_us());
+        if let Extension::Granted { expires_us, .. } = answer.extension {
+            self.granted[index].0.expires_us = expires_us;
+            self.extensions.push(GrantedExtension { hold, more, expires_us });
+        }
+        let shown = show_extension(answer.extension);
+        let (id, expires_us, us) = (show_id(hold.id), hold.expires_us, hold_for.as_us());
         let more = more.map_or(0, Cost::units);
         let text = format!("extend {now_us} {more} {expires_us} {id} {us}");
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn take_back(&mut self, which: usize) -> Option<(String, String)> {
+        let extended = *self.extensions.get(which.checked_rem(self.extensions.len())?)?;
+        let (now_us, state, holds) = (self.now_us, &mut self.state, &mut self.holds);
+        let answer = self.limit.take_back_extension(state, holds, now_us, extended);
+        let GrantedExtension { hold, more, expires_us } = extended;
+        let (more, id) = (more.map_or(0, Cost::units), show_id(hold.id));
+        let text = format!("take-back {now_us} {more} {} {id} {expires_us}", hold.expires_us);
+        let shown = show_extension(answer.extension);
+        Some((text, format!("{shown}, {}", show_decision(answer.decision))))
+    }
+
+    fn lease(&mut self, step: &LeaseStep, cost: Cost) -> Option<(String, String)> {
+        let index = match step.which {
+            Some(which) => which.checked_rem(self.leases.len())?,
+            None => {
+                self.leases.push((HoldId::of_lease(self.leases.len() as u64), None, 0));
+                self.leases.len() - 1
+            }
+        };
+        let (id, granted_us, had) = self.leases[index];
+        let of = |units: u64, part: u64| (u128::from(units) * u128::from(part) / 1_000) as u64;
+        let units = |part: u64| if part == u64::MAX { part } else { of(self.limit.size(), part) };
+        let request = LeaseRequest {
+            id,
+            expires_us: granted_us.filter(|_| !step.is_repeated),
+            used: of(had, step.used.min(1_000_000)).min(MAX_UNITS),
+            need: step.needs.then_some(cost),
+            want: units(step.want).min(MAX_UNITS),
+            most: units(step.most).min(MAX_UNITS),
+            lease_for: self.hold_time(&step.hold),
+        };
+        let (now_us, state, holds) = (self.now_us, &mut self.state, &mut self.holds);
+        let answer = self.limit.lease(state, holds, now_us, request).ok()?;
+        self.last = Some(answer.decision);
+        self.receipts.extend(answer.receipt.map(Some));
+        let shown = match answer.lease {
+            LeaseState::Open { unused, expires_us, lasts_us, holders } => {
+                let lease = &mut self.leases[index];
+                (lease.1, lease.2) = (Some(expires_us), lease.2.max(request.used + unused));
+                let hold = HoldReference { id, expires_us };
+                match self.granted.iter_mut().find(|(known, _)| known.id == id) {
+                    Some(known) => known.0 = hold,
+                    None => self.granted.push((hold, unused)),
+                }
+                format!("open {unused} {expires_us} {lasts_us} {holders}")
+            }
+            LeaseState::None => "none".to_owned(),
+            LeaseState::Ended(ended) => show_ended(ended),
+        };
+        let LeaseRequest { used, want, most, .. } = request;
+        let need = request.need.map_or(0, Cost::units);
+        let expires = request.expires_us.map_or("none".to_owned(), |us| us.to_string());
+        let (id, us) = (show_id(id), request.lease_for.as_us());
+        let text = format!("lease {now_us} {need} {expires} {id} {used} {want} {most} {us}");
         Some((text, format!("{shown}, {}", show_decision(answer.decision))))
     }
 
@@ -422,7 +517,7 @@ impl Walk {
     fn show_state(&self) -> String {
         let mut text = self.show_units();
         for hold in self.holds.iter() {
-            let (id, units, used) = (hold.id.0, hold.units, hold.used);
+            let (id, units, used) = (show_id(hold.id), hold.units, hold.used);
             write!(text, " held {id}:{units}:{}:{used}", hold.expires_us).unwrap();
         }
         text
@@ -487,6 +582,22 @@ fn show_decision(decision: LimitDecision) -> String {
         "{answer} of {limit}, {remaining} left, \
          retry {retry}, reset {reset}, delay {delay}, first {first}"
     )
+}
+
+fn show_extension(extension: Extension) -> String {
+    match extension {
+        Extension::Granted { expires_us, held_units } => {
+            format!("granted {expires_us} {held_units}")
+        }
+        Extension::Refused => "refused".to_owned(),
+        Extension::Ended(ended) => show_ended(ended),
+    }
+}
+
+/// Returns the number of a hold, after an `L` if it is a lease.
+fn show_id(id: HoldId) -> String {
+    let number = HoldId::of_hold(id.0).0;
+    if id.is_lease() { format!("L{number}") } else { number.to_string() }
 }
 
 fn show_ended(ended: EndedHold) -> String {

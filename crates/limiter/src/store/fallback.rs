@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{self as core, Cost, Holds, Intent, Limit, State, UnitRequest, check_all};
+use tollgate_core::{
+    self as core, Cost, HoldReference, HoldUse, Holds, Intent, Limit, State, UnitRequest, check_all,
+};
 
 use super::memory::{self, MemoryBackend, MemoryStore};
 use super::stored::limit_check;
@@ -143,6 +145,16 @@ impl Fallback {
             OnFailure::Open => Some(all_unspent(charges, now_us)),
             OnFailure::Local { processes } => self.decide_here(processes, charges, now_us),
         }
+    }
+
+    /// Releases a hold that [`decide_all`](Self::decide_all) has set aside on this process's share of the limit. Without
+    /// effect under the other policies, which hold nothing.
+    pub fn release(&self, charge: &Charge, hold: HoldReference, call: &Call) {
+        let OnFailure::Local { processes } = call.on_failure else { return };
+        let processes = self.processes(processes);
+        let Some(scope) = scope_of(self.local(), processes, charge) else { return };
+        let none = HoldUse { units: 0, is_last: true };
+        self.local().settle(&scope, charge.key(), self.now_us(call), hold, none);
     }
 
     /// Decides one charge as if its key had spent nothing. It is for the charge of a shadow limit whose server failed,

@@ -1,9 +1,10 @@
 //! Decisions on states that a store has read, for stores that do not run the algorithms next to the states.
 
 use tollgate_core::{
-    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, Extension, HoldError,
-    HoldGrowth, HoldReference, HoldUse, Holds, Intent, Limit, MAX_STEP_BACK_US, Reservation,
-    ReserveAnswer, SettleAnswer, State, UnitRequest, Verdict, check_all,
+    self as core, CarryOver, ChargeReceipt, CheckResult, Cost, EndedHold, ExtendAnswer, HoldError,
+    HoldGrowth, HoldReference, HoldUse, Holds, Intent, LeaseAnswer, LeaseRequest, LeaseState,
+    Limit, MAX_STEP_BACK_US, Reservation, ReserveAnswer, Retry, SettleAnswer, State, UnitRequest,
+    Verdict, check_all,
 };
 
 use super::{Charge, ExtendPart, KeyState};
@@ -182,6 +183,25 @@ impl Charge {
         answer
     }
 
+    /// Opens or renews a lease, and decides the check that waits. As for a check, the state is first carried over to the
+    /// limit of this charge. A key that stays under an old limit without leases gets none. Changes the state to what must
+    /// be written back.
+    pub fn lease(
+        &self,
+        stored: &mut Option<StoredState>,
+        now_us: u64,
+        request: LeaseRequest,
+    ) -> LeaseAnswer {
+        let mut carried = self.carry_over(stored.take(), now_us);
+        let CarriedState { decides, state, holds, .. } = &mut carried;
+        let answer = decides.lease(state, holds, now_us, request);
+        let answer =
+            answer.unwrap_or_else(|_| lease_nothing(decides, state, holds, now_us, request));
+        let decision = carried.decides.in_place_of(self.limit(), answer.decision);
+        *stored = carried.stored();
+        LeaseAnswer { decision, ..answer }
+    }
+
     /// Extends holds on the states of their keys, in the same order: all are extended, or none is. Changes the states to
     /// what must be written back, in one step.
     pub fn extend_all(
@@ -194,18 +214,14 @@ impl Charge {
             part.charge.extend(stored, now_us, part.hold, part.growth)
         };
         let mut answers: Vec<ExtendAnswer> = parts.iter().zip(&mut *stored).map(extend).collect();
-        let is_granted =
-            |answer: &ExtendAnswer| matches!(answer.extension, Extension::Granted { .. });
-        if answers.iter().all(is_granted) {
+        if answers.iter().all(ExtendAnswer::is_granted) {
             return answers;
         }
         let all = answers.iter_mut().zip(parts).zip(stored.iter_mut().zip(before));
-        for ((answer, part), (stored, before)) in all.filter(|((it, _), _)| is_granted(it)) {
+        for ((answer, part), (stored, before)) in all.filter(|((it, _), _)| it.is_granted()) {
             *stored = before;
-            let decision = part.charge.peek(stored.as_ref(), now_us);
-            answer.decision =
-                core::LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..decision };
-            answer.extension = Extension::Refused;
+            let peeked = part.charge.peek(stored.as_ref(), now_us);
+            *answer = ExtendAnswer::refused_for_another(peeked);
         }
         answers
     }
@@ -282,6 +298,33 @@ pub(super) fn reserve(
         },
         answer => answer,
     }
+}
+
+/// Decides a request for a lease on a key that is still under an old limit, which cannot have leases.
+fn lease_nothing(
+    decides: &Limit,
+    state: &mut State,
+    holds: &mut Holds,
+    now_us: u64,
+    request: LeaseRequest,
+) -> LeaseAnswer {
+    let CheckResult { decision, receipt } = match (request.need, request.expires_us) {
+        (Some(need), _) => decides.check_beside(state, holds, now_us, need.into()),
+        (None, expires_us) => {
+            let peeked = decides.peek_beside(state, holds, now_us, Cost::ONE.into());
+            let verdict = match expires_us {
+                None => Verdict::Allowed { delay_us: 0 },
+                Some(_) => Verdict::Denied { retry: Retry::Never },
+            };
+            let decision = core::LimitDecision { verdict, ..peeked };
+            CheckResult { decision, receipt: None }
+        }
+    };
+    let lease = match request.expires_us {
+        None => LeaseState::None,
+        Some(_) => LeaseState::Ended(EndedHold::Unknown),
+    };
+    LeaseAnswer { decision, receipt, lease }
 }
 
 /// A state while it is decided on.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use tollgate_core::store::LogStorage;
 use tollgate_core::{
     CarryOver, ChargePlace, ChargeReceipt, CheckResult, Cost, ExtendAnswer, Extension, HoldGrowth,
-    HoldId, HoldReference, HoldTime, HoldUse, Holds, Intent, Limit, LimitDecision,
-    MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Reservation, ReserveAnswer, SettleAnswer, Settlement,
-    State, UnitRequest,
+    HoldId, HoldReference, HoldTime, HoldUse, Holds, Intent, LeaseAnswer, LeaseRequest, LeaseState,
+    Limit, LimitDecision, MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Reservation, ReserveAnswer,
+    SettleAnswer, Settlement, State, UnitRequest,
 };
 
 use super::super::wire::{ServerCharge, StoreRequest};
-use super::trace::{Act, Batch, Price, Step, Time};
+use super::trace::{Act, Batch, LeaseStep, Price, Step, Time};
 use tollgate_limiter::store::Demand;
 use tollgate_limiter::store::{self, Name};
 
@@ -37,6 +37,7 @@ pub(super) enum ExpectedReply {
     Reserved(ReserveAnswer),
     Settled(SettleAnswer),
     Extended(ExtendAnswer),
+    Leased(LeaseAnswer),
 }
 
 /// One key as the core keeps it.
@@ -49,6 +50,8 @@ pub(super) struct Key {
     holds: Holds,
     /// The holds as their callers know them, also some that have ended.
     references: Vec<HoldReference>,
+    /// Every lease, and the last expiry that was granted.
+    leases: Vec<(HoldId, Option<u64>)>,
     ids: u64,
     /// The limit that the state was reached under.
     reached_under: Limit,
@@ -107,6 +110,7 @@ impl World {
             state: limit.fresh(),
             holds: Holds::default(),
             references: Vec::new(),
+            leases: Vec::new(),
             ids: 0,
             reached_under: limit,
             is_kept: false,
@@ -228,6 +232,11 @@ impl Key {
                 let request = StoreRequest::Extend { charges, growths, at_us };
                 (request, ExpectedReply::Extended(self.extend(hold, growth, when)))
             }
+            Act::Lease(ref step) => {
+                let lease = self.lease_request(step, ask.cost)?;
+                let request = StoreRequest::Lease { charge, lease, at_us };
+                (request, ExpectedReply::Leased(self.lease(lease, ask.cost, when)))
+            }
             Act::Reset => {
                 self.is_kept = false;
                 self.holds = Holds::default();
@@ -348,6 +357,79 @@ impl Key {
             self.write(is_carried, (state, holds), when.spare(Spare::AtLeast));
         }
         answer
+    }
+
+    fn lease_request(&mut self, step: &LeaseStep, cost: Cost) -> Option<LeaseRequest> {
+        let (id, granted_us) = match step.which {
+            Some(which) => self.leases[which.checked_rem(self.leases.len())?],
+            None => {
+                self.leases.push((HoldId::of_lease(self.leases.len() as u64), None));
+                self.leases[self.leases.len() - 1]
+            }
+        };
+        let of = |units: u64, part: u64| {
+            (u128::from(units) * u128::from(part) / 1_000).min(MAX_UNITS.into()) as u64
+        };
+        let open = self.holds.iter().find(|open| open.id == id);
+        let has = open.map_or(cost.units(), |open| open.units.saturating_add(open.used));
+        Some(LeaseRequest {
+            id,
+            expires_us: granted_us.filter(|_| !step.is_repeated),
+            used: of(has, step.used),
+            need: step.needs.then_some(cost),
+            want: of(self.limit.size(), step.want),
+            most: of(self.limit.size(), step.most),
+            lease_for: HoldTime::from_us(step.lease_for_us).unwrap(),
+        })
+    }
+
+    fn lease(&mut self, request: LeaseRequest, cost: Cost, when: When) -> LeaseAnswer {
+        let (limit, mut state, mut holds) = self.decides(when.us(), cost);
+        let is_carried = self.is_carried(when.us(), cost);
+        let (state_before, holds_before) = (state.clone(), holds.clone());
+        self.is_restarted |= is_new_clock(&state, when) || is_carried;
+        let answer = match limit.lease(&mut state, &mut holds, when.us(), request) {
+            Ok(answer) => answer,
+            Err(_) => {
+                let one = store::StoredState { limit, state: state.clone(), holds: holds.clone() };
+                let mut stored = Some(one);
+                let charge = self.charge(cost.into());
+                let original = store::Charge::new(
+                    Arc::clone(charge.original.name()),
+                    &self.name,
+                    limit,
+                    *charge.demand(),
+                );
+                let answer = original.lease(&mut stored, when.us(), request);
+                if let Some(stored) = stored {
+                    (state, holds) = (stored.state, stored.holds);
+                }
+                answer
+            }
+        };
+        let decision = limit.in_place_of(&self.limit, answer.decision);
+        self.last = Some((when.us(), decision));
+        self.receipts.extend(answer.receipt.as_ref().map(|it| (it.cost(), it.place())));
+        if let LeaseState::Open { expires_us, .. } = answer.lease {
+            self.granted_lease(HoldReference { id: request.id, expires_us });
+        }
+        let is_changed = state != state_before || holds != holds_before;
+        let is_open = matches!(answer.lease, LeaseState::Open { .. });
+        let was_renewed = is_open && holds_before.contains(request.id);
+        if is_changed || self.is_restarted || was_renewed || answer.receipt.is_some() {
+            self.write(is_carried, (state, holds), when.spare(Spare::AtLeast));
+        }
+        LeaseAnswer { decision, ..answer }
+    }
+
+    /// Notes that a lease was opened or renewed. It can also be settled and extended as any hold.
+    fn granted_lease(&mut self, reference: HoldReference) {
+        let leases = self.leases.iter_mut().filter(|(id, _)| *id == reference.id);
+        leases.for_each(|(_, granted_us)| *granted_us = Some(reference.expires_us));
+        match self.references.iter_mut().find(|known| known.id == reference.id) {
+            Some(known) => *known = reference,
+            None => self.references.push(reference),
+        }
     }
 
     fn refund(&mut self, receipt: ChargeReceipt, when: When) -> u64 {

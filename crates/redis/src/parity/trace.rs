@@ -40,6 +40,24 @@ pub(super) enum Act {
     Settle(usize, u64, bool),
     /// An extension of one of the holds by the price or by nothing, for this time.
     Extend(usize, bool, u64),
+    Lease(LeaseStep),
+}
+
+/// A request to open or renew a lease.
+#[derive(Clone, Debug)]
+pub(super) struct LeaseStep {
+    /// The lease to renew, modulo how many there have been; `None` to open another one.
+    pub(super) which: Option<usize>,
+    /// Whether the request is the one that opened the lease, sent again.
+    pub(super) is_repeated: bool,
+    /// Whether a check waits for the answer.
+    pub(super) needs: bool,
+    /// Thousandths of the units that the lease has.
+    pub(super) used: u64,
+    /// Thousandths of the limit.
+    pub(super) want: u64,
+    pub(super) most: u64,
+    pub(super) lease_for_us: u64,
 }
 
 /// How the server's clock moves, as the first key of the batch sees it.
@@ -137,9 +155,44 @@ pub(super) fn holding_batches() -> impl Strategy<Value = Vec<Batch>> {
         1 => (any::<usize>(), any::<bool>(), hold_for())
             .prop_map(|(which, has_more, hold_for_us)| Act::Extend(which, has_more, hold_for_us)),
     ];
-    let act = prop_oneof![2 => on_holds, 1 => act()];
+    let act = prop_oneof![2 => on_holds, 1 => lease(), 1 => act()];
     let batch = (time, steps(price.boxed(), act.boxed(), 1..6));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
+    prop::collection::vec(batch, 1..40)
+}
+
+fn lease() -> impl Strategy<Value = Act> {
+    let which = prop::option::weighted(0.7, any::<usize>());
+    let lease_for = prop_oneof![1..50_u64, 1_000..100_000_u64, 1_000_000..100_000_000_u64];
+    let units = || prop_oneof![4 => 0..=600_u64, 1 => Just(u64::MAX)];
+    let request = (which, prop::bool::weighted(0.2), any::<bool>(), 0..1_500_u64, units(), units());
+    (request, lease_for).prop_map(
+        |((which, is_repeated, needs, used, want, most), lease_for_us)| {
+            Act::Lease(LeaseStep { which, is_repeated, needs, used, want, most, lease_for_us })
+        },
+    )
+}
+
+/// Traces of leases on keys that may stay under a limit without leases.
+pub(super) fn leasing_batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        4 => Just(Time::Stay),
+        4 => (0..20_u64).prop_map(Time::ByUs),
+        4 => (0..1_500_u64).prop_map(Time::Part),
+        1 => (-1..=1_i64).prop_map(Time::Retry),
+    ];
+    let price = prop_oneof![
+        4 => (1..4_u64).prop_map(Price::Units),
+        3 => (1..=1_000_u64).prop_map(Price::Part),
+        3 => (-1..=1_i64).prop_map(Price::Remaining),
+    ];
+    let act = prop_oneof![4 => lease(), 2 => Just(Act::Check), 1 => Just(Act::Peek)];
+    let batch = (time, steps(price.boxed(), act.boxed(), 1..6));
+    let batch = batch.prop_map(|(time, mut steps)| {
+        // The limits change more often than in other traces.
+        steps.iter_mut().for_each(|step| step.is_changing |= step.key % 4 == 0);
+        Batch { time, steps }
+    });
     prop::collection::vec(batch, 1..40)
 }
 

@@ -75,7 +75,7 @@ fn refundable(
 ) -> (WaitingRequest, Receiver, Arc<UnreadCharge>, Arc<Mutex<Vec<StoreRequest>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let to = Arc::clone(&sent);
-    let refunds = Arc::new(Refunds::new(move |refund, _| to.lock().push(refund)));
+    let refunds = Arc::new(Refunds::new(move |refund, _| to.lock().push(refund), &shared.fallback));
     let unread = Arc::new(UnreadCharge::new(&refunds, &charge(), None, Arc::new(|| ())));
     let (waiting, receiver) = waiting(shared, check());
     let units = UnreadUnits::Charge(Arc::clone(&unread));
@@ -101,8 +101,10 @@ fn reservation(
     let joint = JointDecision::of_one(decision, 1).with_holds(vec![Some(hold)]);
     let sent = Arc::new(Mutex::new(Vec::new()));
     let to = Arc::clone(&sent);
-    let refunds = Arc::new(Refunds::new(move |release, _| to.lock().push(release)));
-    let unread = UnreadUnits::Holds(Arc::new(UnreadHolds::new(&refunds, &charges, None)));
+    let refunds =
+        Arc::new(Refunds::new(move |release, _| to.lock().push(release), &shared.fallback));
+    let call = Call { at_us: None, deadline: shared.deadline, on_failure: OnFailure::Closed };
+    let unread = UnreadUnits::Holds(Arc::new(UnreadHolds::new(&refunds, &charges, call)));
     let (waiting, receiver) = waiting(shared, StoreRequest::CheckAll { charges, at_us: None });
     let waiting = waiting.follow_up(FollowUp::GiveBackUnlessRead(unread));
     (waiting, receiver, Ok(Reply::JointDecision(joint)), sent)

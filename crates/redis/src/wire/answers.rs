@@ -3,8 +3,8 @@
 use redis::Value;
 use tollgate_core::{
     ChargePlace, ChargeReceipt, CheckResult, CombinedDecision, Cost, DecisionPart, EndedHold,
-    ExtendAnswer, Extension, HoldReference, Limit, LimitDecision, Retry, SettleAnswer, Settlement,
-    Verdict,
+    ExtendAnswer, Extension, HoldReference, LeaseAnswer, LeaseRequest, LeaseState, Limit,
+    LimitDecision, Retry, SettleAnswer, Settlement, Verdict,
 };
 use tollgate_limiter::{Decision, JointDecision};
 
@@ -42,10 +42,20 @@ struct RawAnswer {
     first_back_us: u64,
     /// Set if the key has holds.
     beside_holds: Option<HeldKeyNumbers>,
-    /// The further numbers of an answer to a part that settles or extends.
+    /// The further numbers of an answer to a part that settles or extends, or for a lease.
     more: [u64; 7],
     /// For a check of several limits, how many such requests fit; for a settlement or an extension, the size of the limit.
     last: u64,
+}
+
+/// The fields that follow the answer to a charge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AnswerForm {
+    Plain,
+    /// One more number.
+    Joint,
+    /// The lease, and one more number.
+    Lease,
 }
 
 /// The numbers that follow the answer of a key with holds, because they cannot be computed from the other numbers.
@@ -119,9 +129,13 @@ impl ScriptReply {
 
     fn raw_of(&mut self, request: &StoreRequest) -> Result<Vec<RawAnswer>, Fault> {
         // Reads the answers to all charges, even if one failed, because the answers to the next request follow them.
-        let is_joint =
-            matches!(request, StoreRequest::CheckAll { .. }) || request.is_on_open_holds();
-        request.charges().iter().map(|_| self.raw(is_joint)).collect()
+        let form = match request {
+            StoreRequest::Lease { .. } => AnswerForm::Lease,
+            StoreRequest::CheckAll { .. } => AnswerForm::Joint,
+            _ if request.is_on_open_holds() => AnswerForm::Joint,
+            _ => AnswerForm::Plain,
+        };
+        request.charges().iter().map(|_| self.raw(form)).collect()
     }
 
     fn reply(&self, request: &StoreRequest, raw: &[RawAnswer]) -> Result<Reply, Fault> {
@@ -142,12 +156,17 @@ impl ScriptReply {
                 let answers = raw.iter().map(settle_answer).collect::<Option<_>>();
                 answers.map(Reply::Settled).ok_or_else(Fault::unexpected_reply)
             }
-            (StoreRequest::Extend { .. } | StoreRequest::Shrink { .. }, raw) => {
+            (StoreRequest::Extend { .. } | StoreRequest::TakeBack { .. }, raw) => {
                 let answers = raw.iter().map(extend_answer).collect::<Option<_>>();
                 answers.map(Reply::Extended).ok_or_else(Fault::unexpected_reply)
             }
             (StoreRequest::CheckAll { charges, .. }, raw) => {
                 joint_reply(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
+            }
+            (StoreRequest::Lease { charge, lease, .. }, [raw]) => {
+                let answer = lease_answer(charge, lease, raw, now_us);
+                let answer = answer.ok_or_else(Fault::unexpected_reply)?;
+                Ok(Reply::Leased(Box::new(answer)))
             }
             (_, [raw]) if raw.status != DONE => Err(Fault::unexpected_reply()),
             (StoreRequest::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
@@ -162,7 +181,7 @@ impl ScriptReply {
         }
     }
 
-    fn raw(&mut self, is_joint: bool) -> Result<RawAnswer, Fault> {
+    fn raw(&mut self, form: AnswerForm) -> Result<RawAnswer, Fault> {
         let status = self.byte()?;
         let has_holds = (AND_HOLDS..=AND_HOLDS + AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
         let status = if has_holds { status - AND_HOLDS } else { status };
@@ -186,9 +205,15 @@ impl ScriptReply {
             }
             EXTENDED => more[..2].copy_from_slice(&[self.number()?, self.number()?]),
             NOT_EXTENDED => more[0] = self.number()?,
+            DENIED..=ALLOWED_LATER if form == AnswerForm::Lease => {
+                more[0] = self.byte()?.into();
+                for number in &mut more[1..5] {
+                    *number = self.number()?;
+                }
+            }
             _ => {}
         }
-        let last = if is_joint { self.number()? } else { 0 };
+        let last = if form == AnswerForm::Plain { 0 } else { self.number()? };
         Ok(RawAnswer { status, numbers, delay_us, first_back_us, beside_holds, more, last })
     }
 
@@ -230,6 +255,20 @@ impl ScriptReply {
 }
 
 fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decision> {
+    let cost = charge.demand().request.cost;
+    let is_charged = charge.is_charged() && charge.hold_terms().is_none();
+    let checked = check_result(charge.limit(), is_charged.then_some(cost), raw, now_us)?;
+    let decision = Decision::of_key(checked, charge.original.fingerprint());
+    Some(if raw.beside_holds.is_some() { decision.beside_holds() } else { decision })
+}
+
+/// Returns the result of a check. `charged` is the cost of a check that is charged if it is allowed.
+fn check_result(
+    of: &Limit,
+    charged: Option<Cost>,
+    raw: &RawAnswer,
+    now_us: u64,
+) -> Option<CheckResult> {
     let [remaining, reset_after_us, last] = raw.numbers;
     let verdict = match raw.status {
         ALLOWED | ALLOWED_LATER => Verdict::Allowed { delay_us: raw.delay_us },
@@ -238,20 +277,40 @@ fn checked(charge: &ServerCharge, raw: &RawAnswer, now_us: u64) -> Option<Decisi
         _ => return None,
     };
     let first_back_us = raw.first_back_us;
-    let limit = raw.beside_holds.as_ref().map_or(charge.limit().size(), |beside| beside.size);
+    let limit = raw.beside_holds.as_ref().map_or(of.size(), |beside| beside.size);
     let decision = LimitDecision { verdict, limit, remaining, reset_after_us, first_back_us };
-    let is_charged = decision.is_allowed() && charge.is_charged() && charge.hold_terms().is_none();
-    let receipt = match (is_charged, &raw.beside_holds) {
-        (false, _) => None,
-        (true, Some(HeldKeyNumbers { place_kind, place_too, .. })) => {
-            Some(place(*place_kind, last, *place_too)?)
+    let receipt = match (charged.filter(|_| decision.is_allowed()), &raw.beside_holds) {
+        (None, _) => None,
+        (Some(cost), Some(HeldKeyNumbers { place_kind, place_too, .. })) => {
+            Some(ChargeReceipt::of(cost, place(*place_kind, last, *place_too)?))
         }
-        (true, None) => Some(place_alone(charge.limit(), last, now_us, reset_after_us)),
+        (Some(cost), None) => {
+            Some(ChargeReceipt::of(cost, place_alone(of, last, now_us, reset_after_us)))
+        }
     };
-    let receipt = receipt.map(|place| ChargeReceipt::of(charge.demand().request.cost, place));
-    let checked = CheckResult { decision, receipt };
-    let decision = Decision::of_key(checked, charge.original.fingerprint());
-    Some(if raw.beside_holds.is_some() { decision.beside_holds() } else { decision })
+    Some(CheckResult { decision, receipt })
+}
+
+fn lease_answer(
+    charge: &ServerCharge,
+    request: &LeaseRequest,
+    raw: &RawAnswer,
+    now_us: u64,
+) -> Option<LeaseAnswer> {
+    let CheckResult { decision, receipt } =
+        check_result(charge.limit(), request.need, raw, now_us)?;
+    let [state, unused, expires_us, lasts_us, holders, ..] = raw.more;
+    let lease = match state {
+        0 => {
+            let holders = u32::try_from(holders).ok()?;
+            LeaseState::Open { unused, expires_us, lasts_us, holders }
+        }
+        1 => LeaseState::None,
+        2 => LeaseState::Ended(EndedHold::Expired),
+        3 => LeaseState::Ended(EndedHold::Unknown),
+        _ => return None,
+    };
+    Some(LeaseAnswer { decision, receipt, lease })
 }
 
 /// Returns the place of a charge to a key without holds.
@@ -313,7 +372,9 @@ fn extend_answer(raw: &RawAnswer) -> Option<ExtendAnswer> {
         (EXTENDED, expires_us) => {
             (allowed, Extension::Granted { expires_us, held_units: raw.more[1] })
         }
-        (NOT_EXTENDED, WAIT_OF_OTHERS) => (allowed, Extension::Refused),
+        (NOT_EXTENDED, WAIT_OF_OTHERS) => {
+            return Some(ExtendAnswer::refused_for_another(part_decision(raw, allowed)));
+        }
         (NOT_EXTENDED, wait_us) => {
             let retry = if wait_us == WAIT_NEVER { Retry::Never } else { Retry::AfterUs(wait_us) };
             (Verdict::Denied { retry }, Extension::Refused)

@@ -1,7 +1,7 @@
 //! A batch of requests as the script's keys and arguments.
 
 use redis::Cmd;
-use tollgate_core::{ChargePlace, Cost, HoldId, Intent, Limit, MAX_UNITS, Role};
+use tollgate_core::{ChargePlace, Cost, GrantedExtension, HoldId, Intent, Limit, MAX_UNITS, Role};
 
 use super::number::put_number;
 use super::{ServerCharge, StoreRequest, limit};
@@ -73,6 +73,11 @@ impl<'a> Arguments<'a> {
         if let Some(HoldId(id)) = id {
             self.requests.extend_from_slice(&id.to_be_bytes());
         }
+        if let StoreRequest::Lease { lease, .. } = request {
+            for units in [lease.used, lease.want, lease.most] {
+                put_number(&mut self.requests, units.min(MAX_UNITS));
+            }
+        }
     }
 
     /// Returns the number of a limit in this batch, from 1.
@@ -122,7 +127,8 @@ impl StoreRequest {
             StoreRequest::State { .. } => 6,
             StoreRequest::Settle { .. } => 7,
             StoreRequest::Extend { .. } => 8,
-            StoreRequest::Shrink { .. } => 9,
+            StoreRequest::TakeBack { .. } => 9,
+            StoreRequest::Lease { .. } => 10,
         }
     }
 
@@ -156,7 +162,18 @@ impl StoreRequest {
                 let (role, id) = (u8::from(used.is_last), Some(hold.id));
                 SentCharge { cost, role, a: hold.expires_us, b: 0, id }
             }
-            StoreRequest::Extend { growths, .. } | StoreRequest::Shrink { growths, .. } => {
+            StoreRequest::TakeBack { extended, .. } => {
+                let GrantedExtension { hold, more, expires_us } = *extended;
+                let (cost, id) = (more.map_or(0, Cost::units), Some(hold.id));
+                SentCharge { cost, role: 0, a: hold.expires_us, b: expires_us, id }
+            }
+            StoreRequest::Lease { lease, .. } => {
+                let cost = lease.need.map_or(fields.cost, Cost::units);
+                let a = lease.expires_us.map_or(NONE, |us| us.min(NONE - 1));
+                let (role, b) = (u8::from(lease.need.is_some()), lease.lease_for.as_us());
+                SentCharge { cost, role, a, b, id: Some(lease.id) }
+            }
+            StoreRequest::Extend { growths, .. } => {
                 // OK because there is a hold for each charge.
                 let (hold, growth) = growths[index];
                 let cost = growth.more.map_or(0, Cost::units);

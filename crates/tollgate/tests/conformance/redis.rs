@@ -14,6 +14,7 @@ mod on_redis {
 
     crate::suite::suite!(make);
     crate::suite::hold_suite!(make);
+    crate::suite::lease_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let server = shared(&SERVER, || start(Flavour::Redis));
@@ -28,6 +29,7 @@ mod on_valkey {
 
     crate::suite::suite!(make);
     crate::suite::hold_suite!(make);
+    crate::suite::lease_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let server = shared(&SERVER, || start(Flavour::Valkey));
@@ -42,6 +44,7 @@ mod on_shards {
 
     crate::suite::suite!(make, in several places);
     crate::suite::hold_suite!(make, in several places);
+    crate::suite::lease_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let one = || start(Flavour::Redis);
@@ -58,6 +61,7 @@ mod on_a_cluster {
 
     crate::suite::suite!(make, in several places);
     crate::suite::hold_suite!(make, in several places);
+    crate::suite::lease_suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
         let cluster = shared(&CLUSTER, || {

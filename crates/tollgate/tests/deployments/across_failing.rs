@@ -12,13 +12,13 @@ use crate::shards;
 const DEADLINE: Duration = Duration::from_millis(600);
 
 /// Three shards, and an id on each.
-struct ThreeShards {
-    servers: Vec<Server>,
-    ids: Vec<String>,
+pub(crate) struct ThreeShards {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) ids: Vec<String>,
 }
 
 impl ThreeShards {
-    async fn start(flavour: Flavour) -> ThreeShards {
+    pub(crate) async fn start(flavour: Flavour) -> ThreeShards {
         let servers = shards::start(&Launch::new(flavour), 3);
         let ids = ids_on(&at(&shards::url("", &servers)), &servers).await;
         ThreeShards { servers, ids }
@@ -30,7 +30,7 @@ impl ThreeShards {
     }
 
     /// A limiter with connections to all shards, and a scope.
-    async fn scope(&self, on_failure: OnFailure, text: &str) -> (Limiter, Scope) {
+    pub(crate) async fn scope(&self, on_failure: OnFailure, text: &str) -> (Limiter, Scope) {
         let limiter = self.limiter(on_failure);
         let scope = named(&limiter, text, text);
         until_well(&limiter, &scope, &self.ids).await;

@@ -7,6 +7,7 @@
 mod across;
 mod across_failing;
 mod across_holds;
+mod across_holds_failing;
 mod changed_limits;
 #[path = "../shared/child.rs"]
 mod child;

@@ -109,5 +109,5 @@ async fn joint_check_above_256_units_of_work_is_an_error() {
         assert!(check(limit, most + 1).await.is_err(), "{limit}");
     }
     let error = check("sliding-window-log limit=65 window=1m", 17).await.unwrap_err();
-    insta::assert_snapshot!(error, @"the limits of one check come to 272 units of work for Redis: 64 for a sliding window log above 4096 units, 16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most 256");
+    insta::assert_snapshot!(error, @"the limits of one check come to 272 units of work for Redis: 64 for a sliding window log above 4096 units, 16 for one above 64 units, 2 for a smaller one, 1 for any other limit; a hold counts as 64 under a log above 4096 units and as 16 under any other limit; use at most 256");
 }

@@ -380,3 +380,42 @@ async fn concurrency_limit_leaves_no_key_when_nothing_is_held() {
         }
     }
 }
+
+/// Only a part of a long log is read to settle. So each of its charges is made corrupt in turn.
+#[tokio::test]
+async fn joint_settlement_changes_nothing_when_a_log_is_corrupt() {
+    const SLOT_BYTES: usize = 14;
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        let limiter = open(&server);
+        let log = named(&limiter, "log", "sliding-window-log limit=1000 window=366d");
+        let window = named(&limiter, "window", "fixed-window limit=1000 window=366d");
+        let mut failed = 0;
+        for corrupt in 0..40 {
+            redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
+            for at_us in 0..40 {
+                let now_us = time_us(&mut admin) as u64 - 1_000 + at_us;
+                assert!(log.check("a").at_us(now_us).await.unwrap().is_allowed());
+            }
+            let parts = [&window, &log].map(|it| it.reserve("a").cost(9).hold_for(HOUR).into());
+            let held = limiter.reserve_all(&parts).await.unwrap().into_hold().unwrap();
+            let key = key_with(&mut admin, "log");
+            let from = 11 + 23 + SLOT_BYTES * corrupt;
+            let bytes = [255_u8; SLOT_BYTES];
+            redis::cmd("SETRANGE").arg(&key).arg(from).arg(&bytes).exec(&mut admin).unwrap();
+            let other = key_with(&mut admin, "window");
+            let dump = |admin: &mut Connection| -> (Vec<u8>, Vec<u8>) {
+                let get = |admin: &mut Connection, key| redis::cmd("GET").arg(key).query(admin);
+                (get(admin, &key).unwrap(), get(admin, &other).unwrap())
+            };
+            let before = dump(&mut admin);
+            if let Err(error) = held.settle(|_| 4).await {
+                failed += 1;
+                assert!(error.to_string().contains("log"), "{flavour}, {corrupt}: {error}");
+                assert!(dump(&mut admin) == before, "{flavour}, {corrupt}: half settled");
+            }
+        }
+        assert!(failed > 0, "{flavour}");
+    }
+}

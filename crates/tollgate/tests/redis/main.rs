@@ -20,6 +20,7 @@ mod garbage;
 mod holders;
 mod holds;
 mod keys;
+mod leases;
 mod nonsense;
 mod processes;
 mod runtimes;

@@ -1,8 +1,8 @@
 //! Holds by example.
 
 use tollgate_core::{
-    Cost, EndedHold, Extension, HoldError, HoldGrowth, HoldId, HoldReference, HoldTime, HoldUse,
-    Holds, Limit, MAX_HOLDS, Reservation, Settlement, State, UnitRequest,
+    Cost, EndedHold, Extension, GrantedExtension, HoldError, HoldGrowth, HoldId, HoldReference,
+    HoldTime, HoldUse, Holds, Limit, MAX_HOLDS, Reservation, Settlement, State, UnitRequest,
 };
 
 const SECOND_US: u64 = 1_000_000;
@@ -157,6 +157,38 @@ fn extension_in_debt_moves_the_expiry_and_adds_nothing() {
     assert_eq!(extend(Some(Cost::ONE)), Extension::Refused);
     let expires_us = NOW_US + 9 * SECOND_US;
     assert_eq!(extend(None), Extension::Granted { expires_us, held_units: 5 });
+}
+
+#[test]
+fn extension_that_is_taken_back_keeps_a_later_expiry() {
+    let mut key = Key::new("token-bucket capacity=10 refill=1/h");
+    let hold = key.reserve(NOW_US, 4, 60 * SECOND_US).unwrap();
+    let grow = |key: &mut Key, units: u64, seconds: u64| {
+        let hold_for = HoldTime::from_us(seconds * SECOND_US).unwrap();
+        let growth = HoldGrowth { more: Cost::new(units).ok(), hold_for };
+        let (state, holds) = (&mut key.state, &mut key.holds);
+        key.limit.extend_hold(state, holds, NOW_US, hold, growth).extension
+    };
+    let take_back = |key: &mut Key, now_us: u64, units: u64, seconds: u64| {
+        let more = Cost::new(units).ok();
+        let expires_us = NOW_US + seconds * SECOND_US;
+        let extended = GrantedExtension { hold, more, expires_us };
+        let (state, holds) = (&mut key.state, &mut key.holds);
+        key.limit.take_back_extension(state, holds, now_us, extended).extension
+    };
+    let granted = |seconds: u64| Extension::Granted { expires_us: NOW_US + seconds * SECOND_US };
+    assert_eq!(grow(&mut key, 3, 120), granted(120));
+    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(60));
+    assert_eq!(key.remaining(NOW_US), 6);
+    assert_eq!(grow(&mut key, 3, 120), granted(120));
+    assert_eq!(grow(&mut key, 0, 300), granted(300));
+    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(300));
+    assert_eq!(key.remaining(NOW_US), 6);
+    // The expiry from before has passed meanwhile.
+    assert_eq!(grow(&mut key, 3, 120), granted(120));
+    assert_eq!(take_back(&mut key, NOW_US + 60 * SECOND_US, 3, 120), granted(120));
+    let ended = take_back(&mut key, NOW_US + 120 * SECOND_US, 3, 120);
+    assert_eq!(ended, Extension::Ended(EndedHold::Expired));
 }
 
 #[test]

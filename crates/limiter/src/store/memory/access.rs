@@ -2,9 +2,9 @@
 
 use tollgate_core::store::each;
 use tollgate_core::{
-    Algorithm, Cost, Entry, ExtendAnswer, Fill, HoldError, HoldGrowth, HoldReference, HoldUse,
-    Holds, KeyClock, Limit, LimitDecision, Log, Reservation, ReserveAnswer, SettleAnswer, State,
-    UnitRequest, Window, WindowPair,
+    Algorithm, Cost, Entry, ExtendAnswer, Fill, GrantedExtension, HoldError, HoldGrowth,
+    HoldReference, HoldUse, Holds, KeyClock, Limit, LimitDecision, Log, Reservation, ReserveAnswer,
+    SettleAnswer, State, UnitRequest, Window, WindowPair,
 };
 
 use super::held::HeldKey;
@@ -247,6 +247,19 @@ impl MemoryStore {
         let place = self.place(scope, key);
         let view = self.view(now_us);
         self.shard(place).lock().extend(place, scope, &view, hold, growth)
+    }
+
+    /// Takes an extension back, because another hold of the same request could not be extended.
+    pub(crate) fn take_back(
+        &self,
+        scope: &MemoryScope,
+        key: &[u8],
+        now_us: u64,
+        extended: GrantedExtension,
+    ) {
+        let place = self.place(scope, key);
+        let view = self.view(now_us);
+        self.shard(place).lock().take_back(place, scope, &view, extended);
     }
 
     /// Forgets a key and its holds.

@@ -10,9 +10,9 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use tollgate_core::{
-    CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, HoldError, HoldGrowth,
-    HoldReference, HoldUse, Holds, Limit, LimitDecision, MAX_STEP_BACK_US, OpenHold, Reservation,
-    ReserveAnswer, Retry, SettleAnswer, State, UnitRequest, Verdict,
+    CarryOver, ChargeReceipt, CheckResult, Cost, ExtendAnswer, GrantedExtension, HoldError,
+    HoldGrowth, HoldReference, HoldUse, Holds, Limit, LimitDecision, MAX_STEP_BACK_US, OpenHold,
+    Reservation, ReserveAnswer, Retry, SettleAnswer, State, UnitRequest, Verdict,
 };
 
 use super::KeyPlace;
@@ -320,6 +320,18 @@ impl HeldKey {
         };
         self.accounted(view.budget, |key| {
             decides.extend_hold(&mut key.state, &mut key.holds, view.now_us, hold, growth)
+        })
+    }
+
+    /// Takes an extension back, under the limit that the key is under now.
+    pub(super) fn take_back(
+        &mut self,
+        view: &StoreView<'_>,
+        extended: GrantedExtension,
+    ) -> ExtendAnswer {
+        let limit = *self.limit();
+        self.accounted(view.budget, |key| {
+            limit.take_back_extension(&mut key.state, &mut key.holds, view.now_us, extended)
         })
     }
 

@@ -1,8 +1,8 @@
 //! Operations on several holds at once: all shards are locked while they run.
 
 use tollgate_core::{
-    Cost, ExtendAnswer, Extension, HoldGrowth, HoldReference, HoldUse, LimitDecision, SettleAnswer,
-    UnitRequest, Verdict,
+    Cost, ExtendAnswer, HoldGrowth, HoldReference, HoldUse, LimitDecision, SettleAnswer,
+    UnitRequest,
 };
 
 use super::shard::Shard;
@@ -54,9 +54,8 @@ impl MemoryStore {
             |((place, (part, growth)), is_granted): ((KeyPlace, &(_, HoldGrowth)), bool)| {
                 let HoldPart { scope, hold, .. } = *part;
                 if is_granted && is_refused {
-                    let decision =
-                        locks.shard(place).peek_allowed(place, scope, &view, growth.more);
-                    return ExtendAnswer { decision, extension: Extension::Refused };
+                    let decision = locks.shard(place).peek_growth(place, scope, &view, growth.more);
+                    return ExtendAnswer::refused_for_another(decision);
                 }
                 locks.shard(place).extend(place, scope, &view, hold, *growth)
             };
@@ -85,11 +84,11 @@ impl Shard {
         let more = growth.more.unwrap_or(Cost::ONE);
         let (decides, mut state, mut holds) = key.carried_copy(limit, view.now_us, more);
         let answer = decides.extend_hold(&mut state, &mut holds, view.now_us, *hold, growth);
-        matches!(answer.extension, Extension::Granted { .. })
+        answer.is_granted()
     }
 
-    /// Returns what a peek at the additional units shows, with the verdict "allowed".
-    fn peek_allowed(
+    /// Returns what a peek at the additional units shows.
+    fn peek_growth(
         &self,
         place: KeyPlace,
         scope: &MemoryScope,
@@ -97,11 +96,10 @@ impl Shard {
         more: Option<Cost>,
     ) -> LimitDecision {
         let request = UnitRequest::new(more.unwrap_or(Cost::ONE));
-        let peeked = match self.held_key(place, scope) {
+        match self.held_key(place, scope) {
             Some(key) => key.peek(&scope.limit, view.now_us, request),
             // Not reached: a hold that can grow is listed.
             None => scope.limit.peek(&scope.limit.fresh(), view.now_us, request),
-        };
-        LimitDecision { verdict: Verdict::Allowed { delay_us: 0 }, ..peeked }
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The keys of a shard that have holds: how they leave the table, and return to it.
 
 use tollgate_core::{
-    ExtendAnswer, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Limit, Reservation,
-    ReserveAnswer, SettleAnswer, State,
+    ExtendAnswer, GrantedExtension, HoldError, HoldGrowth, HoldReference, HoldUse, Holds, Limit,
+    Reservation, ReserveAnswer, SettleAnswer, State,
 };
 
 use super::{FoundSlot, Shard};
@@ -318,6 +318,17 @@ impl Shard {
                 limit.extend_hold(state, &mut Holds::default(), view.now_us, hold, growth)
             })
         })
+    }
+
+    /// Takes an extension back. Without effect if the key has no holds any more.
+    pub(in super::super) fn take_back(
+        &mut self,
+        place: KeyPlace,
+        scope: &MemoryScope,
+        view: &StoreView<'_>,
+        extended: GrantedExtension,
+    ) {
+        self.change_held(place, scope, view, |held| held.take_back(view, extended));
     }
 
     /// Runs `act` on the state of a key without holds, with the limit that it is under.
