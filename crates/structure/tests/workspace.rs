@@ -13,6 +13,7 @@ use tollgate_structure::{
 const LAYERS: &[(&str, &[&str])] = &[
     // On the path of a decision, from the innermost outwards.
     ("tollgate-core",        &[]),
+    ("tollgate-lease",       &["tollgate-core"]),
     ("tollgate-limiter",     &["tollgate-core"]),
     ("tollgate-redis",       &["tollgate-core", "tollgate-limiter"]),
     ("tollgate-identity",    &["tollgate-core", "tollgate-limiter"]),
