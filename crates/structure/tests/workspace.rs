@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tollgate-launcher",    &[]),
     ("tollgate-structure",   &[]),
     ("tollgate-conformance", &["tollgate-core", "tollgate-limiter"]),
+    ("tollgate-simulator",   &["tollgate-core", "tollgate-lease"]),
     ("tollgate-pictures",    &["tollgate-core"]),
     ("tollgate-bench",       &["tollgate-core", "tollgate-redis", "tollgate", "tollgate-server", "tollgate-launcher", "tollgate-pictures"]),
 ];
