@@ -145,6 +145,8 @@ screenshots: browser ## take the screenshots of the page again: docs/pictures/*.
 soak: servers ## run the property tests longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES; SOAK_REFUNDS from a long log
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
+	PROPTEST_CASES=$${SOAK_CASES:-100000} cargo test --release -p tollgate-lease --test behaviour
+	SIMULATOR_SEEDS=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-simulator --test leases random_scenarios -- --nocapture
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate-server --all-features --test floods -- --nocapture --test-threads 1

@@ -13,6 +13,7 @@ use tollgate_structure::{
 const LAYERS: &[(&str, &[&str])] = &[
     // On the path of a decision, from the innermost outwards.
     ("tollgate-core",        &[]),
+    ("tollgate-lease",       &["tollgate-core"]),
     ("tollgate-limiter",     &["tollgate-core"]),
     ("tollgate-redis",       &["tollgate-core", "tollgate-limiter"]),
     ("tollgate-identity",    &["tollgate-core", "tollgate-limiter"]),
@@ -29,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tollgate-launcher",    &[]),
     ("tollgate-structure",   &[]),
     ("tollgate-conformance", &["tollgate-core", "tollgate-limiter"]),
+    ("tollgate-simulator",   &["tollgate-core", "tollgate-lease"]),
     ("tollgate-pictures",    &["tollgate-core"]),
     ("tollgate-bench",       &["tollgate-core", "tollgate-redis", "tollgate", "tollgate-server", "tollgate-launcher", "tollgate-pictures"]),
 ];

@@ -176,17 +176,20 @@ fn extension_that_is_taken_back_keeps_a_later_expiry() {
         let (state, holds) = (&mut key.state, &mut key.holds);
         key.limit.take_back_extension(state, holds, now_us, extended).extension
     };
-    let granted = |seconds: u64| Extension::Granted { expires_us: NOW_US + seconds * SECOND_US };
-    assert_eq!(grow(&mut key, 3, 120), granted(120));
-    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(60));
+    let granted = |held_units: u64, seconds: u64| Extension::Granted {
+        expires_us: NOW_US + seconds * SECOND_US,
+        held_units,
+    };
+    assert_eq!(grow(&mut key, 3, 120), granted(7, 120));
+    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(4, 60));
     assert_eq!(key.remaining(NOW_US), 6);
-    assert_eq!(grow(&mut key, 3, 120), granted(120));
-    assert_eq!(grow(&mut key, 0, 300), granted(300));
-    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(300));
+    assert_eq!(grow(&mut key, 3, 120), granted(7, 120));
+    assert_eq!(grow(&mut key, 0, 300), granted(7, 300));
+    assert_eq!(take_back(&mut key, NOW_US, 3, 120), granted(4, 300));
     assert_eq!(key.remaining(NOW_US), 6);
     // The expiry from before has passed meanwhile.
-    assert_eq!(grow(&mut key, 3, 120), granted(120));
-    assert_eq!(take_back(&mut key, NOW_US + 60 * SECOND_US, 3, 120), granted(120));
+    assert_eq!(grow(&mut key, 3, 120), granted(7, 120));
+    assert_eq!(take_back(&mut key, NOW_US + 60 * SECOND_US, 3, 120), granted(4, 120));
     let ended = take_back(&mut key, NOW_US + 120 * SECOND_US, 3, 120);
     assert_eq!(ended, Extension::Ended(EndedHold::Expired));
 }
