@@ -244,7 +244,7 @@ end
 
 -- A log need not be copied. A hold expires no earlier than the newest charge in the log, and its charge leaves one
 -- window after the expiry. So the log's own charges leave first, and then the holds in order.
-local beside_log = { most_taken = beside.most_taken }
+local beside_log = { most_taken = beside.most_taken, most_units = 65536 }
 
 function beside_log.look(seen)
   local limit, holds = seen.limit, seen.holds
@@ -622,116 +622,126 @@ end
 
 -- Twin of algorithm/leased.rs. The highest bit of a lease's id is set.
 
--- How many of the holds from this position on are leases.
-local function lease_count(holds, position)
-  local count = 0
-  for index = position, holds.count do
-    if holds:id(index):byte() >= 128 then
-      count = count + 1
-    end
-  end
-  return count
-end
-
--- The expiry of a lease that is taken or renewed at at_us. Under a window it is the window's last microsecond at the
--- latest, so that what a process takes from a lease is charged in the window of its use.
-local function lease_until_us(limit, at_us, lease_for_us)
-  local until_us, decide = min(at_us + lease_for_us, MAX_TIME_US), limit.decide
-  if decide == fixed_window or decide == sliding_window_counter then
-    return min(until_us, at_us - at_us % limit.window_us + limit.window_us - 1)
-  end
-  return until_us
-end
-
--- Charges what was taken from an open lease, and moves its expiry. Returns whether the lease is open, and, if the request
--- is a renewal and the lease has ended, "expired" or "unknown".
-local function renew_lease(limit, state, holds, now_us, request)
-  local id, expires_us = request.id, request.expires_us
-  -- Without an expiry that was granted before, only a lease that is listed can have expired.
-  local open, ended = find_open(limit, state, holds, now_us, id, expires_us or TWO_53)
-  if not open then
-    return false, (expires_us or ended == "expired") and ended or nil
-  end
-  held.settle(limit, state, holds, now_us, id, 0, request.used, false)
-  local at_us = key_time_us(limit, state, now_us)
-  open = holds:find(id)
-  local units, used, until_us = holds.units[open], holds:used(open), holds.expires[open]
-  local later_us = lease_until_us(limit, at_us, request.lease_for_us)
-  -- The process may count on the expiry that was granted before.
-  if later_us > until_us then
-    holds:remove(open)
-    holds:insert(position_for(holds, id, later_us), id, units, later_us, used)
-  end
-  return true
-end
-
--- Adds units to the lease, or opens it, unless is_refused. At most half of what remains, divided among the leases of the
--- key, is leased, so that the last units are decided one by one. Returns whether the lease was opened, and the lease if
--- it is open: its unused units, its expiry, how long it lasts, and how many leases are open.
-local function grow_lease(limit, state, holds, now_us, request, is_refused)
-  local id = request.id
-  local open = holds:find(id)
-  if is_refused and not open then
-    return false
-  end
-  local seen = look(limit, state, holds, now_us)
-  local at_us, leases = seen.at_us, lease_count(holds, seen.expired + 1)
-  local unused, more = 0, 0
-  if open then
-    unused = holds.units[open]
-  else
-    leases = leases + 1
-  end
-  if not is_refused then
-    local remaining = max(limit.size - seen.taken, 0)
-    -- At least 1, also for an id without the lease bit.
-    local parts = 2 * max(leases, 1)
-    local share = (remaining - remaining % parts) / parts
-    more = min(max(min(request.want, request.most) - unused, 0), share)
-  end
-  if open then
-    if more > 0 then
-      holds:set(open, unused + more, holds:used(open))
-    end
-    local expires_us = holds.expires[open]
-    return false, unused + more, expires_us, expires_us - at_us, leases
-  end
-  local expires_us = lease_until_us(limit, at_us, request.lease_for_us)
-  if more == 0 or holds.count - seen.expired >= MAX_HOLDS or expires_us <= at_us then
-    return false
-  end
-  -- A refusal must leave no trace, so the key is brought up only if the lease is opened.
-  bring_up(limit, state, holds, now_us)
-  holds:insert(position_for(holds, id, expires_us), id, more, expires_us, 0)
-  return true, more, expires_us, expires_us - at_us, leases
-end
-
 -- Opens or renews a lease, and decides the check that waits.
 -- request       id, used, want, most and lease_for_us; expires_us, the last expiry that was granted, nil to open the
 --               lease; need, the cost of the check that waits, nil if none does
 -- Returns       whether the state has changed, the decision with the place of its charge, and the lease: "open" and
 --               the values of grow_lease; "none"; or why it has ended, "expired" or "unknown"
-function held.lease(limit, state, holds, now_us, request)
-  restart_clock(limit, state, holds, now_us)
-  local is_renewed, ended = renew_lease(limit, state, holds, now_us, request)
-  local need, is_charged, seen, place, place_too = request.need, false, nil, nil, nil
-  if need then
-    seen, is_charged, place, place_too = charge_check(limit, state, holds, now_us, need)
+function held.lease(first_limit, first_state, first_holds, first_now_us, first_request)
+  -- The functions for leases are created by the first request that needs them, because the server creates all others
+  -- whenever it runs the script.
+
+  -- How many of the holds from this position on are leases.
+  local function lease_count(holds, position)
+    local count = 0
+    for index = position, holds.count do
+      if holds:id(index):byte() >= 128 then
+        count = count + 1
+      end
+    end
+    return count
   end
-  local is_refused, decided = need and not is_charged, nil
-  local is_opened, unused, expires_us, lasts_us, leases
-  if not ended then
-    is_opened, unused, expires_us, lasts_us, leases =
-      grow_lease(limit, state, holds, now_us, request, is_refused)
+
+  -- The expiry of a lease that is taken or renewed at at_us. Under a window it is the window's last microsecond at the
+  -- latest, so that what a process takes from a lease is charged in the window of its use.
+  local function lease_until_us(limit, at_us, lease_for_us)
+    local until_us, decide = min(at_us + lease_for_us, MAX_TIME_US), limit.decide
+    if decide == fixed_window or decide == sliding_window_counter then
+      return min(until_us, at_us - at_us % limit.window_us + limit.window_us - 1)
+    end
+    return until_us
   end
-  if is_refused then
-    decided = { decision_on_check(seen, need) }
-  else
-    decided = { held.decision_after(limit, state, holds, now_us, is_charged or not ended) }
-    decided[7], decided[8] = place, place_too
+
+  -- Charges what was taken from an open lease, and moves its expiry. Returns whether the lease is open, and, if the request
+  -- is a renewal and the lease has ended, "expired" or "unknown".
+  local function renew_lease(limit, state, holds, now_us, request)
+    local id, expires_us = request.id, request.expires_us
+    -- Without an expiry that was granted before, only a lease that is listed can have expired.
+    local open, ended = find_open(limit, state, holds, now_us, id, expires_us or TWO_53)
+    if not open then
+      return false, (expires_us or ended == "expired") and ended or nil
+    end
+    held.settle(limit, state, holds, now_us, id, 0, request.used, false)
+    local at_us = key_time_us(limit, state, now_us)
+    open = holds:find(id)
+    local units, used, until_us = holds.units[open], holds:used(open), holds.expires[open]
+    local later_us = lease_until_us(limit, at_us, request.lease_for_us)
+    -- The process may count on the expiry that was granted before.
+    if later_us > until_us then
+      holds:remove(open)
+      holds:insert(position_for(holds, id, later_us), id, units, later_us, used)
+    end
+    return true
   end
-  return is_renewed or is_opened or is_charged, decided, ended or (unused and "open") or "none",
-    unused, expires_us, lasts_us, leases
+
+  -- Adds units to the lease, or opens it, unless is_refused. At most half of what remains, divided among the leases of the
+  -- key, is leased, so that the last units are decided one by one. Returns whether the lease was opened, and the lease if
+  -- it is open: its unused units, its expiry, how long it lasts, and how many leases are open.
+  local function grow_lease(limit, state, holds, now_us, request, is_refused)
+    local id = request.id
+    local open = holds:find(id)
+    if is_refused and not open then
+      return false
+    end
+    local seen = look(limit, state, holds, now_us)
+    local at_us, leases = seen.at_us, lease_count(holds, seen.expired + 1)
+    local unused, more = 0, 0
+    if open then
+      unused = holds.units[open]
+    else
+      leases = leases + 1
+    end
+    if not is_refused then
+      -- Under an old limit at a new size, fewer units may be leased than remain.
+      local own = beside_of(limit)
+      local most = min(limit.size, own.most_taken(limit), own.most_units or MAX_UNITS)
+      local remaining = max(most - seen.taken, 0)
+      -- At least 1, also for an id without the lease bit.
+      local parts = 2 * max(leases, 1)
+      local share = (remaining - remaining % parts) / parts
+      more = min(max(min(request.want, request.most) - unused, 0), share)
+    end
+    if open then
+      if more > 0 then
+        holds:set(open, unused + more, holds:used(open))
+      end
+      local expires_us = holds.expires[open]
+      return false, unused + more, expires_us, expires_us - at_us, leases
+    end
+    local expires_us = lease_until_us(limit, at_us, request.lease_for_us)
+    if more == 0 or holds.count - seen.expired >= MAX_HOLDS or expires_us <= at_us then
+      return false
+    end
+    -- A refusal must leave no trace, so the key is brought up only if the lease is opened.
+    bring_up(limit, state, holds, now_us)
+    holds:insert(position_for(holds, id, expires_us), id, more, expires_us, 0)
+    return true, more, expires_us, expires_us - at_us, leases
+  end
+
+  function held.lease(limit, state, holds, now_us, request)
+    restart_clock(limit, state, holds, now_us)
+    local is_renewed, ended = renew_lease(limit, state, holds, now_us, request)
+    local need, is_charged, seen, place, place_too = request.need, false, nil, nil, nil
+    if need then
+      seen, is_charged, place, place_too = charge_check(limit, state, holds, now_us, need)
+    end
+    local is_refused, decided = need and not is_charged, nil
+    local is_opened, unused, expires_us, lasts_us, leases
+    if not ended then
+      is_opened, unused, expires_us, lasts_us, leases =
+        grow_lease(limit, state, holds, now_us, request, is_refused)
+    end
+    if is_refused then
+      decided = { decision_on_check(seen, need) }
+    else
+      decided = { held.decision_after(limit, state, holds, now_us, is_charged or not ended) }
+      decided[7], decided[8] = place, place_too
+    end
+    return is_renewed or is_opened or is_charged, decided, ended or (unused and "open") or "none",
+      unused, expires_us, lasts_us, leases
+  end
+
+  return held.lease(first_limit, first_state, first_holds, first_now_us, first_request)
 end
 
 -- The decision that a settlement or an extension reports. Returns the same values as `algorithm.peek`.

@@ -25,6 +25,9 @@ pub trait BesideHolds: Algorithm {
     /// Whether the limit's units are only ever held, and never charged.
     const ONLY_HOLDS: bool = false;
 
+    /// The largest size that a limit of this algorithm can have.
+    const MOST_UNITS: u64 = MAX_UNITS;
+
     /// The most units that a key may have spent and held together, also after a settlement beyond its hold. With more,
     /// the times until they have left would not be exact in doubles.
     fn most_taken(&self) -> u64 {
@@ -166,6 +169,12 @@ impl<'v, A: BesideHolds> View<'v, A> {
 
     pub(super) fn remaining(&self) -> u64 {
         self.limit.size().saturating_sub(self.taken)
+    }
+
+    /// The units that a lease may still have a part of. Under an old limit at a new size, that can be fewer than remain.
+    pub(super) fn leasable(&self) -> u64 {
+        let most = self.limit.size().min(self.limit.most_taken()).min(A::MOST_UNITS);
+        most.saturating_sub(self.taken)
     }
 
     /// The exact wait until at most `most` units are spent and held.

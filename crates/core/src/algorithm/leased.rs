@@ -76,7 +76,7 @@ fn grow<A: BesideHolds>(
     let unused = leased.map_or(0, |open| open.units);
     let (remaining, leases, has_place) = look(limit, state, holds, now_us, |view| {
         let leases = view.open.iter().filter(|hold| hold.id.is_lease()).count() as u64;
-        (view.remaining(), leases, view.open.len() < MAX_HOLDS)
+        (view.leasable(), leases, view.open.len() < MAX_HOLDS)
     });
     // At least 1, also for an id without the lease bit.
     let leases = (leases + u64::from(leased.is_none())).max(1);

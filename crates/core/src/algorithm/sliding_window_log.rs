@@ -10,6 +10,7 @@ use super::{Algorithm, BesideHolds, Decide, MAX_TIME_US};
 use crate::decision::{ChargePlace, ChargeReceipt, Cost, Retry, UnitRequest, Verdict};
 use crate::holds::{OpenHold, units_of};
 use crate::parameter::{LimitError, log_units, window_us};
+use crate::range::MAX_LOG_UNITS;
 pub use fast_path::LogFastPath;
 use log::ChargeRun;
 pub use log::{Entry, Log, LogStamp, LogStorage, OneChargeLog, ThreeUnitLog};
@@ -209,6 +210,8 @@ impl SlidingWindowLog {
 /// Computes waits without a copy of the log. That is correct because a hold expires after every charge in the log, and
 /// its charge leaves one window after the expiry: the log's own charges leave first, and then the holds in order.
 impl BesideHolds for SlidingWindowLog {
+    const MOST_UNITS: u64 = MAX_LOG_UNITS;
+
     fn store_standing(&self, log: &mut Log, now_us: u64) {
         let standing = self.standing(log, now_us);
         log.forget(standing.counting);
