@@ -346,15 +346,17 @@ impl CombinedDecision {
             reset_after_us: 0,
         };
         for (index, part) in parts.into_iter().enumerate() {
-            if part.role == Role::Enforced {
-                combined.add(index, &part);
-            }
+            combined.add(index, &part);
         }
         combined
     }
 
+    /// Adds the decision of one more limit, which has this index among all limits. A shadow adds nothing.
     #[inline]
-    fn add(&mut self, index: usize, part: &DecisionPart) {
+    pub fn add(&mut self, index: usize, part: &DecisionPart) {
+        if part.role == Role::Shadow {
+            return;
+        }
         let decision = &part.decision;
         self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);
         let (was_refused, own) = (self.refused_by.is_some(), TightestLimit::of(part));

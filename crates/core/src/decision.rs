@@ -241,4 +241,14 @@ pub enum ChargePlace {
         /// When the bucket would be empty again, computed when the charge was made.
         over_us: u64,
     },
+    /// In the lease of a process, which has not told the store of it yet. Only that process can give it back, and only
+    /// until it does.
+    Lease {
+        /// The number of the lease.
+        lease: u64,
+        /// How often the process had told the store of its charges when it made this one.
+        settlement: u64,
+        /// By when the process has told the store of this charge, or the lease is over.
+        until_us: u64,
+    },
 }

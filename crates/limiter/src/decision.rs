@@ -24,6 +24,8 @@ pub enum DecisionSource {
     BesideHolds,
     /// The deny cache: a refusal by the store from up to a second ago.
     Cache,
+    /// A lease of this process: units that the store had set aside.
+    Leased,
     /// The failure policy, because the store failed.
     Degraded,
 }
@@ -62,6 +64,11 @@ impl Decision {
         matches!(self.source, DecisionSource::Store | DecisionSource::BesideHolds)
     }
 
+    /// Notes that a lease of this process decided.
+    pub(crate) fn leased(self) -> Decision {
+        Decision { source: DecisionSource::Leased, ..self }
+    }
+
     /// Takes the receipt.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         self.receipt.take()
@@ -78,6 +85,16 @@ impl Decision {
     /// remaining units are those at the time of that refusal.
     pub fn is_cached(&self) -> bool {
         self.source == DecisionSource::Cache
+    }
+
+    /// Whether this process decided with units of a [lease](crate::Scope::leased), or refused because its lease is empty.
+    ///
+    /// `remaining` and `reset_after` are then values of the store's last answer, less the units that this process has used
+    /// since. The wait of a refusal is the time until this process asks the store again, or the store's own wait, if that
+    /// is longer. The receipt is good until this process tells the store of the charge; a later refund gives nothing
+    /// back.
+    pub fn is_leased(&self) -> bool {
+        self.source == DecisionSource::Leased
     }
 
     /// Whether the store failed, and [`OnFailure`](crate::OnFailure) decided instead. Such a decision carries

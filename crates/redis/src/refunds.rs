@@ -196,7 +196,7 @@ impl Drop for UnreadCharge {
 fn units_up_to(place: ChargePlace) -> u64 {
     match place {
         ChargePlace::Bucket { charged, .. } => charged,
-        // A key that is still under a window or a log, whose refunds have no order.
-        ChargePlace::Window { .. } | ChargePlace::Entry { .. } => 0,
+        // A key that is still under a window or a log, or a lease, whose refunds have no order.
+        ChargePlace::Window { .. } | ChargePlace::Entry { .. } | ChargePlace::Lease { .. } => 0,
     }
 }

@@ -150,6 +150,8 @@ impl StoreRequest {
                     ChargePlace::Window { start_us, window_us } => (0, start_us, window_us),
                     ChargePlace::Entry { at_us } => (1, at_us, 0),
                     ChargePlace::Bucket { charged, over_us } => (2, charged, over_us),
+                    // A place where no limit has a charge: the store was not told of this one.
+                    ChargePlace::Lease { .. } => (1, 0, 0),
                 };
                 SentCharge { role, a, b, ..fields }
             }

@@ -1,6 +1,7 @@
 //! The charge of one limit, as a part of a receipt.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate::{Decision, Error, Limit, Receipt, Scope};
 use tollgate_core::{ChargePlace, Cost, LimitDecision};
@@ -10,6 +11,7 @@ use super::number::{read_number, read_text, write_number, write_text};
 const IN_WINDOW: u8 = 0;
 const IN_LOG: u8 = 1;
 const IN_BUCKET: u8 = 2;
+const IN_LEASE: u8 = 3;
 
 /// The charge of one limit.
 #[derive(Clone, PartialEq)]
@@ -51,9 +53,18 @@ impl<'p> ReceiptPart<'p> {
             }
             // The next window of a sliding counter still counts this window's charges.
             (ChargePlace::Window { window_us, .. }, _) => window_us.saturating_mul(2),
-            (ChargePlace::Entry { .. } | ChargePlace::Bucket { .. }, _) => lasts_us,
+            // The charge can be refunded until its lease ends, which may be later.
+            (ChargePlace::Lease { until_us, .. }, _) => {
+                lasts_us.max(until_us.saturating_sub(unix_us()))
+            }
+            _ => lasts_us,
         };
         ReceiptPart { scope: scope.name(), key, cost, place, lasts_us }
+    }
+
+    /// Whether the charge was made with a lease.
+    pub(super) fn is_leased(&self) -> bool {
+        matches!(self.place, ChargePlace::Lease { .. })
     }
 
     /// Returns the library's receipt, for the scope of this name; an error if the key is too long.
@@ -70,6 +81,7 @@ impl<'p> ReceiptPart<'p> {
             }
             ChargePlace::Entry { at_us } => at_us.saturating_add(self.lasts_us),
             ChargePlace::Bucket { over_us, .. } => over_us,
+            ChargePlace::Lease { until_us, .. } => until_us,
         }
     }
 
@@ -83,10 +95,14 @@ impl<'p> ReceiptPart<'p> {
             ChargePlace::Window { start_us, window_us } => (IN_WINDOW, start_us, window_us),
             ChargePlace::Entry { at_us } => (IN_LOG, at_us, 0),
             ChargePlace::Bucket { charged, over_us } => (IN_BUCKET, charged, over_us),
+            ChargePlace::Lease { lease, settlement, .. } => (IN_LEASE, lease, settlement),
         };
         bytes.push(kind);
         write_number(bytes, first);
         write_number(bytes, second);
+        if let ChargePlace::Lease { until_us, .. } = self.place {
+            write_number(bytes, until_us);
+        }
     }
 
     /// Reads the first part of `bytes`, and removes it from them.
@@ -101,10 +117,19 @@ impl<'p> ReceiptPart<'p> {
             IN_WINDOW => ChargePlace::Window { start_us: first, window_us: second },
             IN_LOG => ChargePlace::Entry { at_us: first },
             IN_BUCKET => ChargePlace::Bucket { charged: first, over_us: second },
+            IN_LEASE => {
+                let until_us = read_number(bytes)?;
+                ChargePlace::Lease { lease: first, settlement: second, until_us }
+            }
             _ => return None,
         };
         Some(ReceiptPart { scope, key, cost, place, lasts_us })
     }
+}
+
+fn unix_us() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Without the key, which may be a secret.
