@@ -10,8 +10,10 @@ pub struct LeaseCounters {
     pub held: u64,
     /// The units that the store set aside for leases.
     pub leased_units: u64,
-    /// The units that were used, less the refunded ones.
+    /// The units that were used, also if they were refunded later.
     pub used_units: u64,
+    /// The used units that were refunded, and went back into their lease.
+    pub refunded_units: u64,
     /// The unused units that were given back.
     pub returned_units: u64,
     /// The unused units of leases that ended by their time or were forgotten by the store. An expired lease is charged
@@ -41,6 +43,7 @@ impl AddAssign for LeaseCounters {
         self.held += other.held;
         self.leased_units += other.leased_units;
         self.used_units += other.used_units;
+        self.refunded_units += other.refunded_units;
         self.returned_units += other.returned_units;
         self.expired_units += other.expired_units;
         self.hits += other.hits;

@@ -109,6 +109,9 @@ struct LastAnswer {
 pub(crate) enum Turn {
     First,
     AfterReply,
+    /// It is one limit of a check of several. It never waits, and the store decides it with the others if the lease
+    /// cannot.
+    OneOfSeveral,
 }
 
 /// The answer of a lease to a check.
@@ -168,7 +171,7 @@ impl Lease {
         turn: Turn,
         shared: &mut Shared,
     ) -> TakeStep {
-        if turn == Turn::First {
+        if turn != Turn::AfterReply {
             self.demand.add(cost.units());
         }
         self.last_check_us = now.monotonic_us;
@@ -205,13 +208,18 @@ impl Lease {
             return match turn {
                 // The store has more. The request in flight asks for the units of all that wait.
                 Turn::AfterReply if !self.gave_all => self.refuse(now, cost, shared),
-                Turn::First | Turn::AfterReply => TakeStep::Wait,
+                Turn::First | Turn::AfterReply | Turn::OneOfSeveral => TakeStep::Wait,
             };
         }
         if now.monotonic_us >= self.ask_from_us {
-            shared.counters.asks += 1;
+            let is_alone = turn != Turn::OneOfSeveral;
+            let count = match is_alone {
+                true => &mut shared.counters.asks,
+                false => &mut shared.counters.background_calls,
+            };
+            *count += 1;
             self.measure_demand(now);
-            return TakeStep::Ask(self.request(now, Some(cost), shared));
+            return TakeStep::Ask(self.request(now, is_alone.then_some(cost), shared));
         }
         if self.is_failing {
             return TakeStep::Fail;
@@ -258,7 +266,7 @@ impl Lease {
         let units = receipt.cost.units();
         self.left = self.left.saturating_add(units);
         self.used = self.used.saturating_sub(units);
-        shared.counters.used_units = shared.counters.used_units.saturating_sub(units);
+        shared.counters.refunded_units += units;
         units
     }
 

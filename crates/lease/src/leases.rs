@@ -13,7 +13,7 @@ use crate::hot_keys::{HotKey, HotKeys};
 use crate::lease::{AfterReply, Attention, Lease, SequencedRequest, Shared, TakeStep, Turn};
 use crate::messages::{
     LeaseCall, LeaseEffect, LeaseEnd, LeaseFailure, LeaseReceipt, LeasedDecision, ReplyEffects,
-    TakeAnswer,
+    TakeAnswer, TakeOneOfSeveral,
 };
 use crate::random::RandomNumbers;
 use crate::recent_demand::RecentDemand;
@@ -38,8 +38,8 @@ impl Default for TableSize {
 /// The leases of one process, or of one shard of its keys.
 ///
 /// A key is whatever identifies the state on the store: the scope and the key in it. The driver uses the same
-/// [`LeaseTerms`] for a key as long as its limit does not change; checks on other terms are not leased, so the lease
-/// becomes idle and ends.
+/// [`LeaseTerms`] for a key as long as its limit does not change. A check on other terms ends the lease of its key, and
+/// is not leased.
 #[derive(Debug)]
 pub struct Leases<K, S = RandomState> {
     slots_by_key: HashMap<K, u32, S>,
@@ -94,10 +94,7 @@ impl<K: Clone + Eq + Hash, S: BuildHasher> Leases<K, S> {
         K: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
     {
-        match self.slots_by_key.get(key) {
-            Some(&slot) => self.take_from(slot, now, terms, cost, Turn::First),
-            None => self.count(now, key, terms, cost),
-        }
+        self.take_in_turn(now, key, terms, cost, Turn::First)
     }
 
     /// Decides a check that has waited for a request to be answered. It waits again only if the store gave all that the
@@ -119,6 +116,49 @@ impl<K: Clone + Eq + Hash, S: BuildHasher> Leases<K, S> {
         }
     }
 
+    /// Decides one limit of a check of several from the lease of its key. If it cannot, the store decides it together with
+    /// the other limits.
+    pub fn take_one_of_several<Q>(
+        &mut self,
+        now: Now,
+        key: &Q,
+        terms: &LeaseTerms,
+        cost: Cost,
+    ) -> TakeOneOfSeveral<K>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        match self.take_in_turn(now, key, terms, cost, Turn::OneOfSeveral) {
+            TakeAnswer::Hit(hit) => TakeOneOfSeveral::Hit(hit),
+            TakeAnswer::Refuse(decision) => TakeOneOfSeveral::Refuse(decision),
+            TakeAnswer::Ask(call) => TakeOneOfSeveral::Store(Some(call)),
+            TakeAnswer::Changed(end) => TakeOneOfSeveral::Changed(end),
+            TakeAnswer::Wait | TakeAnswer::Fail | TakeAnswer::Strict => {
+                TakeOneOfSeveral::Store(None)
+            }
+        }
+    }
+
+    #[inline]
+    fn take_in_turn<Q>(
+        &mut self,
+        now: Now,
+        key: &Q,
+        terms: &LeaseTerms,
+        cost: Cost,
+        turn: Turn,
+    ) -> TakeAnswer<K>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        match self.slots_by_key.get(key) {
+            Some(&slot) => self.take_from(slot, now, terms, cost, turn),
+            None => self.count(now, key, terms, cost, turn),
+        }
+    }
+
     #[inline]
     fn take_from(
         &mut self,
@@ -131,7 +171,13 @@ impl<K: Clone + Eq + Hash, S: BuildHasher> Leases<K, S> {
         let Some(Some(entry)) = self.slots.get_mut(slot as usize) else {
             return TakeAnswer::Strict;
         };
-        if entry.lease.terms() != terms || cost.units() > terms.max_unused() {
+        if entry.lease.terms() != terms {
+            return match self.end_changed(slot) {
+                Some(end) => TakeAnswer::Changed(end),
+                None => TakeAnswer::Strict,
+            };
+        }
+        if cost.units() > terms.max_unused() {
             return TakeAnswer::Strict;
         }
         match entry.lease.take(now, cost, turn, &mut self.shared) {
@@ -150,9 +196,25 @@ impl<K: Clone + Eq + Hash, S: BuildHasher> Leases<K, S> {
         }
     }
 
+    /// Ends a lease, because the limit of its key has changed.
+    #[cold]
+    fn end_changed(&mut self, slot: u32) -> Option<LeaseEnd<K>> {
+        let entry = self.slots.get_mut(slot as usize)?.as_mut()?;
+        let end = entry.lease.end(&mut self.shared).map(|ended| end(entry, ended));
+        self.remove(slot);
+        end
+    }
+
     /// Counts a check of a key without a lease. A hot key gets one.
     #[cold]
-    fn count<Q>(&mut self, now: Now, key: &Q, terms: &LeaseTerms, cost: Cost) -> TakeAnswer<K>
+    fn count<Q>(
+        &mut self,
+        now: Now,
+        key: &Q,
+        terms: &LeaseTerms,
+        cost: Cost,
+        turn: Turn,
+    ) -> TakeAnswer<K>
     where
         K: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
@@ -170,7 +232,7 @@ impl<K: Clone + Eq + Hash, S: BuildHasher> Leases<K, S> {
         // The check that follows counts its own units.
         let demand = RecentDemand::since(since_us, units.saturating_sub(cost.units()));
         let slot = self.insert(key.to_owned(), Lease::new(now, *terms, demand));
-        self.take_from(slot, now, terms, cost, Turn::First)
+        self.take_from(slot, now, terms, cost, turn)
     }
 
     /// Takes the answer to a [`LeaseCall`] into account: of the store, or that it failed. Answers to other requests than

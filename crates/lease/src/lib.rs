@@ -45,7 +45,7 @@ pub use counters::LeaseCounters;
 pub use leases::{Leases, TableSize};
 pub use messages::{
     LeaseCall, LeaseEffect, LeaseEnd, LeaseFailure, LeaseReceipt, LeasedDecision, ReplyEffects,
-    TakeAnswer,
+    TakeAnswer, TakeOneOfSeveral,
 };
 pub use terms::{LeaseTerms, TermsError};
 pub use time::Now;

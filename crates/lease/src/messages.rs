@@ -21,8 +21,25 @@ pub enum TakeAnswer<K> {
     Refuse(LimitDecision),
     /// The store failed less than a pace before: the failure policy decides.
     Fail,
+    /// The limit of the key has changed, and its lease is over: send this settlement, and then a check, as without
+    /// leases.
+    Changed(LeaseEnd<K>),
     /// The key is not leased: send a check, as without leases.
     Strict,
+}
+
+/// The answer to one limit of a check of several.
+#[derive(Debug)]
+#[must_use = "a request that is to be sent must be sent"]
+pub enum TakeOneOfSeveral<K> {
+    /// Allowed by the lease of the key. The units are taken.
+    Hit(LeasedDecision),
+    /// Refused. The store answered less than a pace before, and had too little.
+    Refuse(LimitDecision),
+    /// The store decides this limit. If there is a request, send it too: it renews the lease and decides no check.
+    Store(Option<LeaseCall<K>>),
+    /// The limit of the key has changed, and its lease is over: send this settlement. The store decides this limit.
+    Changed(LeaseEnd<K>),
 }
 
 /// A check that was allowed by a lease.
@@ -48,9 +65,20 @@ pub struct LeaseReceipt {
 }
 
 impl LeaseReceipt {
-    /// The lease from which the units were taken.
+    /// Makes a receipt again from its parts. The caller vouches for them: invented ones give back units that other
+    /// checks took.
+    pub const fn of(lease: HoldId, settlement: u64, cost: Cost) -> LeaseReceipt {
+        LeaseReceipt { id: lease, settlement, cost }
+    }
+
+    /// The lease that the units were taken from.
     pub const fn lease(&self) -> HoldId {
         self.id
+    }
+
+    /// How many settlements of the lease were sent before.
+    pub const fn settlement(&self) -> u64 {
+        self.settlement
     }
 
     /// The units that were taken.

@@ -163,7 +163,7 @@ impl World {
                 assert!(decision.remaining < units);
                 assert!(decision.retry_after_us().is_some_and(|wait_us| wait_us > 0));
             }
-            TakeAnswer::Wait | TakeAnswer::Fail | TakeAnswer::Strict => {}
+            TakeAnswer::Wait | TakeAnswer::Fail | TakeAnswer::Changed(_) | TakeAnswer::Strict => {}
         }
     }
 

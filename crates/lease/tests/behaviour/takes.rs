@@ -1,9 +1,9 @@
 //! How a check is decided.
 
 use tollgate_core::{LeaseState, Verdict};
-use tollgate_lease::TakeAnswer;
+use tollgate_lease::{TakeAnswer, TakeOneOfSeveral};
 
-use crate::setup::{Driver, LATEST_US, PACE_US, SECOND_US, answer, cost, open_state, refusal};
+use crate::setup::{Driver, KEY, LATEST_US, PACE_US, SECOND_US, answer, cost, open_state, refusal};
 
 #[test]
 fn keys_are_strict_until_the_eighth_check_within_a_lease_time() {
@@ -119,10 +119,31 @@ fn costs_above_the_share_of_a_process_are_strict() {
 }
 
 #[test]
-fn checks_on_other_terms_are_strict() {
+fn check_on_other_terms_ends_the_lease_and_is_strict() {
     let mut driver = Driver::leased(100);
+    driver.hit(30);
     driver.terms = driver.terms.max_share(50).unwrap();
+    let TakeAnswer::Changed(end) = driver.take(1) else { panic!("the lease goes on") };
+    assert_eq!((end.used.units, end.used.is_last), (30, true));
+    assert!(driver.leases.is_empty());
     assert!(matches!(driver.take(1), TakeAnswer::Strict));
+}
+
+#[test]
+fn limit_of_several_never_waits_and_its_request_decides_no_check() {
+    let mut driver = Driver::leased(30);
+    let several = |driver: &mut Driver, units: u64| {
+        driver.leases.take_one_of_several(driver.now, KEY, &driver.terms, cost(units))
+    };
+    let TakeOneOfSeveral::Hit(hit) = several(&mut driver, 30) else { panic!("no hit") };
+    assert_eq!(driver.leases.refund(driver.now, KEY, hit.receipt), 30);
+    driver.hit(30);
+    driver.pass_us(LATEST_US);
+    let TakeOneOfSeveral::Store(Some(call)) = several(&mut driver, 1) else { panic!("no request") };
+    assert_eq!((call.request.need, call.request.used), (None, 30));
+    assert!(matches!(several(&mut driver, 1), TakeOneOfSeveral::Store(None)), "it is in flight");
+    let _ = driver.reply(&call, &answer(open_state(0, SECOND_US)));
+    assert!(matches!(several(&mut driver, 1), TakeOneOfSeveral::Refuse(_)), "the pace");
 }
 
 #[test]
@@ -178,7 +199,8 @@ fn refund_works_until_the_units_are_in_a_settlement() {
     let renewal = driver.renewal();
     assert_eq!(renewal.request.used, 100);
     assert_eq!(driver.leases.refund(driver.now, crate::setup::KEY, second), 0);
-    assert_eq!(driver.leases.counters().used_units, 100);
+    let counters = driver.leases.counters();
+    assert_eq!((counters.used_units, counters.refunded_units), (160, 60));
 }
 
 #[test]

@@ -54,6 +54,10 @@ impl Simulation<'_> {
             }
             TakeAnswer::Refuse(_) => self.report.local_refusals += 1,
             TakeAnswer::Fail => self.report.failures += 1,
+            TakeAnswer::Changed(end) => {
+                self.send_end(process, end);
+                self.send_check(process, caller);
+            }
             TakeAnswer::Strict => self.send_check(process, caller),
         }
     }

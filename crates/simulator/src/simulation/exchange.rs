@@ -32,7 +32,7 @@ impl Simulation<'_> {
         self.send(process, ToStore::Lease { call, first_use_us });
     }
 
-    fn send_end(&mut self, process: usize, end: LeaseEnd<u32>) {
+    pub(super) fn send_end(&mut self, process: usize, end: LeaseEnd<u32>) {
         self.compare_use(process, end.key, end.hold.id, end.used.units);
         self.send(process, ToStore::End(end));
     }
