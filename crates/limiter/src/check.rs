@@ -1,15 +1,19 @@
 //! One request to one limit, before it is decided.
 
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tollgate_core::{Cost, CostError, Intent, Limit, Role, UnitRequest};
+use tollgate_lease::LeaseTerms;
 
 use crate::answer::Answer;
 use crate::decision::{Decision, DecisionSource};
 use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
+use crate::leases::{LeasedCheck, Taken, WaitOutcome};
 use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopeBackend, bounded};
 use crate::store::memory::{self, MemoryBackend, SlotAlgorithm};
 use crate::store::{Call, CheckRequest, UnreadPolicy};
@@ -206,26 +210,106 @@ impl<'a> Check<'a> {
         Ok(Decision::uncharged(decision, DecisionSource::Store))
     }
 
-    fn send(&self, scope: &RemoteScope) -> Answer<Decision> {
+    fn send(&self, scope: &Arc<RemoteScope>) -> Answer<Decision> {
         let request = match self.unit_request().and_then(|it| self.can_charge().map(|()| it)) {
             Ok(request) => request,
             Err(error) => return Answer::ready(Err(error)),
         };
+        match &scope.lease {
+            Some(lease) if self.can_be_leased() => self.take_or_send(scope, lease, request),
+            _ => self.send_to_store(scope, request, self.call(scope)),
+        }
+    }
+
+    /// Whether a lease may decide this check. The first waiter of an acquire asks the store, which knows when units come
+    /// back.
+    fn can_be_leased(&self) -> bool {
+        self.intent == Intent::Charge
+            && self.at_us.is_none()
+            && self.if_dropped != DropPolicy::FirstWaiter
+    }
+
+    /// Decides with the lease of the key. If that cannot decide, the store does.
+    fn take_or_send(
+        &self,
+        scope: &Arc<RemoteScope>,
+        terms: &LeaseTerms,
+        request: UnitRequest,
+    ) -> Answer<Decision> {
         let key = self.key.as_bytes();
-        let is_acquire = self.if_dropped == DropPolicy::FirstWaiter;
+        let check = LeasedCheck { name: scope.name(), key, terms, cost: request.cost };
+        let of_check = || (self.call(scope), self.unread_policy(key));
+        match scope.remote.leases.take(check, of_check) {
+            Taken::Decided(decision) if self.if_dropped == DropPolicy::Refunded => {
+                let (remote, name, key) =
+                    (Arc::clone(&scope.remote), Arc::clone(scope.name()), key.to_vec());
+                Answer::ready_or_else(decision, move |decision| {
+                    remote.leases.give_back_unread(&name, &key, &decision);
+                })
+            }
+            Taken::Decided(decision) => Answer::ready(Ok(decision)),
+            Taken::Waits(outcome) => self.after_waiting(scope, request, outcome),
+            Taken::Store => self.send_to_store(scope, request, self.call(scope)),
+        }
+    }
+
+    /// Returns the answer of a check that waits for a request about its key. If that does not decide the check, the store
+    /// does, within what is left of the deadline.
+    fn after_waiting(
+        &self,
+        scope: &Arc<RemoteScope>,
+        request: UnitRequest,
+        outcome: oneshot::Receiver<WaitOutcome>,
+    ) -> Answer<Decision> {
+        let (scope, handle, call) = (Arc::clone(scope), self.scope.clone(), self.call(scope));
+        let (key, if_dropped, began) =
+            (self.key.as_bytes().to_vec(), self.if_dropped, Instant::now());
+        Answer::pending(async move {
+            let answer = match outcome.await {
+                Ok(WaitOutcome::Decided(decision)) => decision.read(),
+                Ok(WaitOutcome::Failed(error)) => Err(error),
+                Ok(WaitOutcome::Store) | Err(_) => {
+                    let deadline = call.deadline.saturating_sub(began.elapsed());
+                    let check = Check {
+                        if_dropped,
+                        ..Check::new(&handle, Key::from(key.as_slice()), Intent::Charge)
+                    };
+                    return check.send_to_store(&scope, request, Call { deadline, ..call }).await;
+                }
+            };
+            scope.remote.decide_instead(answer, &scope.charge(&key, Demand::of(request)), &call)
+        })
+    }
+
+    /// Returns the time, the deadline and the policy of this check.
+    fn call(&self, scope: &RemoteScope) -> Call {
         let terms = scope.terms.bounded(self.within);
-        let call = Call {
+        Call {
             at_us: scope.remote.time(self.at_us),
             deadline: terms.deadline,
             on_failure: terms.on_failure,
-        };
-        let demand = Demand { intent: self.intent, ..Demand::of(request) };
-        let charge = scope.charge(key, demand);
-        let if_unread = match (self.intent, self.if_dropped) {
+        }
+    }
+
+    fn unread_policy(&self, key: &[u8]) -> UnreadPolicy {
+        match (self.intent, self.if_dropped) {
             (Intent::Peek, _) | (_, DropPolicy::Kept) => UnreadPolicy::Keep,
             _ => UnreadPolicy::Refund(self.scope.wake(key)),
-        };
-        let may_be_remembered = self.intent == Intent::Charge && !is_acquire;
+        }
+    }
+
+    fn send_to_store(
+        &self,
+        scope: &RemoteScope,
+        request: UnitRequest,
+        call: Call,
+    ) -> Answer<Decision> {
+        let key = self.key.as_bytes();
+        let demand = Demand { intent: self.intent, ..Demand::of(request) };
+        let charge = scope.charge(key, demand);
+        let if_unread = self.unread_policy(key);
+        let may_be_remembered =
+            self.intent == Intent::Charge && self.if_dropped != DropPolicy::FirstWaiter;
         let (remote, again) = (scope.remote.clone(), charge.clone());
         let request = CheckRequest { charge, call, if_unread, may_be_remembered };
         let answer = remote.store.check(request);

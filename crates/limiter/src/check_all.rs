@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use tollgate_core::{Intent, Role};
+use tollgate_lease::LeaseTerms;
 
 use crate::answer::Answer;
 use crate::check::Check;
@@ -11,6 +12,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::failure::StoreTerms;
 use crate::joint::{Demand, JointDecision};
+use crate::leases::{LeasedParts, TakenParts};
 use crate::limiter::{Backend, Limiter, RemoteBackend};
 use crate::scope::ScopeBackend;
 use crate::store::memory;
@@ -80,17 +82,18 @@ impl Limiter {
         let Backend::Remote(remote) = self.backend() else {
             return Answer::ready(self.check_all_now(checks));
         };
-        let JoinedCheck { request, parts } = match joined(self, remote, checks) {
+        let joined = match joined(self, remote, checks) {
             Ok(Some(joined)) => joined,
             Ok(None) => return Answer::ready(Ok(empty_decision())),
             Err(error) => return Answer::ready(Err(error)),
         };
-        let (remote, again) = (Arc::clone(remote), request.clone());
-        let answer = remote.store.check_all(request);
-        answer.then(move |answer| {
-            let answer = remote.decide_all_instead(answer, &again)?;
-            parts.answer(answer)
-        })
+        let undecided = match joined.take(remote) {
+            TakenCheck::Undecided(undecided) => undecided,
+            TakenCheck::Decided(decided) => return Answer::ready(decided),
+        };
+        let remote = Arc::clone(remote);
+        let answer = remote.store.check_all(undecided.request.clone());
+        answer.then(move |answer| undecided.answer(&remote, answer))
     }
 
     /// Decides many independent requests, each on one or more limits.
@@ -104,22 +107,30 @@ impl Limiter {
             return Answer::ready(Ok(requests.iter().map(decide).collect()));
         };
         let within = requests.iter().filter_map(|checks| Check::shortest_deadline(checks)).min();
-        let joined: Vec<_> = requests.iter().map(|checks| joined(self, remote, checks)).collect();
-        let requests = joined.iter().flatten().flatten().map(|joined| joined.request.clone());
-        let answer = Arc::clone(&remote.store).batch(requests.collect(), within);
+        let taken: Vec<TakenCheck> = requests
+            .iter()
+            .map(|checks| match joined(self, remote, checks) {
+                Ok(Some(joined)) => joined.take(remote),
+                Ok(None) => TakenCheck::Decided(Ok(empty_decision())),
+                Err(error) => TakenCheck::Decided(Err(error)),
+            })
+            .collect();
+        let requests: Vec<_> = taken.iter().filter_map(TakenCheck::request).cloned().collect();
+        let answer = match requests.is_empty() {
+            true => Answer::ready(Ok(Vec::new())),
+            false => Arc::clone(&remote.store).batch(requests, within),
+        };
         let remote = Arc::clone(remote);
         answer.then(move |answers| {
             let mut answers = answers?.into_iter();
-            let own = |joined| match joined {
-                Ok(Some(JoinedCheck { request, parts })) => {
+            let own = |taken| match taken {
+                TakenCheck::Undecided(check) => {
                     // OK because a store returns one answer for each request.
-                    let answer = answers.next().unwrap_or(Err(Error::AnswerTaken));
-                    parts.answer(remote.decide_all_instead(answer, &request)?)
+                    check.answer(&remote, answers.next().unwrap_or(Err(Error::AnswerTaken)))
                 }
-                Ok(None) => Ok(empty_decision()),
-                Err(error) => Err(error),
+                TakenCheck::Decided(decided) => decided,
             };
-            Ok(joined.into_iter().map(own).collect())
+            Ok(taken.into_iter().map(own).collect())
         })
     }
 }
@@ -128,7 +139,68 @@ impl Limiter {
 #[derive(Debug)]
 struct JoinedCheck {
     request: JointRequest,
+    /// One entry for each charge: how its limit is leased, if it is.
+    leases: Vec<Option<LeaseTerms>>,
     parts: CallerParts,
+}
+
+/// A check that the store decides, but for the limits that leases have admitted.
+#[derive(Debug)]
+struct UndecidedCheck {
+    request: JointRequest,
+    /// The charges that leases have admitted, and the others; `None` if no limit is leased.
+    leased: Option<LeasedParts>,
+    parts: CallerParts,
+}
+
+/// A check after the leases of its limits.
+#[derive(Debug)]
+enum TakenCheck {
+    Undecided(UndecidedCheck),
+    Decided(Result<JointDecision, Error>),
+}
+
+impl TakenCheck {
+    fn request(&self) -> Option<&JointRequest> {
+        match self {
+            TakenCheck::Undecided(check) => Some(&check.request),
+            TakenCheck::Decided(_) => None,
+        }
+    }
+}
+
+impl JoinedCheck {
+    /// Decides with the leases of the limits, as far as they can.
+    fn take(self, remote: &RemoteBackend) -> TakenCheck {
+        let JoinedCheck { request: JointRequest { charges, call }, leases, parts } = self;
+        if leases.iter().all(Option::is_none) {
+            let request = JointRequest { charges, call };
+            return TakenCheck::Undecided(UndecidedCheck { request, leased: None, parts });
+        }
+        match remote.leases.take_several(&charges, &leases) {
+            TakenParts::Decided(joint) => TakenCheck::Decided(parts.answer(joint)),
+            TakenParts::Store(leased) => {
+                let request = JointRequest { charges: leased.rest(), call };
+                TakenCheck::Undecided(UndecidedCheck { request, leased: Some(leased), parts })
+            }
+        }
+    }
+}
+
+impl UndecidedCheck {
+    /// Turns the store's answer into the decision of the whole check.
+    fn answer(
+        self,
+        remote: &RemoteBackend,
+        answer: Result<JointDecision, Error>,
+    ) -> Result<JointDecision, Error> {
+        let answer = remote.decide_all_instead(answer, &self.request);
+        let joint = match self.leased {
+            Some(leased) => leased.joined(answer)?,
+            None => answer?,
+        };
+        self.parts.answer(joint)
+    }
 }
 
 #[derive(Debug)]
@@ -153,6 +225,7 @@ fn joined(
         return Err(Error::TooManyCharges { count: checks.len(), most });
     }
     let mut charges: Vec<Charge> = Vec::with_capacity(checks.len());
+    let mut leases: Vec<Option<LeaseTerms>> = Vec::with_capacity(checks.len());
     let mut parts = Vec::with_capacity(checks.len());
     let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
@@ -165,16 +238,27 @@ fn joined(
         let charge = scope.charge(check.key.as_bytes(), demand);
         let same = charges.iter().position(|other| other.has_key_of(&charge));
         parts.push(CallerPart { charge: same.unwrap_or(charges.len()), intent: demand.intent });
+        let can_be_leased = demand.intent == Intent::Charge && check.at_us.is_none();
+        let lease = scope.lease.filter(|_| can_be_leased);
         match same {
-            Some(same) => merge(&mut charges[same], &charge),
-            None => charges.push(charge),
+            Some(same) => {
+                if charge.demand().outranks(charges[same].demand()) {
+                    leases[same] = lease;
+                }
+                merge(&mut charges[same], &charge);
+            }
+            None => {
+                charges.push(charge);
+                leases.push(lease);
+            }
         }
     }
     let Some(terms) = StoreTerms::of_all(&terms) else { return Ok(None) };
     let terms = terms.bounded(Check::shortest_deadline(checks));
     let at_us = remote.time(time(checks));
     let call = Call { at_us, deadline: terms.deadline, on_failure: terms.on_failure };
-    Ok(Some(JoinedCheck { request: JointRequest { charges, call }, parts: CallerParts(parts) }))
+    let request = JointRequest { charges, call };
+    Ok(Some(JoinedCheck { request, leases, parts: CallerParts(parts) }))
 }
 
 /// Merges two charges of one key into the first.

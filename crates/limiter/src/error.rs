@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use tollgate_core::{CostError, HoldError, LimitError};
+use tollgate_lease::TermsError;
 
 /// Why there is no decision. A spent quota is a decision, never an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum Error {
     /// leased.
     #[error(transparent)]
     Hold(#[from] HoldError),
+    /// A limit that cannot be leased in this way.
+    #[error(transparent)]
+    Lease(#[from] TermsError),
     /// A check of a concurrency limit, whose units are only ever held.
     #[error(
         "the limit `{scope}` counts what runs at the same time, so it cannot be checked; reserve a unit, and release \

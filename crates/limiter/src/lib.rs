@@ -8,6 +8,7 @@
 //! - `receipt`, `decision`, `joint`, `health`, `failure`: decisions, and the failure policies of stores
 //! - `answer`: the future of every operation
 //! - [`store`]: the interface of stores across the network; the memory store; decisions without a store
+//! - `leases`: decides in this process with units that a store has set aside
 //! - `queues`: the queues of waiters, one for each key
 //! - `limiter`: a store, a clock, and the registry of names
 //! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several;
@@ -33,6 +34,7 @@ mod hold_request;
 mod joint;
 mod joint_hold;
 mod key;
+mod leases;
 mod limiter;
 mod names;
 mod queues;
@@ -59,8 +61,10 @@ pub use hold_request::{DEFAULT_HOLD_FOR, HoldDecision, HoldRequest};
 pub use joint::JointDecision;
 pub use joint_hold::JointHold;
 pub use key::Key;
+pub use leases::LeaseOptions;
 pub use limiter::{Builder, DEADLINE, Limiter, RemoteBuilder};
 pub use receipt::{Fingerprint, Receipt};
 pub use reserve_all::{JointHoldDecision, ReservationPart};
 pub use scope::{MAX_KEY_BYTES, Scope};
 pub use store::memory::{CeilingCounts, Usage};
+pub use tollgate_lease::{LeaseCounters, TermsError};

@@ -4,12 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_lease::LeaseCounters;
+
+use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::failure::{OnFailure, StoreTerms};
 use crate::health::Health;
 use crate::joint::JointDecision;
+use crate::leases::LeaseDriver;
 use crate::names::NameRegistry;
 use crate::queues::WaitQueues;
 use crate::store::memory::{CeilingCounts, MemoryBackend, MemoryStore, Usage};
@@ -54,6 +58,7 @@ pub(crate) enum Backend {
 pub(crate) struct RemoteBackend {
     pub(crate) store: Arc<dyn RemoteStore>,
     pub(crate) fallback: Arc<Fallback>,
+    pub(crate) leases: Arc<LeaseDriver>,
     /// The terms of scopes that set none.
     pub(crate) terms: StoreTerms,
     /// The caller's clock, if decisions use it instead of the store's.
@@ -227,7 +232,8 @@ impl RemoteBuilder {
     pub fn build(self) -> Limiter {
         let RemoteBuilder { builder, store, fallback, terms } = self;
         let Builder { clock, max_waiting, .. } = builder;
-        let remote = RemoteBackend { store, fallback, terms, clock: clock.clone() };
+        let leases = LeaseDriver::new(&store, &fallback, terms.deadline, clock.as_ref());
+        let remote = RemoteBackend { store, fallback, leases, terms, clock: clock.clone() };
         Limiter::new(Backend::Remote(Arc::new(remote)), clock.unwrap_or_default(), max_waiting)
     }
 }
@@ -271,6 +277,31 @@ impl Limiter {
         match self.backend() {
             Backend::Memory(_) => true,
             Backend::Remote(remote) => remote.store.has_holds(),
+        }
+    }
+
+    /// Whether limits can be [leased](crate::Scope::leased). In memory they need not be.
+    pub fn has_leases(&self) -> bool {
+        match self.backend() {
+            Backend::Memory(_) => false,
+            Backend::Remote(remote) => remote.store.has_leases(),
+        }
+    }
+
+    /// Returns what the [leases](crate::Scope::leased) of this process did so far.
+    pub fn lease_counters(&self) -> LeaseCounters {
+        match self.backend() {
+            Backend::Memory(_) => LeaseCounters::default(),
+            Backend::Remote(remote) => remote.leases.counters(),
+        }
+    }
+
+    /// Gives the unused units of all leases back, for a process that is about to end. Dropping the last clone of the limiter
+    /// does the same, without waiting for the store. A check after it may open a lease again.
+    pub fn end_leases(&self) -> Answer<()> {
+        match self.backend() {
+            Backend::Memory(_) => Answer::ready(Ok(())),
+            Backend::Remote(remote) => remote.leases.end_all(),
         }
     }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{self as core, ChargePlace, Cost, Entry, Limit, UnitRequest};
+use tollgate_lease::LeaseTerms;
 
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::failure::{OnFailure, StoreTerms};
 use crate::joint::Demand;
 use crate::key::Key;
+use crate::leases::LeaseOptions;
 use crate::limiter::{Backend, Limiter, RemoteBackend};
 use crate::names::Name;
 use crate::receipt::{Fingerprint, Receipt};
@@ -67,12 +69,18 @@ pub(crate) struct RemoteScope {
     name: Arc<Name>,
     limit: Limit,
     pub(crate) terms: StoreTerms,
+    /// Set if the limit is leased.
+    pub(crate) lease: Option<LeaseTerms>,
 }
 
 impl RemoteScope {
     /// Returns a charge of a key.
     pub(crate) fn charge(&self, key: &[u8], demand: Demand) -> Charge {
         Charge::new(Arc::clone(&self.name), key, self.limit, demand)
+    }
+
+    pub(crate) fn name(&self) -> &Arc<Name> {
+        &self.name
     }
 
     /// Returns a charge of one unit, to identify the key in a request that charges nothing.
@@ -162,7 +170,13 @@ impl Limiter {
                 let encode = || remote.store.encode_name(name);
                 let name = self.names().get_bounded(name, encode)?;
                 let (remote, terms) = (Arc::clone(remote), remote.terms);
-                ScopeBackend::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
+                ScopeBackend::Remote(Arc::new(RemoteScope {
+                    remote,
+                    name,
+                    limit,
+                    terms,
+                    lease: None,
+                }))
             }
         };
         Ok(Scope { limiter: self.clone(), backend })
@@ -260,6 +274,41 @@ impl Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
     }
 
+    /// Leases the keys of this limit: this process takes units from the store ahead of the checks that will need them, and
+    /// decides those checks without asking the store. All processes together admit no more than without leases.
+    ///
+    /// Only keys that are checked often are leased: from the eighth check within the time of a lease on. A lease is renewed in
+    /// the background, and given back when its key is not checked any more. Reservations, peeks, acquires and checks at a
+    /// [given time](crate::Check::at_us) always ask the store. See [`Decision::is_leased`](crate::Decision::is_leased) for what such
+    /// a decision says, and `docs/guide/modes.md` for when to use leases.
+    ///
+    /// No effect in memory, and on a store without leases. An error if the limit cannot be leased: a concurrency limit or a
+    /// shaping bucket.
+    ///
+    /// ```no_run
+    /// # use tollgate::{LeaseOptions, Limiter, Redis};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?;
+    /// let api = limiter.scope("api", "token-bucket capacity=10000 refill=10000/s")?;
+    /// let api = api.leased(LeaseOptions::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn leased(mut self, options: LeaseOptions) -> Result<Scope, Error> {
+        let terms = options.terms(self.limit())?;
+        if let ScopeBackend::Remote(scope) = &mut self.backend
+            && scope.remote.store.has_leases()
+        {
+            Arc::make_mut(scope).lease = Some(terms);
+        }
+        Ok(self)
+    }
+
+    /// Whether the keys of this limit are [leased](Self::leased).
+    pub fn is_leased(&self) -> bool {
+        matches!(&self.backend, ScopeBackend::Remote(scope) if scope.lease.is_some())
+    }
+
     /// Returns how many processes share the limit now, under a local policy with this number; `None` in memory.
     pub(crate) fn share_processes(&self, configured: Option<u32>) -> Option<u32> {
         let ScopeBackend::Remote(scope) = &self.backend else { return None };
@@ -334,6 +383,11 @@ impl Scope {
         let Some(receipt) = receipt.charge_of(self.fingerprint(key)) else {
             return Answer::ready(Err(Error::receipt_mismatch(self.name())));
         };
+        if let ChargePlace::Lease { .. } = receipt.place() {
+            let back = scope.remote.leases.give_back(&scope.name, key, &receipt);
+            self.wake_waiters(key);
+            return Answer::ready(Ok(back));
+        }
         let charge = scope.charge(key, Demand::of(UnitRequest::new(receipt.cost())));
         scope.remote.store.refund(charge, receipt, scope.call(), self.wake(key))
     }

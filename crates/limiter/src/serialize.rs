@@ -10,12 +10,12 @@ use tollgate_core::ChargePlace;
 use crate::decision::Decision;
 use crate::receipt::Receipt;
 
-/// The fields of [`tollgate_core::LimitDecision`], and whether the decision is a remembered one (`cached`) or was
-/// made without the store (`degraded`).
+/// The fields of [`tollgate_core::LimitDecision`], and whether the decision is a remembered one (`cached`), was made
+/// with a lease (`leased`), or without the store (`degraded`).
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decided = self.decided();
-        let mut fields = serializer.serialize_struct("Decision", 9)?;
+        let mut fields = serializer.serialize_struct("Decision", 10)?;
         fields.serialize_field("allowed", &decided.is_allowed())?;
         fields.serialize_field("limit", &decided.limit)?;
         fields.serialize_field("remaining", &decided.remaining)?;
@@ -24,6 +24,7 @@ impl Serialize for Decision {
         fields.serialize_field("delay_us", &decided.delay_us())?;
         fields.serialize_field("first_back_us", &decided.first_back_us)?;
         fields.serialize_field("cached", &self.is_cached())?;
+        fields.serialize_field("leased", &self.is_leased())?;
         fields.serialize_field("degraded", &self.is_degraded())?;
         fields.end()
     }
@@ -61,7 +62,7 @@ mod tests {
         let json = serde_json::to_value(api.check("a").cost(4).now().unwrap()).unwrap();
         let want = serde_json::json!({
             "allowed": true, "limit": 10, "remaining": 6, "retry_after_us": null, "reset_after_us": 1_000_000,
-            "delay_us": 0, "first_back_us": 0, "cached": false, "degraded": false,
+            "delay_us": 0, "first_back_us": 0, "cached": false, "leased": false, "degraded": false,
         });
         assert_eq!(json, want);
         let read: tollgate_core::LimitDecision = serde_json::from_value(json).unwrap();

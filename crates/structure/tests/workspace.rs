@@ -14,7 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // On the path of a decision, from the innermost outwards.
     ("tollgate-core",        &[]),
     ("tollgate-lease",       &["tollgate-core"]),
-    ("tollgate-limiter",     &["tollgate-core"]),
+    ("tollgate-limiter",     &["tollgate-core", "tollgate-lease"]),
     ("tollgate-redis",       &["tollgate-core", "tollgate-limiter"]),
     ("tollgate-identity",    &["tollgate-core", "tollgate-limiter"]),
     ("tollgate-rules",       &["tollgate-core", "tollgate-limiter", "tollgate-identity"]),

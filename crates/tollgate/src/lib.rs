@@ -270,8 +270,9 @@ pub use tollgate_limiter::{
     Acquire, AcquireFuture, AcquireOutcome, Answer, BreakerState, Builder, CeilingCounts, Check,
     ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Hold, HoldDecision,
     HoldExtension, HoldRequest, HoldSettlement, Ipv6Prefix, Ipv6PrefixError, JointDecision,
-    JointExtension, JointHold, JointHoldDecision, Key, Limiter, ManualClock, OnFailure, Receipt,
-    RemoteBuilder, ReservationPart, Scope, ServerHealth, StoreError, Usage, store,
+    JointExtension, JointHold, JointHoldDecision, Key, LeaseCounters, LeaseOptions, Limiter,
+    ManualClock, OnFailure, Receipt, RemoteBuilder, ReservationPart, Scope, ServerHealth,
+    StoreError, TermsError, Usage, store,
 };
 #[cfg(feature = "redis")]
 pub use tollgate_redis::Redis;

@@ -67,10 +67,16 @@ impl Fallback {
         if !matches!(call.on_failure, OnFailure::Local { .. }) || !decision.is_of_store_now() {
             return;
         }
+        self.note_answer(charge, decision.decided(), call);
+    }
+
+    /// Notes an answer of the store, whatever the failure policy.
+    #[inline]
+    pub(crate) fn note_answer(&self, charge: &Charge, decision: &core::LimitDecision, call: &Call) {
         let seen = LastSeen {
-            spent: decision.limit().saturating_sub(decision.remaining()),
+            spent: decision.limit.saturating_sub(decision.remaining),
             at_us: self.now_us(call),
-            back_after_us: decision.decided().reset_after_us,
+            back_after_us: decision.reset_after_us,
         };
         self.seen.note(self.seen_hash(charge), seen);
     }
