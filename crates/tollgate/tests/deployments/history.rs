@@ -5,6 +5,7 @@
 //! store that loses its data or fails over goes back to an earlier state of a key, once.
 
 mod callers;
+mod leased;
 
 use std::time::Duration;
 

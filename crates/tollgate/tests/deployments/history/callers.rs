@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate::{Cost, Error, Limiter, Scope, StoreError};
+use tollgate::{Cost, Error, LeaseOptions, Limiter, Scope, StoreError};
 use tollgate_conformance::history::{Histories, RecordedAnswer, RecordedRequest, Recorder, now_us};
 use tollgate_core::{Intent, LimitDecision};
 
@@ -42,6 +42,17 @@ const LIMITS: [&str; 9] = [
     "leaky-bucket capacity=100000 leak=1/h mode=policing",
 ];
 
+/// The limits of callers with leases: so large that several processes can hold units of a key at the same time. No unit of
+/// the last comes back while a test runs.
+const LEASED_LIMITS: [&str; 6] = [
+    "fixed-window limit=2000 window=1s",
+    "sliding-window-log limit=1000 window=500ms",
+    "sliding-window-counter limit=2000 window=1s",
+    "token-bucket capacity=1000 refill=3000/s",
+    "leaky-bucket capacity=1000 leak=3000/s mode=policing",
+    "fixed-window limit=10000000 window=366d",
+];
+
 const URL: &str = "TOLLGATE_CALLERS_URL";
 const ID: &str = "TOLLGATE_CALLERS_ID";
 const RECORD: &str = "TOLLGATE_CALLERS_RECORD";
@@ -54,6 +65,10 @@ pub(super) enum CallerKind {
     AtTheirTime,
     /// At the store's time. This is how callers with leases decide, and a cache may answer.
     AtTheStoresTime,
+    /// At the store's time, with leases.
+    Leased,
+    /// The same, with a deadline that no answer misses, so that every outcome is known.
+    LeasedPatiently,
     /// A planted fault: they read the state, decide, and charge the store if they have allowed the request. Callers that
     /// decide at the same time read the same state.
     ReadThenWrite,
@@ -62,12 +77,31 @@ pub(super) enum CallerKind {
 }
 
 impl CallerKind {
-    const ALL: [CallerKind; 4] = [
+    const ALL: [CallerKind; 6] = [
         CallerKind::AtTheirTime,
         CallerKind::AtTheStoresTime,
+        CallerKind::Leased,
+        CallerKind::LeasedPatiently,
         CallerKind::ReadThenWrite,
         CallerKind::SendAgain,
     ];
+
+    /// The limits of the keys that they check.
+    fn limits(self) -> &'static [&'static str] {
+        if self.is_leased() { &LEASED_LIMITS } else { &LIMITS }
+    }
+
+    fn is_leased(self) -> bool {
+        matches!(self, CallerKind::Leased | CallerKind::LeasedPatiently)
+    }
+
+    fn has_own_time(self) -> bool {
+        self != CallerKind::AtTheStoresTime && !self.is_leased()
+    }
+
+    fn deadline(self) -> Duration {
+        if self == CallerKind::LeasedPatiently { PATIENCE } else { DEADLINE }
+    }
 
     /// The kind as the text of an environment variable.
     fn text(self) -> String {
@@ -138,18 +172,26 @@ impl CallerProcesses {
     }
 
     /// Stops all processes that live, and returns what all of them recorded.
-    pub(super) fn stop(mut self) -> Histories {
+    pub(super) fn stop(self) -> Histories {
+        self.stop_and_count().0
+    }
+
+    /// Does the same as [`stop`](Self::stop), and returns how many checks leases have admitted in the processes that live.
+    pub(super) fn stop_and_count(mut self) -> (Histories, u64) {
+        let mut hits = 0;
         for process in &mut self.processes {
             if process.process.try_wait().unwrap().is_none() {
                 process.go();
-                assert_eq!(process.next_line(), "stopped");
+                let line = process.next_line();
+                let count = line.strip_prefix("stopped after ").unwrap().strip_suffix(" hits");
+                hits += count.unwrap().parse::<u64>().unwrap();
             }
         }
         let mut histories = Histories::default();
         for record in self.records() {
             histories.read(&record).unwrap_or_else(|error| panic!("{error}"));
         }
-        histories
+        (histories, hits)
     }
 }
 
@@ -166,6 +208,14 @@ impl CalledKey {
     fn of(limiter: &Limiter, name: &str) -> CalledKey {
         let (id, text) = name.split_once(' ').unwrap();
         CalledKey { scope: named(limiter, text, text), id: id.to_owned(), name: name.to_owned() }
+    }
+
+    fn leased_for(self, kind: CallerKind) -> CalledKey {
+        if !kind.is_leased() {
+            return self;
+        }
+        let scope = self.scope.leased(LeaseOptions::default()).unwrap();
+        CalledKey { scope, ..self }
     }
 }
 
@@ -194,11 +244,12 @@ pub(super) async fn last_peek(
 #[ignore = "run by the tests of this directory in processes of their own"]
 async fn process() {
     let Ok(url) = env::var(URL) else { return };
-    let limiter = builder(&url).deadline(DEADLINE).build().unwrap();
-    let id = env::var(ID).unwrap();
-    let keys = LIMITS.map(|text| CalledKey::of(&limiter, &format!("{id} {text}")));
     let kind = env::var(KIND).unwrap();
     let kind = CallerKind::ALL.into_iter().find(|own| own.text() == kind).unwrap();
+    let limiter = builder(&url).deadline(kind.deadline()).build().unwrap();
+    let id = env::var(ID).unwrap();
+    let key = |text: &&str| CalledKey::of(&limiter, &format!("{id} {text}")).leased_for(kind);
+    let keys: Vec<CalledKey> = kind.limits().iter().map(key).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     until_answered(&keys[0], &is_over).await;
     say("ready");
@@ -215,12 +266,14 @@ async fn process() {
     tokio::task::spawn_blocking(wait_for_test).await.unwrap();
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
-    say("stopped");
+    // An error leaves the units to expire.
+    let _ = limiter.end_leases().await;
+    say(&format!("stopped after {} hits", limiter.lease_counters().hits));
 }
 
 /// One task that makes requests, one after the other.
 struct Caller {
-    keys: [CalledKey; LIMITS.len()],
+    keys: Vec<CalledKey>,
     kind: CallerKind,
     recorder: Recorder<File>,
     is_over: Arc<AtomicBool>,
@@ -240,7 +293,7 @@ impl Caller {
     /// Makes and records a request. If its outcome is unknown, waits until the store answers again.
     async fn call(&mut self, key: &CalledKey, cost: Cost, intent: Intent) {
         let began_us = now_us();
-        let at_us = (self.kind != CallerKind::AtTheStoresTime).then_some(began_us);
+        let at_us = self.kind.has_own_time().then_some(began_us);
         let request = RecordedRequest { began_us, at_us, cost, intent, answer: None };
         let number = self.recorder.begin(&key.name, &request).unwrap();
         match self.kind.decide(key, &request).await {
