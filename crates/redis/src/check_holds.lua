@@ -233,22 +233,22 @@ local function replace_for_holds()
     change(state, now_us, decided[4], spare_s)
   end
 
-  local LEASE_STATES = { open = 0, none = 1, expired = 2, unknown = 3 }
-
-  -- Decides a request for a lease on a key that cannot have one, because it is still under an old limit. Returns the same
-  -- values as held.lease.
-  local function lease_nothing(limit, state, now_us, request)
-    local ended = request.expires_us and "unknown" or "none"
-    if request.need then
-      local decided = { check(limit, state, now_us, request.need) }
-      return decided[1], decided, ended
-    end
-    local decided = { algorithm.peek(limit, state, now_us, 1) }
-    decided[1], decided[3], decided[5] = not request.expires_us, NEVER, 0
-    return false, decided, ended
-  end
-
   local function lease(part, now_us, spare_s)
+    local LEASE_STATES = { open = 0, none = 1, expired = 2, unknown = 3 }
+
+    -- Decides a request for a lease on a key that cannot have one, because it is still under an old limit. Returns the same
+    -- values as held.lease.
+    local function lease_nothing(limit, state, now_us, request)
+      local ended = request.expires_us and "unknown" or "none"
+      if request.need then
+        local decided = { check(limit, state, now_us, request.need) }
+        return decided[1], decided, ended
+      end
+      local decided = { algorithm.peek(limit, state, now_us, 1) }
+      decided[1], decided[3], decided[5] = not request.expires_us, NEVER, 0
+      return false, decided, ended
+    end
+
     local state, limit = part.state, part.limit
     local request = {
       id = part.hold_id, used = part.used, want = part.want, most = part.most,
