@@ -68,6 +68,15 @@ impl<'o> Outcome<'o> {
         self.verdict().is_allowed()
     }
 
+    /// Whether this process decided with a [lease](tollgate_limiter::Decision::is_leased): the remaining units and the time to
+    /// reset are estimates then.
+    pub fn is_leased(&self) -> bool {
+        match self.by {
+            OutcomeSource::Limit { decision, .. } => decision.is_leased(),
+            OutcomeSource::Rules(ruling) => ruling.is_leased(),
+        }
+    }
+
     /// Whether the store failed, and the request was decided without it.
     pub fn is_degraded(&self) -> bool {
         match self.by {

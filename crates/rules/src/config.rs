@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Cost, Limit};
 
 use tollgate_identity::config::IdentityConfig;
-use tollgate_limiter::OnFailure;
+use tollgate_limiter::{LeaseOptions, OnFailure};
 
 use super::networks::Networks;
 use super::pattern::Pattern;
@@ -23,6 +23,8 @@ pub struct Config {
     /// The failure policy and the deadline of limits that callers use by name; each rule has its own.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
+    /// Whether rules and limits are leased that do not say so themselves.
+    pub(crate) lease: LeaseSettings,
     /// The tier of every API key in the file.
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
     /// How clients are identified; `None` if the file leaves that to the program.
@@ -38,6 +40,41 @@ pub struct Config {
 pub(crate) struct LimitConfig {
     pub(crate) name: Box<str>,
     pub(crate) limit: Limit,
+    pub(crate) lease: LeaseSettings,
+}
+
+/// How a rule decides on a limit that several processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DecisionMode {
+    /// The store decides each check.
+    Strict,
+    /// This process decides, with units that the store has set aside for it.
+    Leased,
+}
+
+/// Whether limits are leased, as far as a rule, a limit or the defaults of the file say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LeaseSettings {
+    pub(crate) mode: Option<DecisionMode>,
+    pub(crate) options: Option<LeaseOptions>,
+}
+
+impl LeaseSettings {
+    /// Returns these settings, completed by others.
+    pub(crate) fn or(self, others: LeaseSettings) -> LeaseSettings {
+        LeaseSettings { mode: self.mode.or(others.mode), options: self.options.or(others.options) }
+    }
+
+    /// Returns how these settings lease a limit; `None` if its checks go to the store.
+    pub(crate) fn leasing(self, limit: &Limit) -> Option<LeaseOptions> {
+        let can_be_leased = !limit.is_shaping() && !limit.only_holds();
+        self.chosen().filter(|_| can_be_leased)
+    }
+
+    /// Returns how limits are leased, if leases are chosen; also for a limit that cannot be leased.
+    pub(crate) fn chosen(self) -> Option<LeaseOptions> {
+        (self.mode == Some(DecisionMode::Leased)).then(|| self.options.unwrap_or_default())
+    }
 }
 
 /// A rule: the requests that it is for, their key, and the limit that they spend.
@@ -58,6 +95,8 @@ pub(crate) struct RuleConfig {
     /// The limiter's setting applies if `None`; likewise for the deadline.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
+    /// The settings of the limit apply where these say nothing, and then the settings of the file.
+    pub(crate) lease: LeaseSettings,
     /// The limits of single keys and of networks.
     pub(crate) overrides: Vec<Override>,
     /// The rules of the domain that do not decide a request to which this rule applies.
@@ -181,6 +220,19 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
+    /// Returns how a rule leases a limit; `None` if its checks go to the store.
+    pub(crate) fn leasing(&self, rule: &RuleConfig, own: &LimitConfig) -> Option<LeaseOptions> {
+        if rule.cost.is_reserved {
+            return None;
+        }
+        rule.lease.or(own.lease).or(self.lease).leasing(&own.limit)
+    }
+
+    /// Returns how a limit is leased for callers that use it by its name.
+    pub(crate) fn leasing_by_name(&self, own: &LimitConfig) -> Option<LeaseOptions> {
+        own.lease.or(self.lease).leasing(&own.limit)
+    }
+
     /// Returns the number of limits.
     pub fn limits(&self) -> usize {
         self.limits.len()

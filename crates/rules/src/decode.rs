@@ -11,6 +11,7 @@ mod defaults;
 mod fields;
 mod identity;
 mod key;
+mod lease;
 mod limits;
 mod missing;
 mod names;
@@ -89,7 +90,7 @@ pub(super) fn decode(
         nothing(root.at, report);
     }
     let defaults = defaults.unwrap_or_default();
-    let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
+    let Defaults { on_store_failure, deadline, lease, .. } = defaults;
     let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
     let sources = AttributeSources::read(&fields, section.as_ref(), report);
@@ -103,6 +104,7 @@ pub(super) fn decode(
     if is_whole {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
+        limits.warn_of_leases(lease, report);
         networks.warn_of_unused(report);
     }
     // Tests are read only if the file has no errors: only then are all rules and limits that they name known. Unused
@@ -124,6 +126,7 @@ pub(super) fn decode(
         retired_domains,
         on_store_failure,
         deadline,
+        lease,
         identity,
         ..Config::default()
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Excerpt, Limit};
-use tollgate_limiter::OnFailure;
+use tollgate_limiter::{LeaseOptions, OnFailure};
 
 use super::attributes::{Attributes, TrustLevel};
 use super::names::AttributeId;
@@ -47,6 +47,8 @@ pub struct RuleEffect {
     pub on_store_failure: Option<OnFailure>,
     /// The deadline of the store for the rule; the limiter's deadline applies if `None`.
     pub deadline: Option<Duration>,
+    /// How the limit is leased, on a store that has leases; `None` if the store decides each check.
+    pub lease: Option<LeaseOptions>,
 }
 
 /// The longest network of a rule that contains an address of a request.
@@ -81,7 +83,7 @@ pub enum RuleAction {
 impl RuleAction {
     pub(super) fn of(spent: &SpendTarget) -> RuleAction {
         match spent {
-            SpendTarget::Limit { name, scope } => {
+            SpendTarget::Limit { name, scope, .. } => {
                 RuleAction::Limit { name: name.to_string(), limit: *scope.limit() }
             }
             SpendTarget::Allow => RuleAction::Allow,
@@ -270,6 +272,7 @@ fn applied(
             .flatten(),
         on_store_failure: rule.on_store_failure,
         deadline: rule.deadline,
+        lease: target.lease(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_limiter::Scope;
+use tollgate_limiter::{LeaseOptions, Scope};
 
 use super::Rules;
 use super::explain::RuleAction;
@@ -54,6 +54,8 @@ pub struct RuleLimit {
     /// The scope that holds the keys of the limit; `None` for `allow` and `block`. A key has one state under all
     /// limits of a rule.
     pub scope: Option<Scope>,
+    /// How the limit is leased, on a store that has leases; `None` if the store decides each check.
+    pub lease: Option<LeaseOptions>,
     /// Whether requests without a tier of the rule spend this limit.
     pub is_default: bool,
     /// The tiers that spend this limit, in alphabetical order.
@@ -174,6 +176,7 @@ impl RuleInfo {
             Some(RuleLimit {
                 spends: RuleAction::of(spent),
                 scope: spent.scope().cloned(),
+                lease: spent.lease(),
                 is_default: self.rule.default_spent() == id,
                 tiers: tiers.remove(&id).unwrap_or_default(),
                 overrides: overrides.get(&id).copied().unwrap_or(0),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tollgate_core::MAX_UNITS;
-use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
+use tollgate_limiter::{Error, LeaseOptions, Limiter, OnFailure, Scope};
 
 use super::config::{self, Costs, Requirement};
 use super::domains::{DomainUse, UnknownDomains};
@@ -58,7 +58,7 @@ pub(super) struct Plan {
     /// Domains whose requests are deliberately not limited.
     pub(super) retired_domains: HashSet<Box<str>>,
     pub(super) unknown_domains: UnknownDomains,
-    pub(super) limits: Map<Box<str>, Scope>,
+    pub(super) limits: Map<Box<str>, NamedScope>,
     request_limits: RequestLimits,
     pub(super) wanted_attributes: WantedAttributes,
     /// Whether one of the limits delays requests.
@@ -192,6 +192,13 @@ struct TierLimits {
     of: Map<Box<str>, SpendTargetId>,
 }
 
+/// A limit for callers that use it by its name.
+pub(super) struct NamedScope {
+    pub(super) scope: Scope,
+    /// How the limit is leased on a store that has leases; `None` in strict mode.
+    pub(super) lease: Option<LeaseOptions>,
+}
+
 /// The name of a rule, and its domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
@@ -208,6 +215,8 @@ pub(super) enum SpendTarget {
     Limit {
         name: Arc<str>,
         scope: Scope,
+        /// How the limit is leased on a store that has leases; `None` in strict mode.
+        lease: Option<LeaseOptions>,
     },
     /// Every request is allowed without a limit.
     Allow,
@@ -252,6 +261,14 @@ fn with_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Dura
     }
 }
 
+/// Leases a scope, if its limit is leased.
+fn with_leases(scope: Scope, lease: Option<LeaseOptions>) -> Result<Scope, Error> {
+    match lease {
+        Some(options) => scope.leased(options),
+        None => Ok(scope),
+    }
+}
+
 impl Plan {
     /// Reads a part of each of these rules, which will be tried next, if there are more rules than a CPU cache holds. The
     /// cache misses of all rules then overlap, instead of happening one after the other.
@@ -286,6 +303,14 @@ impl SpendTarget {
     pub(super) fn scope(&self) -> Option<&Scope> {
         match self {
             SpendTarget::Limit { scope, .. } => Some(scope),
+            SpendTarget::Allow | SpendTarget::Block => None,
+        }
+    }
+
+    /// Returns how the limit is leased on a store that has leases; `None` in strict mode.
+    pub(super) fn lease(&self) -> Option<LeaseOptions> {
+        match self {
+            SpendTarget::Limit { lease, .. } => *lease,
             SpendTarget::Allow | SpendTarget::Block => None,
         }
     }

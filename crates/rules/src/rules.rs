@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_core::Limit;
 use tollgate_identity::{ClientAddress, Identity, Ipv6Prefix, RequestHead};
-use tollgate_limiter::{Error, Limiter, Scope};
+use tollgate_limiter::{Error, LeaseOptions, Limiter, Scope};
 
 use crate::attributes::Attributes;
 use crate::check::{RequestSets, RulesCheck};
@@ -146,7 +146,13 @@ impl Rules {
     /// Returns the limit of this name, to be spent directly. Its keys are separate from the keys of rules that spend
     /// the same limit.
     pub fn limit(&self, name: &str) -> Option<Scope> {
-        self.plan().limits.get(name).cloned()
+        self.plan().limits.get(name).map(|limit| limit.scope.clone())
+    }
+
+    /// Returns how the limit of this name is leased for callers that use it by its name, on a store that has leases.
+    /// `None` if the store decides each check.
+    pub fn lease_of(&self, name: &str) -> Option<LeaseOptions> {
+        self.plan().limits.get(name)?.lease
     }
 
     /// Returns the scope of a limit or a rule by its [name](Scope::name): `free`, or `api/per-client`. `None` if
@@ -155,13 +161,15 @@ impl Rules {
     pub fn scope(&self, name: &str) -> Option<Scope> {
         let plan = self.plan();
         let of_rule = || plan.scopes.get(name).and_then(|&spent| plan.spends.get(spent)?.scope());
-        plan.limits.get(name).or_else(of_rule).cloned()
+        let named = plan.limits.get(name).map(|limit| &limit.scope);
+        named.or_else(of_rule).cloned()
     }
 
     /// Returns every limit of the file, in alphabetical order of their names.
     pub fn limits(&self) -> Vec<(String, Limit)> {
         let plan = self.plan();
-        let limits = plan.limits.iter().map(|(name, scope)| (name.to_string(), *scope.limit()));
+        let limits = plan.limits.iter();
+        let limits = limits.map(|(name, limit)| (name.to_string(), *limit.scope.limit()));
         let mut limits: Vec<_> = limits.collect();
         limits.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         limits

@@ -138,6 +138,18 @@ impl Ruling {
         self.joint.is_degraded()
     }
 
+    /// Returns whether at least one of the rules was decided by this process with a
+    /// [lease](tollgate_limiter::Decision::is_leased).
+    pub fn is_leased(&self) -> bool {
+        self.joint.each().iter().any(Decision::is_leased)
+    }
+
+    /// Returns whether this process decided all limits of the request with [leases](Self::is_leased), so that the store was
+    /// not called.
+    pub fn is_leased_only(&self) -> bool {
+        !self.joint.each().is_empty() && self.joint.each().iter().all(Decision::is_leased)
+    }
+
     /// Returns the generation of the rules that decided: 1 for the first, one more each time they are replaced.
     pub fn generation(&self) -> u64 {
         self.found.generation
@@ -284,9 +296,10 @@ impl<'r> RulePart<'r> {
     }
 
     fn decided_by(&self) -> DecidedBy {
-        match self.decision.is_some_and(Decision::is_degraded) {
-            true => DecidedBy::Policy,
-            false => DecidedBy::Store,
+        match self.decision {
+            Some(decision) if decision.is_degraded() => DecidedBy::Policy,
+            Some(decision) if decision.is_leased() => DecidedBy::Lease,
+            _ => DecidedBy::Store,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct RuleTally {
     by_store: OutcomeCounts,
+    leased: OutcomeCounts,
     degraded: OutcomeCounts,
     failed: AtomicU64,
 }
@@ -38,6 +39,8 @@ pub(super) enum RuleOutcome {
 pub(super) enum DecidedBy {
     /// By the store, or without needing it.
     Store,
+    /// By this process, with units that the store had set aside.
+    Lease,
     /// By this process under the failure policy, because the store failed.
     Policy,
 }
@@ -61,6 +64,12 @@ pub struct Counts {
     pub degraded_denied: u64,
     /// Requests that the rule would have refused, decided without the store.
     pub degraded_shadow_denied: u64,
+    /// Allowed requests that this process decided with leased units.
+    pub leased_allowed: u64,
+    /// Refused requests that this process decided because its lease was empty.
+    pub leased_denied: u64,
+    /// Requests that the rule would have refused, decided because the lease was empty.
+    pub leased_shadow_denied: u64,
     /// Checks that failed because the store failed.
     pub failed: u64,
 }
@@ -69,6 +78,7 @@ impl RuleTally {
     pub(super) fn count(&self, outcome: RuleOutcome, by: DecidedBy) {
         let decided = match by {
             DecidedBy::Store => &self.by_store,
+            DecidedBy::Lease => &self.leased,
             DecidedBy::Policy => &self.degraded,
         };
         let counter = match outcome {
@@ -85,18 +95,22 @@ impl RuleTally {
 
     pub(super) fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [store, degraded] = [&self.by_store, &self.degraded]
+        let [store, leased, degraded] = [&self.by_store, &self.leased, &self.degraded]
             .map(|decided| [&decided.allowed, &decided.denied, &decided.shadow_denied].map(read));
         let [degraded_allowed, degraded_denied, degraded_shadow_denied] = degraded;
+        let [leased_allowed, leased_denied, leased_shadow_denied] = leased;
         let [allowed, denied, shadow_denied] = store;
         Counts {
-            allowed: allowed + degraded_allowed,
-            denied: denied + degraded_denied,
-            shadow_denied: shadow_denied + degraded_shadow_denied,
+            allowed: allowed + leased_allowed + degraded_allowed,
+            denied: denied + leased_denied + degraded_denied,
+            shadow_denied: shadow_denied + leased_shadow_denied + degraded_shadow_denied,
             degraded: degraded.iter().sum(),
             degraded_allowed,
             degraded_denied,
             degraded_shadow_denied,
+            leased_allowed,
+            leased_denied,
+            leased_shadow_denied,
             failed: read(&self.failed),
         }
     }

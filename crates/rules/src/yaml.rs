@@ -44,6 +44,14 @@ pub enum NodeKind<'t> {
 }
 
 impl YamlNode<'_> {
+    /// Returns the text of the node, if it has one.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match &self.kind {
+            NodeKind::Text { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
     /// Returns whether the node is empty, `~` or `null`, without quotes.
     pub fn is_null(&self) -> bool {
         match &self.kind {

@@ -6,14 +6,15 @@ use tollgate_core::Excerpt;
 use tollgate_limiter::OnFailure;
 
 use super::fields::{Mapping, MappingFields};
-use super::names;
+use super::{lease, names};
+use crate::config::LeaseSettings;
 use crate::nearest::nearest;
 use crate::problem::Report;
 use crate::yaml::{NodeKind, YamlNode};
 
 const DEFAULTS: Mapping = Mapping {
     name: "`defaults`",
-    fields: &["domain", "on_store_failure", "deadline"],
+    fields: &["domain", "on_store_failure", "deadline", "mode", "lease"],
     remedy: "write it like `defaults: { domain: api, deadline: 10ms }`",
 };
 
@@ -37,6 +38,7 @@ pub(super) struct Defaults<'n> {
     pub(super) domain: Option<&'n str>,
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
+    pub(super) lease: LeaseSettings,
     /// Whether a domain is given; one that was refused is not reported as missing.
     pub(super) has_domain: bool,
 }
@@ -53,6 +55,7 @@ impl<'n> Defaults<'n> {
                 .get("on_store_failure")
                 .and_then(|node| on_failure(node, report)),
             deadline: fields.get("deadline").and_then(|node| deadline(node, report)),
+            lease: lease::read(&fields, report),
             has_domain: domain.is_some(),
         }
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
 use super::fields::{Mapping, MappingFields, NameTable, Naming, TableRow, unspaced};
-use super::names;
-use crate::config::{LimitConfig, Spend};
+use super::lease::{LeasedLimit, ModeOrigin};
+use super::{lease, names};
+use crate::config::{LeaseSettings, LimitConfig, Spend};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
@@ -42,6 +43,7 @@ struct FoundLimit<'n> {
     at: Position,
     /// `None` if the limit was refused; its name is still known.
     limit: Option<Limit>,
+    lease: LeaseSettings,
     is_used: bool,
 }
 
@@ -60,9 +62,10 @@ impl<'n> LimitsTable<'n> {
             if names::LIMIT.check(name, at, report).is_none() {
                 continue;
             }
-            let limit = read_limit(value, &LIMIT, report);
+            let (limit, lease) = read_leasable(value, &LIMIT, report).unzip();
+            let lease = lease.unwrap_or_default();
             limits.places.insert(name, limits.found.len());
-            limits.found.push(FoundLimit { name, at, limit, is_used: false });
+            limits.found.push(FoundLimit { name, at, limit, lease, is_used: false });
         }
         limits
     }
@@ -137,13 +140,43 @@ impl<'n> LimitsTable<'n> {
         }
     }
 
+    /// Warns of leased limits that leases are of no use for.
+    pub(super) fn warn_of_leases(&self, defaults: LeaseSettings, report: &mut Report) {
+        for place in 0..self.found.len() {
+            let at = self.found[place].at;
+            let leased = self.leased(place, LeaseSettings::default(), defaults, at);
+            leased.iter().for_each(|leased| leased.warn(report));
+        }
+    }
+
+    /// Returns the settings of leases that a limit has itself.
+    pub(super) fn lease(&self, place: usize) -> LeaseSettings {
+        self.found.get(place).map(|limit| limit.lease).unwrap_or_default()
+    }
+
+    /// Returns a limit that a rule with these settings would lease; `None` in strict mode.
+    pub(super) fn leased(
+        &self,
+        place: usize,
+        rule: LeaseSettings,
+        defaults: LeaseSettings,
+        at: Position,
+    ) -> Option<LeasedLimit<'_>> {
+        let FoundLimit { name, limit, .. } = self.found.get(place)?;
+        let own = rule.or(self.lease(place));
+        let origin = if own.mode.is_some() { ModeOrigin::Own } else { ModeOrigin::Defaults };
+        let options = own.or(defaults).chosen()?;
+        Some(LeasedLimit { name, limit: limit.as_ref()?, options, origin, at })
+    }
+
     pub(super) fn count(&self) -> usize {
         self.found.len()
     }
 
     pub(super) fn into_list(self) -> Vec<LimitConfig> {
         let named = |found: FoundLimit<'_>| {
-            Some(LimitConfig { name: found.name.into(), limit: found.limit? })
+            let FoundLimit { name, limit, lease, .. } = found;
+            Some(LimitConfig { name: name.into(), limit: limit?, lease })
         };
         self.found.into_iter().filter_map(named).collect()
     }
@@ -155,19 +188,33 @@ pub(super) struct Wording {
     pub(super) remedy: &'static str,
 }
 
-/// Reads a limit from one text, or from a mapping of its parameters.
+/// Reads a limit that is never leased.
 pub(super) fn read_limit(
     node: &YamlNode<'_>,
     wording: &Wording,
     report: &mut Report,
 ) -> Option<Limit> {
+    let (limit, lease) = read_leasable(node, wording, report)?;
+    if lease != LeaseSettings::default() {
+        let message = format!("{} cannot be leased: each process has its own", wording.name);
+        report.error(node.at, message, "leave `mode` and `lease` out");
+    }
+    Some(limit)
+}
+
+/// Reads a limit from one text, or from a mapping of its parameters and of how it is leased.
+fn read_leasable(
+    node: &YamlNode<'_>,
+    wording: &Wording,
+    report: &mut Report,
+) -> Option<(Limit, LeaseSettings)> {
     match &node.kind {
         NodeKind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
             report.no_space(node.at, "algorithm");
             None
         }
         NodeKind::Text { text, .. } if !node.is_null() => match text.parse() {
-            Ok(limit) => Some(limit),
+            Ok(limit) => Some((limit, LeaseSettings::default())),
             Err(error) => {
                 report.refused(node.at, &error, Notation::Text);
                 None
@@ -181,13 +228,21 @@ pub(super) fn read_limit(
     }
 }
 
-fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<Limit> {
+fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<(Limit, LeaseSettings)> {
     let errors_before = report.errors();
     let name = algorithm(node, report)?;
     let fields = MappingFields::read(node, mapping(name), report)?;
+    let has_own_mode = name.parameters().contains(&"mode");
+    let lease = match has_own_mode {
+        true => lease::read_beside_mode(&fields, report),
+        false => lease::read(&fields, report),
+    };
+    // Whether `mode` says how the limit is shared, and not how the bucket admits.
+    let is_leases_mode = lease.mode.is_some();
     let mut parameters = Vec::new();
     for &parameter in name.parameters() {
         match fields.get(parameter) {
+            Some(_) if parameter == "mode" && is_leases_mode => {}
             Some(value) => {
                 let remedy = "use a number, a time or a rate, like `10`, `60s` or `1/s`";
                 // A stand-in if the value is not a text, so that the other parameters are still read.
@@ -208,7 +263,7 @@ fn read_parameters(node: &YamlNode<'_>, report: &mut Report) -> Option<Limit> {
     parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
     let limit = limit_of_parameters(name, parameters, node.at, report);
     // A limit with a stand-in is not the limit in the file.
-    limit.filter(|_| report.errors() == errors_before)
+    limit.filter(|_| report.errors() == errors_before).map(|limit| (limit, lease))
 }
 
 /// Returns the algorithm of a limit, even if the field's name is misspelt.
@@ -287,12 +342,12 @@ const fn mapping(algorithm: AlgorithmName) -> &'static Mapping {
 /// A limit of any algorithm.
 const ANY: Mapping = Mapping {
     name: "a limit",
-    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode", "for"],
+    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode", "for", "lease"],
     remedy: ALGORITHM_REMEDY,
 };
 const FIXED_WINDOW: Mapping = Mapping {
     name: "a fixed-window",
-    fields: &["algorithm", "limit", "window"],
+    fields: &["algorithm", "limit", "window", "mode", "lease"],
     remedy: ALGORITHM_REMEDY,
 };
 const SLIDING_WINDOW_LOG: Mapping = Mapping { name: "a sliding-window-log", ..FIXED_WINDOW };
@@ -300,12 +355,12 @@ const SLIDING_WINDOW_COUNTER: Mapping =
     Mapping { name: "a sliding-window-counter", ..FIXED_WINDOW };
 const TOKEN_BUCKET: Mapping = Mapping {
     name: "a token-bucket",
-    fields: &["algorithm", "capacity", "refill"],
+    fields: &["algorithm", "capacity", "refill", "mode", "lease"],
     ..FIXED_WINDOW
 };
 const LEAKY_BUCKET: Mapping = Mapping {
     name: "a leaky-bucket",
-    fields: &["algorithm", "capacity", "leak", "mode"],
+    fields: &["algorithm", "capacity", "leak", "mode", "lease"],
     ..FIXED_WINDOW
 };
 const CONCURRENCY: Mapping =

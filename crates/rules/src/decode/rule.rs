@@ -7,13 +7,14 @@ use tollgate_limiter::DEFAULT_HOLD_FOR;
 
 use super::defaults::{self, Defaults};
 use super::fields::{Mapping, MappingFields};
+use super::lease::ModeOrigin;
 use super::limits::LimitsTable;
 use super::missing::MissingKeys;
 use super::networks::NetworkSets;
 use super::replaces::{self, ReplacesField, ReplacingRules};
 use super::sources::{AttributeSources, RequestOrigin};
-use super::{choice, cost, key, names, overrides, when};
-use crate::config::{Costs, LimitChoice, Override, Replacement, RuleConfig, Spend};
+use super::{choice, cost, key, lease, names, overrides, when};
+use crate::config::{Costs, DecisionMode, LimitChoice, Override, Replacement, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::YamlNode;
@@ -37,6 +38,8 @@ const RULE: Mapping = Mapping {
         "shadow",
         "on_store_failure",
         "deadline",
+        "mode",
+        "lease",
         "overrides",
         "replaces",
     ],
@@ -115,6 +118,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         let deadline = fields.or("deadline", self.defaults.deadline, |node| {
             defaults::deadline(node, report).map(Some)
         });
+        let lease = lease::read(&fields, report);
         let replaces = self.replaced(&fields, domain.zip(name), report);
         let rule = RuleConfig {
             name: name?.into(),
@@ -127,6 +131,7 @@ impl<'n, 'l> RulesReader<'n, 'l> {
             is_shadow: is_shadow?,
             on_store_failure: on_store_failure?,
             deadline: deadline?,
+            lease,
             overrides: overrides?,
             replaces: replaces?,
         };
@@ -134,6 +139,11 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         let at = |name| fields.get(name).map_or(node.at, |node| node.at);
         self.warn_of_cost(&rule, at("cost"), report);
         self.check_holds(&rule, (at("cost"), at("hold_for")), report);
+        self.check_leases(
+            &rule,
+            LeasePositions { mode: at("mode"), lease: at("lease"), cost: at("cost") },
+            report,
+        );
         if let Some(key) = key_node {
             self.missing.note(&rule, key, origin);
         }
@@ -265,6 +275,50 @@ impl<'n, 'l> RulesReader<'n, 'l> {
         }
     }
 
+    /// Checks that a rule with settings of leases can use them. Limits that are leased whatever rule spends them are checked
+    /// where they are defined.
+    fn check_leases(&self, rule: &RuleConfig, at: LeasePositions, report: &mut Report) {
+        let limits = limits_of(&rule.limit, &rule.overrides);
+        let is_leased = |&place: &usize| {
+            rule.lease.or(self.limits.lease(place)).or(self.defaults.lease).chosen().is_some()
+        };
+        let is_own = rule.lease.mode == Some(DecisionMode::Leased);
+        if !limits.iter().any(is_leased) {
+            self.check_unused_lease(rule, is_own, at, report);
+        } else if rule.cost.is_reserved {
+            let message = format!(
+                "rule `{}` is never leased: it reserves, and reservations always go to the store",
+                rule.name
+            );
+            let origin = if is_own { ModeOrigin::Own } else { ModeOrigin::Defaults };
+            let at = if is_own { at.mode } else { at.cost };
+            lease::warn_never_leased(message, origin, at, report);
+        } else if is_own || rule.lease.options.is_some() {
+            let (own, defaults) = (rule.lease, self.defaults.lease);
+            let leased = limits
+                .iter()
+                .filter_map(|&place| self.limits.leased(place, own, defaults, at.mode));
+            leased.for_each(|leased| leased.warn(report));
+        }
+    }
+
+    /// Reports settings of leases in a rule that leases nothing.
+    fn check_unused_lease(
+        &self,
+        rule: &RuleConfig,
+        is_own: bool,
+        at: LeasePositions,
+        report: &mut Report,
+    ) {
+        if is_own {
+            let message = format!("rule `{}` is leased and spends no limit", rule.name);
+            report.warn(at.mode, message, "leave `mode: leased` out");
+        } else if rule.lease.options.is_some() {
+            let remedy = "leave it out, or add `mode: leased`";
+            report.error(at.lease, "`lease` in a rule that is not leased", remedy);
+        }
+    }
+
     /// Warns of a cost above the size of a limit, because such requests would always be refused.
     fn warn_of_cost(&self, rule: &RuleConfig, at: Position, report: &mut Report) {
         let Costs { routes, default, .. } = &rule.cost;
@@ -282,6 +336,14 @@ impl<'n, 'l> RulesReader<'n, 'l> {
             );
         }
     }
+}
+
+/// Where a rule says how it is leased, and what it costs.
+#[derive(Clone, Copy)]
+struct LeasePositions {
+    mode: Position,
+    lease: Position,
+    cost: Position,
 }
 
 /// Notes that some front ends cannot end the holds of a rule: whether they use its domain is not in the file.

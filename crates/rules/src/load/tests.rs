@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use tollgate_core::Cost;
-use tollgate_limiter::OnFailure;
+use tollgate_limiter::{LeaseOptions, OnFailure};
 
 use super::*;
 use crate::config::{
-    Condition, CostRoute, Costs, KeyPart, KeyValue, LimitChoice, Override, Replacement,
-    Requirement, RuleConfig, Spend, TierConfig,
+    Condition, CostRoute, Costs, DecisionMode, KeyPart, KeyValue, LeaseSettings, LimitChoice,
+    Override, Replacement, Requirement, RuleConfig, Spend, TierConfig,
 };
 use crate::networks::Networks;
 use crate::pattern::Pattern;
@@ -19,15 +19,16 @@ use tollgate_identity::config::{
 };
 
 const TEXT: &str = r#"
-defaults: { domain: api, on_store_failure: closed, deadline: 10ms }
+defaults: { domain: api, on_store_failure: closed, deadline: 10ms, lease: { for: 2s } }
 limits:
-  free: { algorithm: token-bucket, capacity: 60, refill: 1/s }
+  free: { algorithm: token-bucket, capacity: 60, refill: 1/s, mode: strict, lease: { max_share: 10% } }
   pro: token-bucket capacity=600 refill=10/s
 api_keys: { k_1: pro, 2: gold }
 rules:
   - name: plain
     key: []
     limit: pro
+    mode: leased
   - name: all
     domain: web
     when:
@@ -65,6 +66,7 @@ fn plain() -> RuleConfig {
         is_shadow: false,
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
+        lease: LeaseSettings { mode: Some(DecisionMode::Leased), options: None },
         overrides: vec![],
         replaces: Replacement::Named(vec![]),
     }
@@ -115,6 +117,7 @@ fn all() -> RuleConfig {
         is_shadow: true,
         on_store_failure: Some(OnFailure::Local { processes: Some(4) }),
         deadline: Some(Duration::from_millis(5)),
+        lease: LeaseSettings::default(),
         // In the order of the rule's key, not in the order of the file.
         overrides: vec![Override {
             key: vec![
@@ -136,12 +139,20 @@ fn config_has_everything_in_the_file() {
         ("pro", "token-bucket capacity=600 refill=10/s".to_owned()),
     ];
     assert_eq!(limits, expected);
+    let tenth = LeaseOptions { max_share_percent: 10, ..LeaseOptions::default() };
+    let two_seconds = LeaseOptions { lease_for: Duration::from_secs(2), ..LeaseOptions::default() };
+    let strict = LeaseSettings { mode: Some(DecisionMode::Strict), options: Some(tenth) };
+    assert_eq!(
+        [config.limits[0].lease, config.limits[1].lease],
+        [strict, LeaseSettings::default()]
+    );
+    assert_eq!(config.lease, LeaseSettings { mode: None, options: Some(two_seconds) });
     assert_eq!(config.rules[..2], [plain(), all()]);
     let keys = [("k_1", "pro"), ("2", "gold")].map(|(key, tier)| (key.into(), tier.into()));
     assert_eq!(config.api_keys, keys.into());
     assert!(config.warnings.is_empty());
     let notes: Vec<_> = config.notes().map(ToString::to_string).collect();
-    let expected = "note: limits.yaml:24:11: rule `all` holds units until the caller ends the hold: Envoy and forward \
+    let expected = "note: limits.yaml:25:11: rule `all` holds units until the caller ends the hold: Envoy and forward \
                     authentication cannot\n  if they use domain `web`, the units are charged at once there, or held for 30s if a concurrency limit applies \
                     too";
     assert_eq!(notes, [expected]);

@@ -10,8 +10,8 @@ use super::overrides::{NetworkOverride, Overrides};
 use super::request_limits::RequestLimits;
 use super::values::ValueTable;
 use super::{
-    DomainRules, Map, Plan, PlannedRule, RareParts, ReplacedRules, RuleName, SpendTarget,
-    SpendTargetId, TierLimits, with_terms,
+    DomainRules, Map, NamedScope, Plan, PlannedRule, RareParts, ReplacedRules, RuleName,
+    SpendTarget, SpendTargetId, TierLimits, with_leases, with_terms,
 };
 use crate::config::{self, Config, KeyValue, Requirement, Spend};
 use crate::domains::{DomainUse, UnknownDomains};
@@ -69,7 +69,9 @@ impl Plan {
         let scope = |limit: &config::LimitConfig| {
             let scope = limiter.scope(&limit.name, limit.limit)?;
             let scope = with_terms(scope, config.on_store_failure, config.deadline);
-            Ok((limit.name.clone(), scope))
+            let lease = config.leasing_by_name(limit);
+            let scope = with_leases(scope, lease)?;
+            Ok((limit.name.clone(), NamedScope { scope, lease }))
         };
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
         let identity = {
@@ -207,7 +209,9 @@ impl RuleScopes<'_, '_> {
     fn limit(&self, own: &config::LimitConfig) -> Result<SpendTarget, Error> {
         let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
         let scope = with_terms(scope, self.rule.on_store_failure, self.rule.deadline);
-        Ok(SpendTarget::Limit { name: (&*own.name).into(), scope })
+        let lease = self.making.config.leasing(self.rule, own);
+        let scope = with_leases(scope, lease)?;
+        Ok(SpendTarget::Limit { name: (&*own.name).into(), scope, lease })
     }
 
     fn tiers(&mut self, tiers: &config::TierConfig) -> Result<TierLimits, Error> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tollgate_limiter::{Error, Scope};
 
-use super::{Map, Plan, PlannedRule, SpendTarget, SpendTargetId};
+use super::{Map, Plan, PlannedRule, SpendTarget, SpendTargetId, with_leases};
 use crate::descriptor::RequestQuota;
 
 /// The most limits that are kept. Further limits are made again for each request, so that a client that invents numbers
@@ -29,7 +29,7 @@ impl Plan {
         spent: SpendTargetId,
     ) -> Result<Arc<SpendTarget>, Error> {
         let own = &self.spends[spent];
-        let SpendTarget::Limit { name, scope } = &**own else { return Ok(Arc::clone(own)) };
+        let SpendTarget::Limit { name, scope, lease } = &**own else { return Ok(Arc::clone(own)) };
         if quota.units == 0 {
             return Ok(Arc::new(SpendTarget::Block));
         }
@@ -38,8 +38,8 @@ impl Plan {
         if let Some(known) = made.load().get(&asked) {
             return Ok(Arc::clone(known));
         }
-        let scope = rule.with_terms(with_quota(scope, quota)?);
-        let new = Arc::new(SpendTarget::Limit { name: Arc::clone(name), scope });
+        let scope = with_leases(rule.with_terms(with_quota(scope, quota)?), *lease)?;
+        let new = Arc::new(SpendTarget::Limit { name: Arc::clone(name), scope, lease: *lease });
         made.rcu(|made| {
             let mut more = Arc::clone(made);
             if made.len() < MAX_KEPT {

@@ -7,6 +7,7 @@ mod headers;
 mod holds;
 mod identity;
 mod layer;
+mod leases;
 #[path = "../shared/log.rs"]
 mod log;
 mod refunds;

@@ -9,6 +9,7 @@ mod each;
 mod example;
 mod explained;
 mod following;
+mod leases;
 #[path = "../shared/log.rs"]
 mod log;
 mod matching;

@@ -86,6 +86,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("keys", KEYS),
     ("costs", COSTS),
     ("holds", HOLDS),
+    ("leases", LEASES),
     ("choices", CHOICES),
     ("replaces", REPLACES),
     ("retired domains", RETIRED_DOMAINS),
@@ -745,6 +746,153 @@ const HOLDS: &[Mistake] = &[
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, cost: { reserve: { attribute: tokens, default: 1000 } } }\n"
         ),
+    ),
+];
+
+/// A leased rule of a limit.
+macro_rules! leased {
+    ($limit:literal, $rule:literal) => {
+        concat!(
+            "limits:\n  it: ",
+            $limit,
+            "\nrules:\n  - { name: a, domain: d, key: [], limit: it, ",
+            $rule,
+            " }\n"
+        )
+    };
+}
+
+const LEASES: &[Mistake] = &[
+    mistake(
+        "an unknown mode",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, mode: lease }\n"),
+    ),
+    mistake(
+        "a mode of leaky buckets in a rule",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, mode: shaping }\n"),
+    ),
+    mistake(
+        "an unknown mode of a limit and of the defaults",
+        Sees,
+        "defaults: { mode: fast }\nlimits: { a: { algorithm: fixed-window, limit: 9, window: 1m, mode: policing } }\n",
+    ),
+    mistake(
+        "an unknown mode of a leaky bucket",
+        Sees,
+        "limits: { a: { algorithm: leaky-bucket, capacity: 9, leak: 1/s, mode: lease } }\n",
+    ),
+    mistake(
+        "a mode of a concurrency limit",
+        Sees,
+        "limits: { a: { algorithm: concurrency, limit: 9, for: 1m, mode: leased } }\n",
+    ),
+    mistake(
+        "a lease that is no mapping, and unknown fields",
+        Sees,
+        "defaults: { lease: 1s }\nlimits: {}\nrules: [{ lease: { max-share: 10%, during: 1s } }]\n",
+    ),
+    mistake(
+        "shares that are none",
+        Sees,
+        leased!(
+            "{ algorithm: fixed-window, limit: 900, window: 1m, lease: { max_share: 25 } }",
+            "mode: leased, lease: { max_share: 101% }"
+        ),
+    ),
+    mistake(
+        "a share of zero, and a share with a fraction",
+        Sees,
+        leased!(
+            "{ algorithm: fixed-window, limit: 900, window: 1m, lease: { max_share: 0% } }",
+            "mode: leased, lease: { max_share: 2.5% }"
+        ),
+    ),
+    mistake(
+        "leases that are too short and too long",
+        Blind,
+        leased!(
+            "{ algorithm: fixed-window, limit: 900, window: 1m, lease: { for: 99ms } }",
+            "mode: leased, lease: { for: 2h }"
+        ),
+    ),
+    mistake(
+        "paces that are too short and too long",
+        Blind,
+        leased!(
+            "{ algorithm: fixed-window, limit: 900, window: 1m, lease: { pace: 99us } }",
+            "mode: leased, lease: { pace: 101ms }"
+        ),
+    ),
+    mistake(
+        "a lease that is too short for its pace",
+        Blind,
+        leased!(
+            "fixed-window limit=900 window=1m",
+            "mode: leased, lease: { for: 1s, pace: 200ms }"
+        ),
+    ),
+    mistake(
+        "a lease with a wrong unit",
+        Sees,
+        leased!("fixed-window limit=900 window=1m", "mode: leased, lease: { for: 1sec }"),
+    ),
+    mistake(
+        "a lease without a leased mode",
+        Blind,
+        leased!("fixed-window limit=900 window=1m", "lease: { for: 1s }"),
+    ),
+    mistake(
+        "a lease of a strict rule",
+        Blind,
+        concat!(
+            "defaults: { mode: leased }\n",
+            leased!("fixed-window limit=900 window=1m", "mode: strict, lease: { for: 1s }")
+        ),
+    ),
+    mistake(
+        "the limit on invalid tokens, leased",
+        Blind,
+        jwt!("verifications: { algorithm: fixed-window, limit: 9, window: 1m, mode: leased }"),
+    ),
+    mistake(
+        "a leased rule of a shaping bucket",
+        Blind,
+        leased!("leaky-bucket capacity=900 leak=10/s mode=shaping", "mode: leased"),
+    ),
+    mistake(
+        "a leased rule of a concurrency limit",
+        Blind,
+        leased!("concurrency limit=900 for=1m", "mode: leased"),
+    ),
+    mistake(
+        "a leased rule that reserves",
+        Blind,
+        leased!("fixed-window limit=900 window=1m", "mode: leased, cost: { reserve: 10 }"),
+    ),
+    mistake(
+        "a leased rule of a limit that is too small for its share",
+        Blind,
+        leased!("fixed-window limit=19 window=1m", "mode: leased, lease: { max_share: 5% }"),
+    ),
+    mistake(
+        "a leased rule of limits that recover too soon",
+        Blind,
+        leased!("token-bucket capacity=1999 refill=10000/s", "mode: leased"),
+    ),
+    mistake(
+        "a leased limit that recovers too soon, with its own pace",
+        Blind,
+        leased!(
+            "{ algorithm: fixed-window, limit: 9, window: 1s, mode: leased, lease: { pace: 51ms } }",
+            "mode: strict"
+        ),
+    ),
+    mistake(
+        "a leased rule without a limit",
+        Blind,
+        "rules: [{ name: a, domain: d, key: [], limit: allow, mode: leased }]\n",
     ),
 ];
 

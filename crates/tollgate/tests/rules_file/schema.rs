@@ -30,6 +30,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("defaults", "defaults: { unheard-of: 1 }"),
     ("on_store_failure", "defaults: { on_store_failure: { unheard-of: 1 } }"),
     ("local", "defaults: { on_store_failure: { local: { unheard-of: 1 } } }"),
+    ("lease", "defaults: { lease: { unheard-of: 1 } }"),
     ("fixed-window", "limits: { a: { algorithm: fixed-window, unheard-of: 1 } }"),
     ("sliding-window-log", "limits: { a: { algorithm: sliding-window-log, unheard-of: 1 } }"),
     (

@@ -41,6 +41,22 @@ const VALID: &[&str] = &[
     "limits:\r\n  free: fixed-window limit=1 window=1s\r\nrules: []\r\n",
     "---\nlimits:\n  free:\n    algorithm: leaky-bucket\n    capacity: \"60\"\n    leak: 0.1/s\n    mode: shaping\n...\n",
     "{\n  \"limits\": {\n    \"free\": \"fixed-window limit=1 window=1s\"\n  },\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"domain\": \"d\",\n      \"key\": [],\n      \"limit\": \"free\",\n      \"shadow\": true\n    }\n  ]\n}\n",
+    r#"
+defaults: { domain: api, mode: leased, lease: { for: 2s, max_share: 5%, pace: 200ms } }
+limits:
+  a: { algorithm: fixed-window, limit: 1000, window: 1m, mode: strict }
+  b: { algorithm: sliding-window-log, limit: 1000, window: 1m, lease: { max_share: "100%" } }
+  c: { algorithm: sliding-window-counter, limit: 1000, window: 1m, mode: "leased", lease: {} }
+  d: { algorithm: token-bucket, capacity: 1000, refill: 10/s, mode: leased, lease: { pace: 100us } }
+  e: { algorithm: leaky-bucket, capacity: 1000, leak: 10/s, mode: leased }
+  f: { algorithm: leaky-bucket, capacity: 1000, leak: 10/s, mode: policing, lease: { for: 100ms } }
+rules:
+  - { name: a, key: [], limit: a, mode: leased, lease: { for: 1h, max_share: 1% } }
+  - { name: b, key: [], limit: b, mode: strict }
+  - name: c
+    key: []
+    limit: { by: tier, tiers: { c: c, d: d, e: e }, default: f }
+"#,
     "limits: {}",
     "rules: []",
     r#"

@@ -13,8 +13,8 @@ use tollgate_limiter::Limiter;
 
 use crate::attributes::TrustLevel;
 use crate::config::{
-    Condition, Config, Costs, KeyPart, LimitChoice, LimitConfig, Replacement, Requirement,
-    RuleConfig, Spend,
+    Condition, Config, Costs, KeyPart, LeaseSettings, LimitChoice, LimitConfig, Replacement,
+    Requirement, RuleConfig, Spend,
 };
 use crate::networks::{NetworkMap, NetworkSet, Networks};
 use crate::pattern::Pattern;
@@ -139,6 +139,7 @@ prop_compose! {
             is_shadow,
             on_store_failure: None,
             deadline: None,
+            lease: LeaseSettings::default(),
             overrides: Vec::new(),
             replaces: match replaces_all {
                 true => Replacement::All,
@@ -195,7 +196,7 @@ proptest! {
     ) {
         rules.iter_mut().enumerate().for_each(|(at, rule)| rule.name = at.to_string().into());
         let limit: Limit = "fixed-window limit=1000000 window=1d".parse().unwrap();
-        let limits = vec![LimitConfig { name: "all".into(), limit }];
+        let limits = vec![LimitConfig { name: "all".into(), limit, lease: LeaseSettings::default() }];
         let mut config = Config { limits, rules, ..Config::default() };
         if has_keys {
             config.api_keys = HashMap::from([("k1".into(), "pro".into())]);
