@@ -86,28 +86,38 @@ class Operations {
     ]]), "No key was refused recently.");
   }
 
-  showFacts({ readiness, store, servers }) {
+  showFacts({ readiness, store, servers, leases }) {
     const { ready, phase, generation, hash, rules_problem: problem } = readiness;
     const isUnreachable = readiness.store === "unreachable";
     this.facts.replaceChildren(
       tile("server", ready ? "ready" : "not ready", phase === "draining" ? "shutting down" : isUnreachable ? "the store does not answer" : "accepting requests", !ready),
       tile("rules", `generation ${generation}`, problem ? `there is a problem with the rules: ${problem}` : `hash ${hash}`, problem !== null),
       tile("store", store, { memory: "in this process", reachable: "reachable", unreachable: "does not answer" }[readiness.store], isUnreachable),
-      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `waiting work: ${waiting}`, breaker !== "closed")));
+      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `waiting work: ${waiting}`, breaker !== "closed")),
+      ...(leases ? [leaseTile(leases)] : []));
   }
 }
 
 /** Returns a tile with a name, a value and a note. */
 const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
 
+/** Returns the tile of the leases: how many are open, and what they have saved. */
+function leaseTile({ held, hits, refusals, calls_saved: saved, used_units: used, returned_units: returned, expired_units: expired }) {
+  const number = (count) => count.toLocaleString("en");
+  return tile("leases", `${number(held)} open`, `${number(hits + refusals)} decisions here, ${number(saved)} calls of the store saved; units: ${number(used)} used, ${number(returned)} returned, ${number(expired)} expired`, false);
+}
+
 /** The largest number of limits that are listed for a rule. */
 const MAX_LIMITS = 8;
+
+/** Returns the mark of a limit whose keys this server leases, or null. */
+const leasedMark = ({ leased }) => (leased ? make("small", {}, "leased") : null);
 
 /** Returns the limits that a rule can charge, with their names if there are several. */
 function limitTexts(limits) {
   const [only] = limits;
-  if (limits.length === 1) return make("code", {}, only.limit ?? only.limit_name);
-  const lines = limits.slice(0, MAX_LIMITS).map(({ limit_name: name, limit }) => make("code", { class: "line" }, limit ? `${name}: ${limit}` : name));
+  if (limits.length === 1) return make("span", {}, make("code", {}, only.limit ?? only.limit_name), leasedMark(only));
+  const lines = limits.slice(0, MAX_LIMITS).map((own) => make("span", { class: "line" }, make("code", {}, own.limit ? `${own.limit_name}: ${own.limit}` : own.limit_name), leasedMark(own)));
   const rest = limits.length - lines.length;
   return make("span", {}, ...lines, rest > 0 ? `and ${rest} more` : null);
 }

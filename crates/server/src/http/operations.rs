@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
-use tollgate::BreakerState;
-use tollgate::rules::{Counts, RuleAction};
+use tollgate::rules::{Counts, RuleAction, RuleLimit};
+use tollgate::{BreakerState, LeaseCounters, Scope};
 use utoipa::ToSchema;
 
 use super::ApiProblem;
@@ -37,6 +37,10 @@ pub(super) struct OperationsJson {
     readiness: ReadinessJson,
     /// The servers of the store; empty if it is in memory.
     servers: Vec<ServerJson>,
+    /// The counters of this server's leases since it started; absent if no rule and no limit is leased.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    leases: Option<LeasesJson>,
     /// The rules, in the order of the rules file.
     rules: Vec<DeciderJson>,
     /// The limits that checks can name, in alphabetical order.
@@ -56,6 +60,29 @@ struct ServerJson {
     breaker: &'static str,
     /// The work that waits to be sent to it: 1 for each charge, and more for requests on logs of more than 64 units.
     waiting: usize,
+}
+
+/// The counters of this server's leases since it started.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Leases)]
+struct LeasesJson {
+    /// The leases that are open now.
+    held: u64,
+    /// Units that the store set aside.
+    leased_units: u64,
+    /// Units that checks spent, also if they were refunded later.
+    used_units: u64,
+    /// Units that were given back unused.
+    returned_units: u64,
+    /// Unused units of leases that ended by their time, which the store has charged.
+    expired_units: u64,
+    /// Checks that were admitted with leased units.
+    hits: u64,
+    /// Checks that were refused because the lease was empty and the store had answered just before.
+    refusals: u64,
+    /// Calls of the store that were saved: hits and refusals, less calls in the background.
+    calls_saved: u64,
 }
 
 /// A rule or a limit, and the counts of its decisions since the server started.
@@ -88,6 +115,9 @@ struct SpendableLimitJson {
     /// The algorithm with its numbers; null for `allow` and `block`.
     #[schema(required, example = "token-bucket capacity=60 refill=1/s")]
     limit: Option<String>,
+    /// Whether this server leases the keys of the limit.
+    #[serde(skip_serializing_if = "is_false")]
+    leased: bool,
 }
 
 /// A key that was refused.
@@ -137,15 +167,18 @@ pub(super) async fn operations(
         waiting: own.waiting,
     });
     let each_rule = rules.rules().rules().into_iter().map(|rule| {
-        let limits =
-            rule.limits().into_iter().map(|own| SpendableLimitJson::from(&own.spends)).collect();
+        let limits = rule.limits().iter().map(SpendableLimitJson::from).collect();
         decider(rule.name().to_string(), limits, rule.counts())
     });
     let limits = rules.limits().into_iter().map(|(name, named)| {
         let (name, limit) = (String::from(name), Some(named.scope.limit().to_string()));
-        let limits = vec![SpendableLimitJson { limit_name: name.clone(), limit }];
+        let leased = named.scope.is_leased();
+        let limits = vec![SpendableLimitJson { limit_name: name.clone(), limit, leased }];
         decider(name, limits, named.tally.counts())
     });
+    let (each_rule, limits): (Vec<_>, Vec<_>) = (each_rule.collect(), limits.collect());
+    let is_leased = |decider: &DeciderJson| decider.limits.iter().any(|limit| limit.leased);
+    let has_leases = each_rule.iter().chain(&limits).any(is_leased);
     let mut body = Vec::new();
     append(
         &mut body,
@@ -153,8 +186,9 @@ pub(super) async fn operations(
             store: readiness.store().kind().name(),
             readiness: ReadinessJson::of(&readiness, &rules).await,
             servers: servers.collect(),
-            rules: each_rule.collect(),
-            limits: limits.collect(),
+            leases: has_leases.then(|| LeasesJson::from(rules.limiter().lease_counters())),
+            rules: each_rule,
+            limits,
             refused: most_refused.most(MAX_REFUSED_KEYS).into_iter().map(refused_key).collect(),
         },
     );
@@ -164,13 +198,35 @@ pub(super) async fn operations(
     Ok(response)
 }
 
-impl From<&RuleAction> for SpendableLimitJson {
-    fn from(spends: &RuleAction) -> SpendableLimitJson {
-        let limit = match spends {
+// Serde passes references.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl From<&RuleLimit> for SpendableLimitJson {
+    fn from(own: &RuleLimit) -> SpendableLimitJson {
+        let limit = match &own.spends {
             RuleAction::Limit { limit, .. } => Some(limit.to_string()),
             _ => None,
         };
-        SpendableLimitJson { limit_name: spends.name().to_owned(), limit }
+        let leased = own.scope.as_ref().is_some_and(Scope::is_leased);
+        SpendableLimitJson { limit_name: own.spends.name().to_owned(), limit, leased }
+    }
+}
+
+impl From<LeaseCounters> for LeasesJson {
+    fn from(counters: LeaseCounters) -> LeasesJson {
+        LeasesJson {
+            held: counters.held,
+            leased_units: counters.leased_units,
+            used_units: counters.used_units,
+            returned_units: counters.returned_units,
+            expired_units: counters.expired_units,
+            hits: counters.hits,
+            refusals: counters.refusals,
+            calls_saved: counters.calls_saved(),
+        }
     }
 }
 

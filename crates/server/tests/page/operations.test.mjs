@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { before } from "node:test";
 
-import { Redis, Server, eventually, scratch } from "./harness.mjs";
+import { Redis, Server, axe, eventually, scratch } from "./harness.mjs";
 import { visits } from "./visits.mjs";
 
 const RULES = `
@@ -19,21 +19,31 @@ rules:
   - { name: per-client, domain: api, key: [ip], limit: many }
   - { name: watched, domain: api, key: [ip], limit: once, shadow: true }
 `;
+/** A rule that is leased for so long that no lease ends during a test. */
+const LEASED_RULES = `
+limits:
+  many: { algorithm: token-bucket, capacity: 100000, refill: 10/d }
+rules:
+  - { name: per-client, domain: api, key: [ip], limit: many, mode: leased, lease: { for: 1h } }
+`;
 const TOKEN = "0123456789abcdef0123456789abcdef";
 /** Markup, a character that reverses text, a newline that an input field would drop, and a backslash. */
 const KEY = "<script>alert(1)</script>\u202e\n\\";
 const SHOWN_KEY = "<script>alert(1)</script>\\u{202e}\\u{a}\\\\";
 
 const config = scratch("rules.yaml");
-let local, guarded, closed, redis, onRedis;
+const leasedConfig = scratch("leased.yaml");
+let local, guarded, closed, redis, onRedis, leased;
 before(async () => {
   writeFileSync(config, RULES);
+  writeFileSync(leasedConfig, LEASED_RULES);
   redis = await Redis.start();
-  [local, guarded, closed, onRedis] = await Promise.all([
+  [local, guarded, closed, onRedis, leased] = await Promise.all([
     Server.start(["--config", config]),
     Server.start(["--config", config], { TOLLGATE_OPERATOR_TOKEN: TOKEN }),
     Server.start(["--config", config, "--no-playground"]),
     Server.start(["--config", config, "--store", redis.url, "--store-deadline", "1s"]),
+    Server.start(["--config", leasedConfig, "--store", redis.url, "--store-deadline", "30s"]),
   ]);
 });
 
@@ -215,6 +225,27 @@ visits("a visitor without access to any view sees a notice", () => closed, {}, a
 visits("a server without the playground opens the Operations view", () => closed, {}, async (visit) => {
   await table(visit, /^Rules and limits/).waitFor();
   assert.equal(await visit.tab("Operations").getAttribute("aria-selected"), "true");
+});
+
+on("leased rules and their leases are shown", () => leased, async (visit) => {
+  const leases = facts(visit).locator("div").filter({ hasText: /^leases/ });
+  await leases.filter({ hasText: "0 open" }).waitFor();
+  await eventually(async () => {
+    const { json } = await check(leased);
+    assert.equal(json.leased, true);
+  });
+  await leases.filter({ hasText: /1 open[1-9][0-9]* decisions here, .* calls of the store saved; units: [1-9][0-9]* used, 0 returned, 0 expired/ }).waitFor();
+  await eventually(async () => {
+    assert.equal((await row(visit, "api/per-client"))[1], "token-bucket capacity=100000 refill=10/dleased");
+    assert.equal((await row(visit, "many"))[1], "token-bucket capacity=100000 refill=10/d", "checks by name are strict");
+  });
+  assert.deepEqual(await axe(visit), []);
+});
+
+on("a server without leased rules shows no leases", () => onRedis, async (visit) => {
+  await table(visit, /^Rules and limits/).waitFor();
+  await facts(visit).locator("div").filter({ hasText: "breaker closed" }).waitFor();
+  assert.equal(await facts(visit).locator("div").filter({ hasText: /^leases/ }).count(), 0);
 });
 
 on("an outage of the store and its end are shown", () => onRedis, async (visit) => {
