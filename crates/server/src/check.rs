@@ -33,6 +33,8 @@ struct ServerDecision {
     reset_after_us: u64,
     delay_us: u64,
     #[serde(default)]
+    leased: bool,
+    #[serde(default)]
     degraded: bool,
 }
 

@@ -12,6 +12,7 @@ use tollgate::{Limit, Limiter, OnFailure};
 use tollgate_core::duration_text;
 
 use crate::cli::{ExplainArgs, Format};
+use crate::lease_bounds::LeaseBounds;
 use crate::{print, print_error, validate};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
@@ -118,6 +119,10 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
                 writeln!(text, "  hold      {}", held(limit, time))?;
             }
             writeln!(text, "  bound     {}", bound(limit))?;
+            if let Some(lease) = lease_bounds(applied) {
+                writeln!(text, "  leased    {}", lease.times())?;
+                writeln!(text, "            {}", lease.unused())?;
+            }
             writeln!(text, "  failure   {}", on_failure(applied))?;
             writeln!(text, "            {}", failure_bound(applied.on_store_failure, limit))?;
         }
@@ -152,6 +157,14 @@ fn held(limit: &Limit, time: Duration) -> String {
     match limit.only_holds() {
         true => format!("{time}, unless the caller releases it before; then free"),
         false => format!("{time}, unless the caller settles it before; then charged in full"),
+    }
+}
+
+/// Returns how the limit is leased; `None` if the store decides each check.
+fn lease_bounds(applied: &RuleEffect) -> Option<LeaseBounds> {
+    match &applied.spends {
+        RuleAction::Limit { limit, .. } => LeaseBounds::of(applied.lease?, limit),
+        _ => None,
     }
 }
 
@@ -223,6 +236,8 @@ struct ExplainedRule<'e> {
     on_store_failure: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_us: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<LeaseBounds>,
 }
 
 /// A network that a rule names, and the attribute of the request whose address it contains.
@@ -287,6 +302,7 @@ impl<'e> ExplainedRule<'e> {
             deadline_us: applied
                 .and_then(|applied| applied.deadline)
                 .map(|deadline| deadline.as_micros()),
+            lease: applied.and_then(lease_bounds),
         }
     }
 }

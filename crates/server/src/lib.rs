@@ -40,6 +40,7 @@ mod grpc;
 mod healthy;
 mod http;
 mod import;
+mod lease_bounds;
 mod logs;
 mod metrics;
 mod observe;

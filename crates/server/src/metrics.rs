@@ -2,12 +2,13 @@
 //!
 //! - `requests`: the metrics of requests; `histogram`: durations, sorted into buckets
 //! - `page`: the whole page, with numbers that are read from other parts of the server for each page
-//! - `holds`: the metrics of holds
+//! - `holds`: the metrics of holds; `leases`: the metrics of leases
 //! - `process`: the metrics of the process, from the system
 //! - `text`: the text format
 
 mod histogram;
 mod holds;
+mod leases;
 mod page;
 mod process;
 mod requests;
@@ -100,7 +101,7 @@ impl Metrics {
     fn write_recorded(&self, text: &mut MetricsText) {
         self.requests.write(text, self.store);
         if let Some(calls) = &self.store_calls {
-            let help = "Time that decisions waited for the store, in seconds, without refusals from the deny cache.";
+            let help = "Time that decisions waited for the store, in seconds, without refusals from the deny cache and decisions of leases.";
             text.metric("tollgate_store_call_duration_seconds", MetricKind::Histogram, help);
             text.histogram(&[("store", self.store.name())], calls);
         }

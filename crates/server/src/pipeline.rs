@@ -93,8 +93,12 @@ impl Pipeline {
         let mut pending = self.send(request).map_err(DecideError::UnknownTarget)?;
         let answer = match self.store {
             StoreKind::Memory => self.answer(&mut pending).await,
-            // Boxed, so that the future of a check in memory is not larger by the size of a span.
-            StoreKind::Redis => Box::pin(self.in_store_span(self.answer(&mut pending))).await,
+            StoreKind::Redis => match self.answer(&mut pending).now_or_never() {
+                // Decided in this process: by a lease, or by the deny cache.
+                Some(answer) => answer,
+                // Boxed, so that the future of a check in memory is not larger by the size of a span.
+                None => Box::pin(self.in_store_span(self.answer(&mut pending))).await,
+            },
         };
         answer.map_err(DecideError::Failed)
     }
@@ -160,7 +164,8 @@ impl Pipeline {
         match pending {
             SentDecision::Limit(pending) => {
                 let decided = (&mut pending.answer).await;
-                if !decided.as_ref().is_ok_and(Decision::is_cached) {
+                let is_local = |decision: &Decision| decision.is_cached() || decision.is_leased();
+                if !decided.as_ref().is_ok_and(is_local) {
                     self.recorder.metrics.store_answered(pending.sent_at);
                 }
                 let (limit, key) = (&pending.limit, pending.key.as_bytes());
@@ -199,10 +204,14 @@ impl Pipeline {
 
     /// Waits for the ruling on a proxy's request, and records it. Makes no receipt, because a proxy cannot keep one.
     pub(crate) async fn ruling(&self, proxied: ProxiedRuling) -> Result<Ruling, Error> {
-        match self.store {
-            StoreKind::Memory => self.recorder.proxied(proxied).await,
+        match (self.store, &proxied) {
+            (StoreKind::Memory, _) | (_, ProxiedRuling::Ready { .. }) => {
+                self.recorder.proxied(proxied).await
+            }
             // Boxed, so that the future of a check in memory is not larger by the size of a span.
-            StoreKind::Redis => Box::pin(self.in_store_span(self.recorder.proxied(proxied))).await,
+            (StoreKind::Redis, _) => {
+                Box::pin(self.in_store_span(self.recorder.proxied(proxied))).await
+            }
         }
     }
 
@@ -252,7 +261,10 @@ impl DecisionRecorder {
         ruled: Result<Ruling, Error>,
         sent_at: Option<Instant>,
     ) -> Result<Ruling, Error> {
-        self.metrics.store_answered(sent_at);
+        let is_leased = |ruling: &Ruling| ruling.is_leased_only();
+        if !ruled.as_ref().is_ok_and(is_leased) {
+            self.metrics.store_answered(sent_at);
+        }
         let ruling = ruled?;
         self.record_ruling(&ruling);
         Ok(ruling)

@@ -34,7 +34,7 @@ use lifetime::StoreLifetime;
 use mark::Marks;
 use number::{read_number, write_number};
 use part::ReceiptPart;
-pub(crate) use refund::RefundError;
+pub(crate) use refund::{RefundError, RefundedUnits};
 
 /// The most characters of a receipt. A decision whose receipt would be longer has none.
 pub(crate) const MAX_CHARS: usize = 4_096;

@@ -77,6 +77,7 @@ pub(crate) async fn serve(
     let ServerParts { api, grpc: grpc_parts, watch, http_connections } =
         ServerParts::new(configured);
     let (store, receipts) = (Arc::clone(&watch.store), Arc::clone(&api.receipts));
+    let limiter = api.rules.limiter().clone();
     // Connects to the store before the first requests arrive.
     if store.kind().is_remote() && store.is_answering().await {
         // A failure is ignored: `follow` tries again.
@@ -107,10 +108,24 @@ pub(crate) async fn serve(
         let _ = grpc.await;
     };
     let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
-    drain.after_signal(signals, &phase, &lifecycle, finished).await;
+    let last = end_leases(&limiter);
+    drain.after_signal(signals, &phase, &lifecycle, finished, last).await;
     // Not dropped: that would wait for its thread, which may be reading the file. The thread ends with the process.
     std::mem::forget(file_follower);
     Ok(())
+}
+
+/// Gives the unused units of leases back to the store, which would charge them when the leases expire.
+async fn end_leases(limiter: &Limiter) {
+    match tokio::time::timeout(MAX_END, limiter.end_leases()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "leases were not given back; the store charges their unused units when they expire");
+        }
+        Err(_) => {
+            tracing::warn!(timeout = ?MAX_END, "the store has not taken leases back in time; it charges their unused units when they expire");
+        }
+    }
 }
 
 /// Adds the address of the connection's peer to a request. A request to `/v1/authorize` also gets a watch on its client,

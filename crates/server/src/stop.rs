@@ -50,13 +50,15 @@ enum ShutdownEnd {
 }
 
 impl Drain {
-    /// Waits for a signal, then stops the server. A second signal stops it at once.
+    /// Waits for a signal, then stops the server, and does what is left to do at `last`, which bounds its own time. A second
+    /// signal stops it at once.
     pub(crate) async fn after_signal(
         self,
         mut signals: Signals,
         phase: &watch::Sender<Phase>,
         lifecycle: &Lifecycle,
         finished: impl Future<Output = ()>,
+        last: impl Future<Output = ()>,
     ) {
         let Drain { delay, timeout } = self;
         let signal = signals.next().await;
@@ -68,10 +70,12 @@ impl Drain {
             let connections = lifecycle.connections();
             phase.send_replace(Phase::Closing);
             tracing::info!(connections, ?timeout, "closing: finishing the requests in flight");
-            match tokio::time::timeout(timeout, finished).await {
+            let end = match tokio::time::timeout(timeout, finished).await {
                 Ok(()) => ShutdownEnd::Finished,
                 Err(_) => ShutdownEnd::TimedOut,
-            }
+            };
+            last.await;
+            end
         };
         let end = tokio::select! {
             end = stop => end,

@@ -42,6 +42,9 @@ impl fmt::Display for ServerDecision {
         if self.delay_us > 0 {
             write!(f, "; proceed in {}", ReadableWait(self.delay_us))?;
         }
+        if self.leased {
+            f.write_str(" (estimated: decided with leased units)")?;
+        }
         if self.degraded {
             f.write_str(" (without the store, which failed)")?;
         }
@@ -133,6 +136,7 @@ mod tests {
             retry_after_us: None,
             reset_after_us: 5_200_000,
             delay_us: 0,
+            leased: false,
             degraded: false,
         };
         let denied =
@@ -146,6 +150,10 @@ mod tests {
             (
                 ServerDecision { delay_us: 300_000, ..allowed() },
                 "allowed: 54 of 60 left, full again in 5.2 s; proceed in 300 ms",
+            ),
+            (
+                ServerDecision { leased: true, ..allowed() },
+                "allowed: 54 of 60 left, full again in 5.2 s (estimated: decided with leased units)",
             ),
             (
                 ServerDecision { degraded: true, ..allowed() },

@@ -34,6 +34,9 @@ pub(super) struct DecisionJson {
     /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
+    /// Whether this process decided with a lease: `remaining` and `reset_after_us` are estimates then.
+    #[serde(skip_serializing_if = "is_false")]
+    leased: bool,
     /// The receipt to refund the charge with; absent if nothing was charged, or if it would have more than 4,096
     /// characters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +94,9 @@ pub(super) struct RulingJson<'r> {
     /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
+    /// Whether this process decided with a lease: `remaining` and `reset_after_us` are estimates then.
+    #[serde(skip_serializing_if = "is_false")]
+    leased: bool,
     /// The rule that refuses the request; if several do, the one with the longest wait. Null if none does.
     #[schema(required)]
     rule: Option<&'r str>,
@@ -140,6 +146,9 @@ pub(super) struct RuleJson<'r> {
     /// Whether this is a remembered refusal, which is at most a second old.
     #[serde(skip_serializing_if = "is_false")]
     cached: bool,
+    /// Whether this process decided with a lease: `remaining` and `reset_after_us` are estimates then.
+    #[serde(skip_serializing_if = "is_false")]
+    leased: bool,
     /// The limit's size.
     #[schema(required, example = 60)]
     limit: Option<u64>,
@@ -169,6 +178,7 @@ impl From<&Decision> for DecisionJson {
             delay_us: decided.delay_us(),
             degraded: decision.is_degraded(),
             cached: decision.is_cached(),
+            leased: decision.is_leased(),
             receipt: None,
             entries: None,
         }
@@ -187,6 +197,7 @@ impl DecisionJson {
         object.number("delay_us", self.delay_us);
         object.flag_if_set("degraded", self.degraded);
         object.flag_if_set("cached", self.cached);
+        object.flag_if_set("leased", self.leased);
         if let Some(receipt) = &self.receipt {
             object.plain_text("receipt", receipt);
         }
@@ -221,6 +232,7 @@ impl<'r> From<&'r Ruling> for RulingJson<'r> {
             delay_us: verdict.delay_us(),
             degraded: ruling.is_degraded(),
             cached: decisions.any(Decision::is_cached),
+            leased: ruling.is_leased(),
             rule: ruling.refused_by().map(|part| part.name().name()),
             generation: ruling.generation(),
             rules: ruling.rules().map(RuleJson::from).collect(),
@@ -254,6 +266,7 @@ impl<'r> RulingJson<'r> {
         object.number("delay_us", self.delay_us);
         object.flag_if_set("degraded", self.degraded);
         object.flag_if_set("cached", self.cached);
+        object.flag_if_set("leased", self.leased);
         object.text("rule", self.rule);
         object.number("generation", self.generation);
         object.array("rules", &self.rules, RuleJson::write);
@@ -293,6 +306,7 @@ impl RuleJson<'_> {
         object.flag("allowed", self.allowed);
         object.flag_if_set("degraded", self.degraded);
         object.flag_if_set("cached", self.cached);
+        object.flag_if_set("leased", self.leased);
         object.number("limit", self.limit);
         object.number("remaining", self.remaining);
         object.number("retry_after_us", self.retry_after_us);
@@ -313,6 +327,7 @@ impl<'r> From<RulePart<'r>> for RuleJson<'r> {
             allowed: part.is_allowed(),
             degraded: part.decision().is_some_and(Decision::is_degraded),
             cached: part.decision().is_some_and(Decision::is_cached),
+            leased: part.decision().is_some_and(Decision::is_leased),
             limit: part.limit().map(|limit| limit.size()),
             remaining: decided.map(|decided| decided.remaining),
             retry_after_us: decided.and_then(|decided| decided.retry_after_us()),
@@ -331,17 +346,17 @@ mod tests {
     prop_compose! {
         fn decisions()(
             numbers in any::<[u64; 4]>(),
-            flags in any::<[bool; 3]>(),
+            flags in any::<[bool; 4]>(),
             retry_after_us in any::<Option<u64>>(),
             receipt in proptest::option::of("[A-Za-z0-9_-]{0,100}"),
             entries in proptest::option::of(proptest::collection::vec(any::<[u64; 2]>(), 0..4)),
         ) -> DecisionJson {
             let [limit, remaining, reset_after_us, delay_us] = numbers;
-            let [allowed, degraded, cached] = flags;
+            let [allowed, degraded, cached, leased] = flags;
             let entry = |[at_us, cost]: [u64; 2]| EntryJson { at_us, cost };
             let entries = entries.map(|entries| entries.into_iter().map(entry).collect());
             DecisionJson {
-                allowed, limit, remaining, retry_after_us, reset_after_us, delay_us, degraded, cached,
+                allowed, limit, remaining, retry_after_us, reset_after_us, delay_us, degraded, cached, leased,
                 receipt, entries,
             }
         }
@@ -356,6 +371,7 @@ mod tests {
             allowed: decision.allowed,
             degraded: decision.degraded,
             cached: decision.cached,
+            leased: decision.leased,
             limit: decision.allowed.then_some(decision.limit),
             remaining: decision.cached.then_some(decision.remaining),
             retry_after_us: decision.retry_after_us,
@@ -393,6 +409,7 @@ mod tests {
                 delay_us: decision.delay_us,
                 degraded: decision.degraded,
                 cached: decision.cached,
+                leased: decision.leased,
                 rule: texts.first().map(String::as_str),
                 generation: decision.limit,
                 rules: texts.iter().map(|text| rule(text, &decision)).collect(),

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::Serialize;
 use tollgate::rules::{RuleInfo, RuleLimit};
-use tollgate::{Limit, Scope};
+use tollgate::{LeaseOptions, Limit, Scope};
 use utoipa::ToSchema;
 
 use super::ApiProblem;
@@ -15,6 +15,7 @@ use super::api::PageBudget;
 use super::check::json;
 use super::json_object::append;
 use super::openapi::PathProblems;
+use crate::lease_bounds::LeaseBounds;
 use crate::ruleset::RuleSet;
 
 /// The limits that checks can name.
@@ -41,6 +42,10 @@ pub(super) struct LimitJson {
     #[schema(example = "token-bucket")]
     algorithm: &'static str,
     bound: BoundJson,
+    /// How the limit is leased; absent if the store decides each check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lease: Option<LeaseBounds>,
 }
 
 /// The most that a key is admitted over one window, or over the time in which a spent bucket recovers completely. For a
@@ -96,6 +101,10 @@ pub(super) struct RuleLimitJson {
     algorithm: Option<&'static str>,
     #[schema(required)]
     bound: Option<BoundJson>,
+    /// How the limit is leased; absent if the store decides each check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lease: Option<LeaseBounds>,
 }
 
 /// A limit, or a rule with the limits that it may spend.
@@ -133,17 +142,25 @@ impl From<RuleLimit> for RuleLimitJson {
             limit: limit.map(ToString::to_string),
             algorithm: limit.map(|limit| limit.name().as_str()),
             bound: limit.map(BoundJson::from),
+            lease: own.scope.as_ref().and_then(|scope| lease_bounds(scope, own.lease)),
             tiers: own.tiers,
         }
     }
 }
 
 impl LimitJson {
-    fn new(name: &str, limit: &Limit) -> LimitJson {
+    fn new(name: &str, rules: &RuleSet, scope: &Scope) -> LimitJson {
+        let limit = scope.limit();
         let bound = BoundJson::from(limit);
+        let lease = lease_bounds(scope, rules.rules().lease_of(name));
         let (name, algorithm) = (name.to_owned(), limit.name().as_str());
-        LimitJson { name, limit: limit.to_string(), algorithm, bound }
+        LimitJson { name, limit: limit.to_string(), algorithm, bound, lease }
     }
+}
+
+/// Returns how a limit is leased; `None` in strict mode, and on a store without leases.
+fn lease_bounds(scope: &Scope, options: Option<LeaseOptions>) -> Option<LeaseBounds> {
+    LeaseBounds::of(options.filter(|_| scope.is_leased())?, scope.limit())
 }
 
 /// The limits that checks can name
@@ -158,7 +175,7 @@ pub(super) async fn limits(
     State(PageBudget(budget)): State<PageBudget>,
 ) -> Result<Response, ApiProblem> {
     let each = rules.limits().into_iter();
-    let limits = each.map(|(name, named)| LimitJson::new(&name, named.scope.limit()));
+    let limits = each.map(|(name, named)| LimitJson::new(&name, &rules, &named.scope));
     let mut answer = Vec::new();
     append(&mut answer, &LimitsJson { limits: limits.collect() });
     Ok(json(budget.body(answer)?))
@@ -181,7 +198,7 @@ pub(super) async fn limit(
 ) -> Result<Response, ApiProblem> {
     let Path(name) = path.map_err(|_| ApiProblem::bad_path())?;
     let answer = match (rules.limit(&name), rules.rules().rule(&name)) {
-        (Some(named), _) => LimitAnswer::Limit(LimitJson::new(&name, named.scope.limit())),
+        (Some(named), _) => LimitAnswer::Limit(LimitJson::new(&name, &rules, &named.scope)),
         (None, Some(rule)) => LimitAnswer::Rule(RuleLimitsJson::from(&rule)),
         (None, None) => return Err(ApiProblem::unknown_limit(&name)),
     };

@@ -12,7 +12,7 @@ use super::ApiProblem;
 use super::body::JsonBody;
 use super::check_body::is_object;
 use super::openapi::{BodyProblems, StoreProblems};
-use crate::receipt::{Receipts, RefundError};
+use crate::receipt::{Receipts, RefundError, RefundedUnits};
 use crate::ruleset::RuleSet;
 
 /// The longest body of a refund: a receipt has at most 4 KiB.
@@ -35,13 +35,29 @@ pub(crate) struct RefundJson {
     /// How many more units remain after the refund, over all limits of the receipt; 0 if the charge had already
     /// expired.
     refunded: u64,
+    /// Why less was refunded than was charged, if a charge was made with a lease that can no longer take it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    detail: Option<&'static str>,
+}
+
+const AFTER_LEASE: &str = "a charge was made with leased units, which are settled by now, or are of another server; it was not \
+    refunded";
+
+impl From<RefundedUnits> for RefundJson {
+    fn from(refunded: RefundedUnits) -> RefundJson {
+        let detail = refunded.is_after_lease.then_some(AFTER_LEASE);
+        RefundJson { refunded: refunded.units, detail }
+    }
 }
 
 /// Refunds the charge of a decision, once.
 ///
 /// Units that no longer count are not refunded, so a refund never admits more than if the request had not been made. A
 /// receipt is good at every server that shares the store and the secret of receipts. It is good for as long as its
-/// limit counts the charge, and until the store loses its state: then all units are available again anyway (409).
+/// limit counts the charge, and until the store loses its state: then all units are available again anyway (409). The
+/// receipt of a decision that is `leased` is good at the server that gave it, until that server tells the store of the
+/// charge, which takes less than the time of a lease: afterwards the answer is 0 units, and says why.
 ///
 /// If the store fails before anything was refunded, the receipt stays good, and the answer says so. If it is not known
 /// how much was refunded, the receipt may be spent (409 from then on). Trying again is safe, because nothing is
@@ -81,7 +97,7 @@ pub(super) async fn refund(
     // In a task of its own, so that a client that disconnects does not interrupt the refund.
     let refunding = async move { receipts.refund(rules.rules(), &request.receipt).await };
     match tokio::spawn(refunding).await {
-        Ok(refunded) => Ok(Json(RefundJson { refunded: refunded? })),
+        Ok(refunded) => Ok(Json(RefundJson::from(refunded?))),
         Err(_) => Err(ApiProblem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "the server stops, and it is not known how much was refunded; try again",

@@ -9,7 +9,7 @@ use tollgate::rules::Counts;
 use tollgate::{BreakerState, Health};
 
 use super::text::{MetricKind, MetricsText, unix_seconds};
-use super::{Metrics, holds, process};
+use super::{Metrics, holds, leases, process};
 use crate::budget::{Budget, BudgetExhausted};
 use crate::delays::DelayedRequests;
 use crate::lifecycle::Phase;
@@ -83,6 +83,7 @@ impl Sources {
         rules(text, rule_set, self.metrics.started());
         decisions(text, rule_set);
         holds::write(text, rule_set);
+        leases::write(text, rule_set.limiter());
         keys(text, readiness.store());
         if let Some(health) = readiness.store().limiter().health() {
             store(text, &health, &readiness.store().failed_by_kind(&health));
@@ -108,49 +109,60 @@ impl Sources {
 }
 
 fn decisions(text: &mut MetricsText, rules: &RuleSet) {
-    let help = "Decisions of rules, by outcome. degraded is true for decisions without the store, which failed.";
+    let help = "Decisions of rules, by outcome. leased is true for decisions of this process with leased units, degraded is \
+                true for decisions without the store, which failed.";
     text.metric("tollgate_decisions_total", MetricKind::Counter, help);
     for (name, counts) in rules.rules().counts() {
-        for OutcomeCount { outcome, degraded, count } in outcomes(&counts) {
+        for OutcomeCount { labels, count } in outcomes(&counts) {
             let (domain, rule) = (("domain", name.domain()), ("rule", name.name()));
-            text.sample(&[domain, rule, ("outcome", outcome), ("degraded", degraded)], count);
+            text.sample(&[&[domain, rule], &labels[..]].concat(), count);
         }
     }
-    let help = "Decisions of limits in checks by name, by outcome. degraded is true for decisions without the store, which \
-                failed.";
+    let help = "Decisions of limits in checks by name, by outcome. leased is true for decisions of this process with leased \
+                units, degraded is true for decisions without the store, which failed.";
     text.metric("tollgate_limit_decisions_total", MetricKind::Counter, help);
     for (name, limit) in rules.limits() {
         let all = outcomes(&limit.tally.counts());
         // A check by name has no shadow rule.
-        for OutcomeCount { outcome, degraded, count } in
-            all.into_iter().filter(|own| own.outcome != "shadow_denied")
-        {
-            let labels = [("limit", &*name), ("outcome", outcome), ("degraded", degraded)];
-            text.sample(&labels, count);
+        for OutcomeCount { labels, count } in all.filter(|own| own.labels[0].1 != "shadow_denied") {
+            text.sample(&[&[("limit", &*name)], &labels[..]].concat(), count);
         }
     }
 }
 
 /// The number of decisions with the same labels.
 struct OutcomeCount {
-    outcome: &'static str,
-    degraded: &'static str,
+    /// The outcome first.
+    labels: [(&'static str, &'static str); 3],
     count: u64,
 }
 
-/// Splits counts so that each decision is in one outcome.
-fn outcomes(counts: &Counts) -> [OutcomeCount; 7] {
-    let of = |outcome, degraded, count| OutcomeCount { outcome, degraded, count };
-    // OK because `allowed`, `denied` and `shadow_denied` include the degraded decisions.
-    [
-        of("allowed", "false", counts.allowed - counts.degraded_allowed),
-        of("allowed", "true", counts.degraded_allowed),
-        of("denied", "false", counts.denied - counts.degraded_denied),
-        of("denied", "true", counts.degraded_denied),
-        of("shadow_denied", "false", counts.shadow_denied - counts.degraded_shadow_denied),
-        of("shadow_denied", "true", counts.degraded_shadow_denied),
-        of("failed", "false", counts.failed),
-    ]
+/// Splits counts so that each decision is in one outcome. Counts of leases are left out if leases decided nothing.
+fn outcomes(counts: &Counts) -> impl Iterator<Item = OutcomeCount> + use<> {
+    let of = |outcome, leased, degraded, count| OutcomeCount {
+        labels: [("outcome", outcome), ("leased", leased), ("degraded", degraded)],
+        count,
+    };
+    let all = [
+        ("allowed", counts.allowed, counts.leased_allowed, counts.degraded_allowed),
+        ("denied", counts.denied, counts.leased_denied, counts.degraded_denied),
+        (
+            "shadow_denied",
+            counts.shadow_denied,
+            counts.leased_shadow_denied,
+            counts.degraded_shadow_denied,
+        ),
+    ];
+    let has_leased = all.iter().any(|(_, _, leased, _)| *leased > 0);
+    let split = move |(outcome, all, leased, degraded)| {
+        // OK because the counts of all decisions include the others.
+        let by_store = of(outcome, "false", "false", all - leased - degraded);
+        let leased = of(outcome, "true", "false", leased);
+        let degraded = of(outcome, "false", "true", degraded);
+        [Some(by_store), has_leased.then_some(leased), Some(degraded)]
+    };
+    let failed = of("failed", "false", "false", counts.failed);
+    all.into_iter().flat_map(split).flatten().chain([failed])
 }
 
 fn keys(text: &mut MetricsText, store: &StoreMonitor) {

@@ -45,6 +45,22 @@ pub(crate) enum RefundError {
     OutcomeUnknown(#[source] Error),
 }
 
+/// The result of a refund.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefundedUnits {
+    /// The units that were given back, over all limits of the receipt.
+    pub(crate) units: u64,
+    /// Whether a charge was made with a lease that can no longer take it back: the lease has been settled since, or is of
+    /// another process.
+    pub(crate) is_after_lease: bool,
+}
+
+/// The refund of one limit, not answered yet.
+struct SentRefund {
+    units: Answer<u64>,
+    is_leased: bool,
+}
+
 /// Says why a refund had no effect, without the names of servers.
 fn nothing_refunded(error: &Error) -> Cow<'static, str> {
     match error {
@@ -57,9 +73,12 @@ fn nothing_refunded(error: &Error) -> Cow<'static, str> {
 }
 
 impl Receipts {
-    /// Refunds a receipt. Returns the units that were given back, over all its limits. Limits that no longer exist are
-    /// skipped.
-    pub(crate) async fn refund(&self, rules: &Rules, text: &str) -> Result<u64, RefundError> {
+    /// Refunds a receipt. Limits that no longer exist are skipped.
+    pub(crate) async fn refund(
+        &self,
+        rules: &Rules,
+        text: &str,
+    ) -> Result<RefundedUnits, RefundError> {
         let signed = self.read(text).ok_or(RefundError::Invalid)?;
         let ReceiptContent { id, lifetime, parts } =
             signed.content().ok_or(RefundError::Invalid)?;
@@ -93,10 +112,13 @@ impl Receipts {
             .iter()
             .zip(receipts)
             .filter(|((_, part), _)| covers(&mark, part))
-            .map(|((scope, part), receipt)| scope.refund(part.key, receipt))
+            .map(|((scope, part), receipt)| SentRefund {
+                units: scope.refund(part.key, receipt),
+                is_leased: part.is_leased(),
+            })
             .collect();
         match sum_of(refunds).await {
-            Ok(units) => Ok(units),
+            Ok(refunded) => Ok(refunded),
             Err(RefundError::Failed(error)) => match mark.remove(id).await {
                 Ok(()) => Err(RefundError::Failed(error)),
                 Err(error) => Err(RefundError::OutcomeUnknown(error)),
@@ -109,18 +131,24 @@ impl Receipts {
 /// Returns whether the charge of a part may still count when the mark is set, and the mark expires no earlier than the
 /// charge. If the clock has stepped far back since the charge, the mark would expire earlier.
 fn covers(mark: &Mark, part: &ReceiptPart<'_>) -> bool {
+    if part.is_leased() {
+        // OK because the lease itself knows whether the charge can be refunded. The mark outlives the lease, which it counts
+        // from its own time.
+        return true;
+    }
     let until_us = part.until_us();
     mark.at_us < until_us && until_us <= mark.until_us
 }
 
 /// Returns the units of all refunds. The error is `Failed` if no refund had an effect, and `OutcomeUnknown` if one may
 /// have had.
-async fn sum_of(refunds: Vec<Answer<u64>>) -> Result<u64, RefundError> {
-    let (mut units, mut may_have_changed, mut failure) = (0_u64, false, None);
-    for refund in refunds {
-        match refund.await {
+async fn sum_of(refunds: Vec<SentRefund>) -> Result<RefundedUnits, RefundError> {
+    let (mut refunded, mut may_have_changed, mut failure) = (RefundedUnits::default(), false, None);
+    for SentRefund { units, is_leased } in refunds {
+        match units.await {
             Ok(own) => {
-                units = units.saturating_add(own);
+                refunded.units = refunded.units.saturating_add(own);
+                refunded.is_after_lease |= is_leased && own == 0;
                 may_have_changed = true;
             }
             Err(error) => {
@@ -130,7 +158,7 @@ async fn sum_of(refunds: Vec<Answer<u64>>) -> Result<u64, RefundError> {
         }
     }
     match failure {
-        None => Ok(units),
+        None => Ok(refunded),
         Some(error) if may_have_changed => Err(RefundError::OutcomeUnknown(error)),
         Some(error) => Err(RefundError::Failed(error)),
     }

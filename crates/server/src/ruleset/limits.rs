@@ -50,6 +50,9 @@ impl NamedLimit {
 pub(crate) struct LimitTally {
     allowed: AtomicU64,
     denied: AtomicU64,
+    /// Decided by this process with a lease; not counted in `allowed` and `denied`.
+    leased_allowed: AtomicU64,
+    leased_denied: AtomicU64,
     /// Decided without the store, which failed; not counted in `allowed` and `denied`.
     degraded_allowed: AtomicU64,
     degraded_denied: AtomicU64,
@@ -59,24 +62,29 @@ pub(crate) struct LimitTally {
 
 impl LimitTally {
     pub(crate) fn count(&self, decision: &Decision) {
-        let outcome = match (decision.is_allowed(), decision.is_degraded()) {
+        let is_degraded = decision.is_degraded();
+        let outcome = match (decision.is_allowed(), decision.is_leased()) {
+            (true, _) if is_degraded => &self.degraded_allowed,
+            (false, _) if is_degraded => &self.degraded_denied,
+            (true, true) => &self.leased_allowed,
+            (false, true) => &self.leased_denied,
             (true, false) => &self.allowed,
             (false, false) => &self.denied,
-            (true, true) => &self.degraded_allowed,
-            (false, true) => &self.degraded_denied,
         };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counts in the form that rules have: degraded decisions count as allowed or denied, too.
+    /// Returns the counts in the form that rules have: leased and degraded decisions count as allowed or denied, too.
     pub(crate) fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut counts = Counts::default();
         counts.degraded_allowed = read(&self.degraded_allowed);
         counts.degraded_denied = read(&self.degraded_denied);
         counts.degraded = counts.degraded_allowed + counts.degraded_denied;
-        counts.allowed = read(&self.allowed) + counts.degraded_allowed;
-        counts.denied = read(&self.denied) + counts.degraded_denied;
+        counts.leased_allowed = read(&self.leased_allowed);
+        counts.leased_denied = read(&self.leased_denied);
+        counts.allowed = read(&self.allowed) + counts.leased_allowed + counts.degraded_allowed;
+        counts.denied = read(&self.denied) + counts.leased_denied + counts.degraded_denied;
         counts.failed = read(&self.failed);
         counts
     }

@@ -73,6 +73,7 @@ struct SpanDecisions(Mutex<DecisionSummary>);
 struct DecisionSummary {
     checks: i64,
     denied: i64,
+    is_leased: bool,
     is_degraded: bool,
     /// The limit of the last decision, or the rule that refused it.
     by: Option<KeyValue>,
@@ -82,6 +83,7 @@ struct DecisionSummary {
 pub(crate) fn record_decision(limit: &str, decision: &Decision) {
     record(|summary| {
         summary.denied += i64::from(!decision.is_allowed());
+        summary.is_leased |= decision.is_leased();
         summary.is_degraded |= decision.is_degraded();
         summary.by = Some(KeyValue::new("tollgate.limit", limit.to_owned()));
     });
@@ -91,6 +93,7 @@ pub(crate) fn record_decision(limit: &str, decision: &Decision) {
 pub(crate) fn record_ruling(ruling: &Ruling) {
     record(|summary| {
         summary.denied += i64::from(!ruling.is_allowed());
+        summary.is_leased |= ruling.is_leased();
         summary.is_degraded |= ruling.is_degraded();
         let refuser = ruling.refused_by().map(|part| part.name().to_string());
         summary.by = refuser.map(|name| KeyValue::new("tollgate.rule", name));
@@ -112,13 +115,15 @@ impl DecisionSummary {
     /// Returns the attributes of the span: the decision itself if there is one, and the numbers of decisions if there
     /// are several.
     fn attributes(&mut self) -> Vec<KeyValue> {
+        let leased = KeyValue::new("tollgate.leased", self.is_leased);
         let degraded = KeyValue::new("tollgate.degraded", self.is_degraded);
         let mut attributes = match self.checks {
             0 => return Vec::new(),
-            1 => vec![KeyValue::new("tollgate.allowed", self.denied == 0), degraded],
+            1 => vec![KeyValue::new("tollgate.allowed", self.denied == 0), leased, degraded],
             checks => {
                 let checks = KeyValue::new("tollgate.checks", checks);
-                return vec![checks, KeyValue::new("tollgate.denied", self.denied), degraded];
+                let denied = KeyValue::new("tollgate.denied", self.denied);
+                return vec![checks, denied, leased, degraded];
             }
         };
         attributes.extend(self.by.take());
@@ -151,7 +156,7 @@ mod tests {
     /// Returns the attributes of a summary whose `tollgate.limit` is `limit`.
     fn attributes(checks: i64, denied: i64, limit: &'static str) -> Vec<String> {
         let by = Some(KeyValue::new("tollgate.limit", limit));
-        let mut summary = DecisionSummary { checks, denied, is_degraded: false, by };
+        let mut summary = DecisionSummary { checks, denied, by, ..DecisionSummary::default() };
         let attributes = summary.attributes();
         attributes
             .iter()
@@ -161,16 +166,20 @@ mod tests {
 
     #[test]
     fn a_batch_has_the_number_of_denials_and_no_name() {
+        let leased = "tollgate.leased=false";
         let degraded = "tollgate.degraded=false";
         assert_eq!(attributes(0, 0, "free"), [""; 0]);
         assert_eq!(
             attributes(1, 0, "free"),
-            ["tollgate.allowed=true", degraded, "tollgate.limit=free"]
+            ["tollgate.allowed=true", leased, degraded, "tollgate.limit=free"]
         );
         assert_eq!(
             attributes(1, 1, "free"),
-            ["tollgate.allowed=false", degraded, "tollgate.limit=free"]
+            ["tollgate.allowed=false", leased, degraded, "tollgate.limit=free"]
         );
-        assert_eq!(attributes(3, 2, "free"), ["tollgate.checks=3", "tollgate.denied=2", degraded]);
+        assert_eq!(
+            attributes(3, 2, "free"),
+            ["tollgate.checks=3", "tollgate.denied=2", leased, degraded]
+        );
     }
 }

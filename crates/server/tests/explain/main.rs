@@ -74,6 +74,36 @@ fn explain_prints_the_same_as_json() {
 }
 
 #[test]
+fn leased_rule_states_its_bound_and_the_most_that_is_held_unused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let text = "limits: { many: token-bucket capacity=6000 refill=1000/s }
+rules:
+  - { name: leased, domain: api, key: [ip], limit: many, mode: leased, lease: { max_share: 10% } }
+  - { name: strict, domain: api, key: [ip], limit: many }
+";
+    std::fs::write(&path, text).unwrap();
+    let explained = |format: &str| {
+        let args = [path.to_str().unwrap(), "--attribute=ip=203.0.113.9", format];
+        let output = explain(&args);
+        let (code, text, errors) = printed(&output);
+        assert_eq!((code, errors), (Some(0), ""));
+        text.to_owned()
+    };
+    insta::assert_snapshot!("leased", explained("--format=human"));
+    let rules: Value = serde_json::from_str(&explained("--format=json")).unwrap();
+    let lease = serde_json::json!({
+        "for_us": 1_000_000,
+        "pace_us": 10_000,
+        "max_unused": 600,
+        "formula": "min(max_unused, remaining / (2 * holders))",
+    });
+    assert_eq!((&rules[0]["lease"], &rules[1]["lease"]), (&lease, &Value::Null));
+    let bound = |at: usize| &rules[at]["spends"]["limit"]["bound"];
+    assert_eq!(bound(0), bound(1));
+}
+
+#[test]
 fn warnings_of_the_file_are_printed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");

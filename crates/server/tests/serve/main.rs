@@ -17,6 +17,7 @@ mod holds;
 mod holds_on_redis;
 mod hostile;
 mod kept_connection;
+mod leases;
 mod lifecycle;
 mod limits;
 mod logs;

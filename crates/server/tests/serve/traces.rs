@@ -64,7 +64,8 @@ fn request_is_a_span_with_its_decision() {
     };
     let decided = |limit, allowed| {
         let decision = [("tollgate.limit", limit), ("tollgate.allowed", allowed)];
-        [&check[..], &decision, &[("tollgate.degraded", "false")]].concat()
+        [&check[..], &decision, &[("tollgate.leased", "false"), ("tollgate.degraded", "false")]]
+            .concat()
     };
     assert_attributes(allowed, &answered("200", &decided("free", "true")));
     assert_attributes(denied, &answered("200", &decided("login", "false")));
@@ -105,6 +106,7 @@ fn proxys_request_is_a_span_with_its_rule() {
         ("http.route", "/v1/authorize"),
         ("http.response.status_code", "403"),
         ("tollgate.allowed", "false"),
+        ("tollgate.leased", "false"),
         ("tollgate.degraded", "false"),
         ("tollgate.rule", "web/none"),
     ];

@@ -20,6 +20,9 @@ pub(super) fn write_rules(metadata: &mut MessageWriter<'_>, ruling: &Ruling) {
     if ruling.is_blocked() {
         write_reason(metadata, "blocked");
     }
+    if ruling.is_leased() {
+        field(metadata, "leased", |value| value.flag(4, true));
+    }
     if ruling.is_degraded() {
         field(metadata, "degraded", |value| value.flag(4, true));
     }

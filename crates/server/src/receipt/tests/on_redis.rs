@@ -59,7 +59,9 @@ impl RedisFixture {
     }
 
     pub(super) fn refund(&self, text: &str) -> Result<u64, RefundError> {
-        self.runtime.block_on(self.receipts.refund(&self.rules, text))
+        self.runtime
+            .block_on(self.receipts.refund(&self.rules, text))
+            .map(|refunded| refunded.units)
     }
 
     pub(super) fn remaining(&self) -> u64 {

@@ -8,7 +8,7 @@ impl Fixture {
     /// Refunds a receipt. Returns the units that were given back.
     fn refund(&self, text: &str) -> Result<u64, RefundError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(self.receipts.refund(&self.rules, text))
+        runtime.block_on(self.receipts.refund(&self.rules, text)).map(|refunded| refunded.units)
     }
 }
 
@@ -243,7 +243,7 @@ fn refunds_take_no_memory_from_keys() {
     let mut marks = 0;
     let full = loop {
         match cycle(&receipts) {
-            Ok(1) => marks += 1,
+            Ok(refunded) if refunded.units == 1 => marks += 1,
             other => break other,
         }
     };
@@ -253,7 +253,7 @@ fn refunds_take_no_memory_from_keys() {
     let whole = |key: u32| scope.check(&key.to_le_bytes()).cost(10).now().unwrap().is_allowed();
     assert!((0..2_000).all(whole));
     assert!(!(2_000..20_000).all(whole));
-    assert_eq!(cycle(&Receipts::in_memory(64 << 10)).unwrap(), 1);
+    assert_eq!(cycle(&Receipts::in_memory(64 << 10)).unwrap().units, 1);
 }
 
 #[test]
