@@ -213,6 +213,7 @@ bench: servers peers valgrind ## measure instructions per decision, time per che
 	cargo run --release -p tollgate-bench --bin rules
 	cargo run --release -p tollgate-bench --bin redis
 	cargo run --release -p tollgate-bench --bin holds
+	cargo run --release -p tollgate-bench --bin leases
 	cargo run --release -p tollgate-bench --bin middleware
 	cargo build --release -p tollgate-server
 	cargo run --release -p tollgate-bench --bin server
