@@ -500,8 +500,7 @@ fn half_closed_clients_are_answered_and_lost_clients_counted() {
     half.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("200 OK") && answer.contains(r#""remaining":4"#), "{answer}");
     drop(ask());
-    let counted =
-        r#"tollgate_limit_decisions_total{limit="few",outcome="allowed",degraded="false"} 2"#;
+    let counted = r#"tollgate_limit_decisions_total{limit="few",outcome="allowed",leased="false",degraded="false"} 2"#;
     eventually("the check of the lost client is counted", || {
         server.get("/metrics").send().unwrap().text().unwrap().contains(counted).then_some(())
     });

@@ -14,7 +14,7 @@ use crate::shards;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The share of this process is 25 of 100.
-const LOCAL: OnFailure = OnFailure::Local { processes: 4 };
+const LOCAL: OnFailure = OnFailure::Local { processes: Some(4) };
 
 /// Reserves 10 units of each id.
 async fn hold(limiter: &Limiter, scope: &Scope, ids: &[String]) -> JointHold {

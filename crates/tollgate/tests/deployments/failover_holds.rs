@@ -34,7 +34,7 @@ const POLICIES: [(OnFailure, u64); 3] = [
     (OnFailure::Closed, 0),
     (OnFailure::Open, ATTEMPTS),
     // The share of one of two processes.
-    (OnFailure::Local { processes: 2 }, LIMIT / 2 / DEGRADED),
+    (OnFailure::Local { processes: Some(2) }, LIMIT / 2 / DEGRADED),
 ];
 
 /// The limits that can have holds.

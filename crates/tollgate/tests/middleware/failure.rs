@@ -47,9 +47,9 @@ impl Store {
         self.builder().build().unwrap()
     }
 
-    /// A limiter of another process, which the failures do not affect.
-    pub(crate) fn observer(&self) -> Limiter {
-        Redis::at(&self.server.url()).unwrap().deadline(PATIENCE).build().unwrap()
+    /// A builder of a limiter in another process, which the failures do not affect.
+    pub(crate) fn observer(&self) -> Redis {
+        Redis::at(&self.server.url()).unwrap().deadline(PATIENCE)
     }
 
     /// Makes the server answer no writes, until [`resume`](Self::resume).

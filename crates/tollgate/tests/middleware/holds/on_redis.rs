@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tollgate::tower::{ActualCost, Admission};
+use tollgate::{OnFailure, Redis};
 use tollgate_launcher::Flavour;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -24,7 +25,9 @@ struct OnRedis {
 impl OnRedis {
     fn start(flavour: Flavour) -> OnRedis {
         let store = Store::of(flavour);
-        let (own, other) = (store.limiter(), store.observer());
+        // Under `local` a limiter also writes its heartbeat.
+        let closed = |redis: Redis| redis.on_failure(OnFailure::Closed).build().unwrap();
+        let (own, other) = (closed(store.builder()), closed(store.observer()));
         OnRedis { store, own, other }
     }
 
