@@ -124,7 +124,7 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
         256
     }
 
-    /// Decides one request on one limit. A peek ([`Intent::Peek`](tollgate_core::Intent::Peek)) is not
+    /// Decides one request on one limit. A peek ([`Intent::Peek`]) is not
     /// charged.
     fn check(&self, request: CheckRequest) -> Answer<Decision>;
 
