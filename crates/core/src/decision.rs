@@ -247,7 +247,7 @@ pub enum ChargePlace {
         /// The number of the lease.
         lease: u64,
         /// How often the process had told the store of its charges when it made this one.
-        settlement: u64,
+        settlement: u32,
         /// By when the process has told the store of this charge, or the lease is over.
         until_us: u64,
     },

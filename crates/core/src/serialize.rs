@@ -173,7 +173,7 @@ enum PlaceForms {
     Window { start_us: u64, window_us: u64 },
     Entry { at_us: u64 },
     Bucket { charged: u64, over_us: u64 },
-    Lease { lease: u64, settlement: u64, until_us: u64 },
+    Lease { lease: u64, settlement: u32, until_us: u64 },
 }
 
 impl Serialize for ChargePlace {

@@ -20,7 +20,7 @@ fn place() -> impl Strategy<Value = ChargePlace> {
         number().prop_map(|at_us| ChargePlace::Entry { at_us }),
         (number(), number())
             .prop_map(|(charged, over_us)| ChargePlace::Bucket { charged, over_us }),
-        (number(), number(), number()).prop_map(|(lease, settlement, until_us)| {
+        (number(), any::<u32>(), number()).prop_map(|(lease, settlement, until_us)| {
             ChargePlace::Lease { lease, settlement, until_us }
         }),
     ]

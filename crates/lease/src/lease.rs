@@ -45,7 +45,7 @@ pub(crate) struct Lease {
     /// The units used since the lease was opened.
     used: u64,
     /// How many requests were sent: units that were taken before the latest one may be settled.
-    settlements: u64,
+    settlements: u32,
     demand: RecentDemand,
     last_check_us: u64,
     holding: Holding,

@@ -60,14 +60,14 @@ pub struct LeasedDecision {
 #[derive(Debug, PartialEq, Eq)]
 pub struct LeaseReceipt {
     pub(crate) id: HoldId,
-    pub(crate) settlement: u64,
+    pub(crate) settlement: u32,
     pub(crate) cost: Cost,
 }
 
 impl LeaseReceipt {
     /// Makes a receipt again from its parts. The caller vouches for them: invented ones give back units that other
     /// checks took.
-    pub const fn of(lease: HoldId, settlement: u64, cost: Cost) -> LeaseReceipt {
+    pub const fn of(lease: HoldId, settlement: u32, cost: Cost) -> LeaseReceipt {
         LeaseReceipt { id: lease, settlement, cost }
     }
 
@@ -77,7 +77,7 @@ impl LeaseReceipt {
     }
 
     /// How many settlements of the lease were sent before.
-    pub const fn settlement(&self) -> u64 {
+    pub const fn settlement(&self) -> u32 {
         self.settlement
     }
 

@@ -23,7 +23,7 @@ impl Lease {
         let (id, expires_us) = self.id_to_ask_for(shared);
         let want = self.want();
         shared.sequence += 1;
-        self.settlements += 1;
+        self.settlements = self.settlements.wrapping_add(1);
         self.in_flight = Some(InFlight {
             sequence: shared.sequence,
             sent: now,

@@ -95,7 +95,7 @@ impl<'p> ReceiptPart<'p> {
             ChargePlace::Window { start_us, window_us } => (IN_WINDOW, start_us, window_us),
             ChargePlace::Entry { at_us } => (IN_LOG, at_us, 0),
             ChargePlace::Bucket { charged, over_us } => (IN_BUCKET, charged, over_us),
-            ChargePlace::Lease { lease, settlement, .. } => (IN_LEASE, lease, settlement),
+            ChargePlace::Lease { lease, settlement, .. } => (IN_LEASE, lease, settlement.into()),
         };
         bytes.push(kind);
         write_number(bytes, first);
@@ -119,7 +119,8 @@ impl<'p> ReceiptPart<'p> {
             IN_BUCKET => ChargePlace::Bucket { charged: first, over_us: second },
             IN_LEASE => {
                 let until_us = read_number(bytes)?;
-                ChargePlace::Lease { lease: first, settlement: second, until_us }
+                let settlement = second.try_into().ok()?;
+                ChargePlace::Lease { lease: first, settlement, until_us }
             }
             _ => return None,
         };

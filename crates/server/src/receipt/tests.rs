@@ -85,7 +85,7 @@ fn any_place() -> impl Strategy<Value = ChargePlace> {
             .prop_map(|(start_us, window_us)| ChargePlace::Window { start_us, window_us }),
         any::<u64>().prop_map(|at_us| ChargePlace::Entry { at_us }),
         any::<(u64, u64)>().prop_map(|(charged, over_us)| ChargePlace::Bucket { charged, over_us }),
-        any::<(u64, u64, u64)>().prop_map(|(lease, settlement, until_us)| ChargePlace::Lease {
+        any::<(u64, u32, u64)>().prop_map(|(lease, settlement, until_us)| ChargePlace::Lease {
             lease,
             settlement,
             until_us
