@@ -19,7 +19,7 @@ const DEMAND: u64 = 20_000;
 const PROCESSES: usize = 8;
 const WINDOWS: u64 = 20;
 
-/// What happens at the start of a window, and its name in the picture.
+/// The faults: the window at whose start each one begins, and its name in the picture.
 const FAULTS: [(u64, &str); 5] = [
     (4, "2 processes killed"),
     (7, "2 frozen for 1.5 s"),

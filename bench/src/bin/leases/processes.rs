@@ -13,11 +13,11 @@ use tokio::runtime::Builder;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::{LeaseOptions, OnFailure, Redis};
 
-/// What a process was admitted: the units in each millisecond since the Unix epoch, in order of time. A process writes them
+/// The units that a process was admitted in each millisecond since the Unix epoch, in order of time. The process writes them
 /// to a file at once, so that they are known even if it is killed.
 pub(crate) type Admitted = Vec<(u64, u64)>;
 
-/// A process that checks the key when it is told to.
+/// A process that checks the key while it is active.
 pub(crate) struct SharingProcess {
     child: Child,
     input: ChildStdin,
@@ -92,7 +92,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// What a process does with each line of its input.
+/// Returns the lines of the input, each of which is a command.
 fn commands() -> std::sync::mpsc::Receiver<String> {
     let (sender, commands) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

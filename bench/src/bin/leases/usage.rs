@@ -66,7 +66,7 @@ const LIMITS: [SharedLimit; 4] = [
     },
 ];
 
-/// What processes used of a limit.
+/// The use of a limit by eight processes.
 pub(crate) struct LimitUsage {
     name: String,
     used: f64,
@@ -75,10 +75,10 @@ pub(crate) struct LimitUsage {
 }
 
 pub(crate) fn measure() -> Result<Vec<LimitUsage>> {
-    LIMITS.iter().map(of_limit).collect()
+    LIMITS.iter().map(measure_limit).collect()
 }
 
-fn of_limit(shared: &SharedLimit) -> Result<LimitUsage> {
+fn measure_limit(shared: &SharedLimit) -> Result<LimitUsage> {
     let server = Launch::new(Flavour::Redis).start()?;
     let demand = if shared.jumps { shared.demand } else { shared.demand / PROCESSES as u64 };
     let mut processes = (0..PROCESSES)

@@ -1,11 +1,12 @@
 //! Takes units from leases, sends the requests that open, renew and end them, and handles the answers.
 
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tollgate_core::{
     ChargePlace, ChargeReceipt, CheckResult, Cost, HoldId, LeaseAnswer, Limit, UnitRequest,
 };
@@ -14,11 +15,12 @@ use tollgate_lease::{
     LeasedDecision, Now, TakeAnswer,
 };
 
+use super::asking::{AskingCheck, WaitOutcome};
 use super::clock::LeaseClock;
 use super::key::{BorrowedKey, KeyParts, LeaseKey};
 use super::shard::{LeaseShard, SHARDS};
 use super::ticker::{TickTarget, Ticker};
-use super::waiting::{WaitOutcome, WaitingCheck};
+use super::waiting::WaitingCheck;
 use crate::answer::{Answer, UnreadAnswer};
 use crate::clock::Clock;
 use crate::decision::{Decision, DecisionSource};
@@ -109,15 +111,13 @@ impl LeaseDriver {
             }
             TakeAnswer::Ask(lease_call) => {
                 drop(shard);
-                let (call, if_unread) = call();
-                let (caller, outcome) = oneshot::channel();
-                self.send(lease_call, Some(AskingCheck { call, if_unread, caller }));
+                let (asking, outcome) = AskingCheck::new(call());
+                self.send(lease_call, Some(asking));
                 Taken::Waits(outcome)
             }
             TakeAnswer::Wait => {
-                let (caller, outcome) = oneshot::channel();
-                let until = Instant::now() + call().0.deadline;
-                let waiting = WaitingCheck { terms: *check.terms, cost: check.cost, until, caller };
+                let (asking, outcome) = AskingCheck::new(call());
+                let waiting = WaitingCheck { terms: *check.terms, cost: check.cost, asking };
                 match shard.waiting.add(&key, waiting) {
                     true => Taken::Waits(outcome),
                     false => Taken::Store,
@@ -229,8 +229,10 @@ impl LeaseDriver {
     pub(super) fn send(&self, lease_call: LeaseCall<LeaseKey>, asking: Option<AskingCheck>) {
         let Some(driver) = self.this.upgrade() else { return };
         let LeaseCall { key, terms, sequence, request } = lease_call;
-        let call = asking.as_ref().map_or_else(|| self.own_call(), |asking| asking.call);
+        let call = asking.as_ref().map_or_else(|| self.own_call(), AskingCheck::call);
         let charge = charge(&key, terms.limit(), request.need);
+        let late = self.shard(key.hash).lock().waiting.expect(&key, Instant::now() + call.deadline);
+        late.into_iter().for_each(|check| check.asking.answer(WaitOutcome::Store));
         let answer =
             self.store.lease(KeyLeaseRequest { charge: charge.clone(), lease: request, call });
         let in_flight = SentLeaseCall { driver, key, charge, sequence, asking, is_answered: false };
@@ -281,45 +283,40 @@ impl LeaseDriver {
             drop(shard);
             return self.send(again, asking);
         }
-        let mut outcomes = Vec::new();
-        let mut calls = Vec::new();
+        let (mut outcomes, mut calls) = (Vec::new(), Vec::new());
         for check in shard.waiting.take(key) {
+            if check.asking.until() <= Instant::now() {
+                outcomes.push((check.asking, WaitOutcome::Store));
+                continue;
+            }
             match shard.leases.take_again(now, key as &dyn KeyParts, &check.terms, check.cost) {
                 TakeAnswer::Hit(hit) => {
                     let decision = self.hit(&key.parts(), now, &check.terms, hit);
                     let decision = self.unread(key, decision);
-                    outcomes.push((check.caller, WaitOutcome::Decided(decision)));
+                    outcomes.push((check.asking, WaitOutcome::Decided(decision)));
                 }
                 TakeAnswer::Refuse(decision) => {
                     let decision = Decision::uncharged(decision, DecisionSource::Leased);
                     let decision = UnreadAnswer::new(decision, drop);
-                    outcomes.push((check.caller, WaitOutcome::Decided(decision)));
+                    outcomes.push((check.asking, WaitOutcome::Decided(decision)));
                 }
-                TakeAnswer::Ask(call) => calls.push((call, check.caller)),
-                TakeAnswer::Wait if Instant::now() < check.until => {
-                    shard.waiting.add_again(key, check);
-                }
+                TakeAnswer::Ask(call) => calls.push((call, check.asking)),
+                TakeAnswer::Wait => shard.waiting.add_before_request(key, check),
                 TakeAnswer::Changed(end) => {
                     drop(self.settle(end));
-                    outcomes.push((check.caller, WaitOutcome::Store));
+                    outcomes.push((check.asking, WaitOutcome::Store));
                 }
-                TakeAnswer::Wait | TakeAnswer::Fail | TakeAnswer::Strict => {
-                    outcomes.push((check.caller, WaitOutcome::Store));
+                TakeAnswer::Fail | TakeAnswer::Strict => {
+                    outcomes.push((check.asking, WaitOutcome::Store));
                 }
             }
         }
         drop(shard);
         if let Some(asking) = asking {
-            asking.answer(self, charge, answer);
+            asking.answer_from(&self.store, charge, answer);
         }
-        for (caller, outcome) in outcomes {
-            // A caller that has given up drops the outcome, which undoes it.
-            let _ = caller.send(outcome);
-        }
-        for (call, caller) in calls {
-            let own = self.own_call();
-            self.send(call, Some(AskingCheck { call: own, if_unread: UnreadPolicy::Keep, caller }));
-        }
+        outcomes.into_iter().for_each(|(check, outcome)| check.answer(outcome));
+        calls.into_iter().for_each(|(call, asking)| self.send(call, Some(asking)));
         self.wake_ticker();
     }
 
@@ -390,32 +387,6 @@ impl Drop for SentLeaseCall {
         if !self.is_answered {
             self.handle(Err(StoreError::Gone.into()));
         }
-    }
-}
-
-/// The check that a request decides.
-pub(super) struct AskingCheck {
-    call: Call,
-    if_unread: UnreadPolicy,
-    caller: oneshot::Sender<WaitOutcome>,
-}
-
-impl AskingCheck {
-    fn answer(self, driver: &LeaseDriver, charge: &Charge, answer: Result<LeaseAnswer, Error>) {
-        let outcome = match answer {
-            Err(error) => WaitOutcome::Failed(error),
-            Ok(LeaseAnswer { decision, receipt, .. }) => {
-                let checked = CheckResult { decision, receipt };
-                let decision = Decision::of_key(checked, charge.fingerprint());
-                let (store, call, charge) =
-                    (Arc::clone(&driver.store), driver.own_call(), charge.clone());
-                WaitOutcome::Decided(self.if_unread.guard(decision, move |receipt, wake| {
-                    drop(store.refund(charge.clone(), receipt, call, wake));
-                }))
-            }
-        };
-        // A caller that has given up drops the outcome, which undoes it.
-        let _ = self.caller.send(outcome);
     }
 }
 

@@ -150,7 +150,7 @@ impl StoreRequest {
                     ChargePlace::Window { start_us, window_us } => (0, start_us, window_us),
                     ChargePlace::Entry { at_us } => (1, at_us, 0),
                     ChargePlace::Bucket { charged, over_us } => (2, charged, over_us),
-                    // A place where no limit has a charge: the store was not told of this one.
+                    // The store does not know of this charge. No limit has a charge at this place, so nothing is given back.
                     ChargePlace::Lease { .. } => (1, 0, 0),
                 };
                 SentCharge { role, a, b, ..fields }

@@ -78,7 +78,7 @@ async fn checks_wait_for_one_request_and_are_decided_in_their_order() {
     let mut allowed = Vec::new();
     let mut decisions = waiting.into_iter();
     allowed.push(decisions.next().unwrap().await.unwrap().is_allowed());
-    // The others get what the store leased with the first one; one of those that did not fit asks again.
+    // The answer brings leased units, which admit some of the checks that wait. The next check sends another request.
     store.answer();
     for decision in decisions {
         store.answer();
@@ -88,6 +88,21 @@ async fn checks_wait_for_one_request_and_are_decided_in_their_order() {
     assert!((2..=33).contains(&count), "{count} allowed");
     let first_refused = allowed.iter().position(|is_allowed| !is_allowed).unwrap();
     assert!(first_refused >= 2, "{allowed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_does_not_wait_for_an_answer_that_may_come_after_its_deadline() {
+    let store = TestStore::new();
+    let api = store.leased(BUCKET);
+    for _ in 0..7 {
+        assert!(api.check("a").await.unwrap().is_allowed());
+    }
+    store.hold_answers_back();
+    let _asks = api.check("a").into_future();
+    let before = store.requests().checks;
+    let hurried = api.check("a").within(Duration::from_millis(8));
+    assert!(hurried.await.unwrap().is_allowed());
+    assert_eq!(store.requests().checks, before + 1);
 }
 
 #[tokio::test(start_paused = true)]
